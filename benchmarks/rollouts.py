@@ -1,0 +1,221 @@
+"""Episodes per second of the rollout engine, against ``model.generate`` and against the floor.
+
+Contenders, all on the same tasks of the compositional kind, in one process:
+
+    engine                 ``zorplex_rl.policy.rollout``
+    generate, one by one   a loop over episodes and turns with ``model.generate`` (``turnwise.py``)
+    generate, batched      the same code with all episodes in one batch, as a careful user of TRL writes it
+    floor, slot cache      the model calls that the engine made, and nothing else, on the engine's own cache
+    floor, DynamicCache    the same shapes on transformers' cache, which concatenates a column per token
+
+The floor is recorded, not modelled: a hook on the model notes the batch size and the lengths of every call of an
+engine run, and the same calls are replayed with ready-made inputs. It draws no token, reads no text, runs no tool,
+moves no row, and encodes no prompt, so nothing that uses these shapes and this model can be faster. It is no lower
+bound for other shapes: an engine that made fewer calls would have a lower floor.
+
+Every repetition runs all contenders one after another, in a rotating order, on tasks and seeds of its own; ratios are
+taken within a repetition and their median is reported. What ``generate`` draws differs from what the engine draws, so
+its episodes are not the same ones: compare ``tokens per episode`` before reading a ratio closely. Loading, warming up
+and recording are not timed; making the engine and its cache is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import mean, median
+
+import torch
+import tyro
+from log import Report, append_report, print_report
+from rich.progress import track
+from transformers.cache_utils import DynamicCache
+from turnwise import generate_turnwise
+
+from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.slots import SlotCache
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.zorplex import get_spec
+
+ENGINE, ONE_BY_ONE, BATCHED = "engine", "generate, one by one", "generate, batched"
+FLOOR, DYNAMIC_FLOOR = "floor, slot cache", "floor, DynamicCache"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    policy: str = EMBEDDED
+    """``embedded``, a folder or a hub id."""
+    repeats: int = 7
+    """Repetitions of every contender, for each layout."""
+    batch: int = 64
+    """Episodes in flight; both layouts fill it: groups of 8 samples, and all prompts different."""
+    threads: int = 1
+    """Torch threads."""
+    seed: int = 0
+    """Seed of the table."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the model: ids [B, Q]; a decode step also has its mask [B, 1, Q, width] and positions [B, Q]."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor | None
+    positions: torch.Tensor | None
+
+
+def record_calls(policy: Policy, run: Callable[[], object]) -> list[Call]:
+    """The calls of the model that ``run`` makes, prefills included."""
+    calls: list[Call] = []
+
+    def note(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        copies = [None if tensor is None else tensor.clone() for tensor in (kwargs["input_ids"], mask, positions)]
+        calls.append(Call(*copies))
+
+    handle = policy.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        run()
+    finally:
+        handle.remove()
+    return calls
+
+
+@torch.inference_mode()
+def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
+    """Seconds for ``calls`` on a ``SlotCache``."""
+    decodes = [call for call in calls if call.mask is not None]
+    length = max(call.mask.shape[-1] for call in decodes)
+    cache = SlotCache(policy.model, max(len(call.ids) for call in decodes), -(-length // 32) * 32)
+    cache.kv.normal_()
+    places = [(torch.arange(len(call.ids)), None if call.positions is None else call.positions[:, 0]) for call in calls]
+    started = time.perf_counter()
+    for call, (rows, positions) in zip(calls, places, strict=True):
+        if call.mask is None:
+            _replay_prefill(policy, call)
+            continue
+        cache.rows, cache.positions, cache.width = rows, positions, call.mask.shape[-1]
+        _replay_decode(policy, call, cache)
+    return time.perf_counter() - started
+
+
+@torch.inference_mode()
+def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
+    """Seconds for ``calls`` on a ``DynamicCache``, narrowed (as views) where rows have left."""
+    kv = SlotCache(policy.model, max(len(call.ids) for call in calls), max(_seen(call) for call in calls)).kv.normal_()
+    cache = DynamicCache(config=policy.model.config)
+    for layer, (keys, values) in enumerate(kv):
+        cache.update(keys, values, layer)
+    started = time.perf_counter()
+    for call in calls:
+        if call.mask is None:
+            _replay_prefill(policy, call)
+            continue
+        for layer, (keys, values) in zip(cache.layers, kv, strict=True):
+            batch, seen = len(call.ids), _seen(call)
+            if layer.keys.shape[0] < batch or layer.keys.shape[2] < seen:
+                layer.keys, layer.values = keys, values
+            layer.keys, layer.values = layer.keys[:batch, :, :seen], layer.values[:batch, :, :seen]
+        _replay_decode(policy, call, cache)
+    return time.perf_counter() - started
+
+
+def measure(options: Options, policy: Policy, prompts: int) -> Report:
+    """All contenders on ``options.batch`` episodes of ``prompts`` different tasks, ``options.repeats`` times."""
+    spec = get_spec("compositional", options.seed)
+    sampling = Sampling(slots=options.batch)
+    seconds: dict[str, list[float]] = {}
+    episodes: dict[str, list[Episode]] = {}
+    title = f"{options.batch} episodes: {prompts} prompts × {options.batch // prompts} samples"
+    for repeat in track(range(-1, options.repeats), description=title, transient=True):
+        tasks = [spec.task((repeat + 1) * prompts + index % prompts) for index in range(options.batch)]
+        run_engine = partial(_run_engine, policy, spec, tasks, 1000 * repeat, sampling)
+        calls = record_calls(policy, run_engine)
+        contenders: dict[str, Callable[[], list[Episode] | float]] = {
+            ENGINE: run_engine,
+            FLOOR: partial(replay_on_slots, policy, calls),
+            DYNAMIC_FLOOR: partial(replay_on_dynamic_cache, policy, calls),
+            BATCHED: partial(_run_generate, policy, spec, tasks, options.batch),
+            ONE_BY_ONE: partial(_run_generate, policy, spec, tasks, 1),
+        }
+        order = list(contenders)
+        shift = repeat % len(order)
+        torch.manual_seed(repeat + 1)
+        for name in order[shift:] + order[:shift]:
+            if repeat < 0:
+                contenders[name]()
+                continue
+            started = time.perf_counter()
+            result = contenders[name]()
+            taken = time.perf_counter() - started
+            seconds.setdefault(name, []).append(result if isinstance(result, float) else taken)
+            if isinstance(result, list):
+                episodes.setdefault(name, []).extend(result)
+    return _tabulate(title, seconds, episodes, options.batch)
+
+
+def _run_engine(policy: Policy, spec, tasks: list[Task], seed: int, sampling: Sampling) -> list[Episode]:
+    requests = [Request(task, seed + index) for index, task in enumerate(tasks)]
+    return rollout(policy, requests, lambda task, call: spec.execute(call), sampling)
+
+
+def _run_generate(policy: Policy, spec, tasks: list[Task], at_once: int) -> list[Episode]:
+    parts = [tasks[start : start + at_once] for start in range(0, len(tasks), at_once)]
+    return [e for part in parts for e in generate_turnwise(policy, part, lambda task, call: spec.execute(call))]
+
+
+def _replay_prefill(policy: Policy, call: Call) -> None:
+    cache = DynamicCache(config=policy.model.config)
+    hidden = policy.model.base_model(input_ids=call.ids, past_key_values=cache, use_cache=True).last_hidden_state
+    policy.model.get_output_embeddings()(hidden[:, -1])
+
+
+def _replay_decode(policy: Policy, call: Call, cache: SlotCache | DynamicCache) -> None:
+    policy.model(
+        input_ids=call.ids, attention_mask=call.mask, position_ids=call.positions, past_key_values=cache, use_cache=True
+    )
+
+
+def _seen(call: Call) -> int:
+    """How many tokens of the longest row are in the cache before ``call``."""
+    return 0 if call.mask is None else call.mask.shape[-1] - call.ids.shape[-1]
+
+
+def _tabulate(title: str, seconds: dict[str, list[float]], episodes: dict[str, list[Episode]], batch: int) -> Report:
+    rows = []
+    for name, times in seconds.items():
+        ratios = [own / other for own, other in zip(times, seconds[ENGINE], strict=True)]
+        written = episodes.get(name, episodes[ENGINE])
+        tokens = mean(len(episode.token_ids) for episode in written)
+        rate = f"{batch / median(times):.1f}"
+        rows.append([name, rate, f"{min(ratios):.2f} – {max(ratios):.2f}", f"{median(ratios):.2f}", f"{tokens:.1f}"])
+    columns = ["contender", "episodes/s", "range", "its time ÷ engine's", "tokens per episode"]
+    return Report(title, columns, rows)
+
+
+def main(options: Options) -> None:
+    torch.set_num_threads(options.threads)
+    policy = load_policy(options.policy)
+    reports = [measure(options, policy, prompts) for prompts in (options.batch // 8, options.batch)]
+    for report in reports:
+        print_report(report)
+    if options.log:
+        settings = {name: value for name, value in asdict(options).items() if name not in ("log", "policy")}
+        settings = {"policy": _public_name(policy), **settings}
+        append_report("benchmarks/rollouts.py", settings, reports)
+
+
+def _public_name(policy: Policy) -> str:
+    """What the log calls ``policy``: a path says nothing to others, its size does."""
+    return policy.name if policy.name == EMBEDDED else f"of {policy.parameter_count:,} parameters"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,182 @@
+"""Wall time until 90 % of held-out compositional tasks are answered right: this package against TRL's ``GRPOTrainer``.
+
+    ours   python -m zorplex_rl train …       generators and trainer in processes of their own, one torch thread each
+    TRL    python benchmarks/trl_peer.py …    one process, with 1 and with 2 torch threads; the better one counts
+
+Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples a step, AdamW at
+3e-4, temperature 1, no KL term, and the evaluation (greedy, held-out split, every few steps, by the package's own
+engine). Not equal, because each side's own: the order of random draws, the normalisation of advantages and loss, and
+how generation and training share the machine; that is what is compared.
+
+The clock starts with the first step and stands still during evaluations. Starting processes, loading and importing
+are not on it. Both sides write ``{"event": "eval", "step": …, "seconds": …, "greedy_accuracy": …}`` lines; the time
+to 90 % is that of the first line at or above it, so it is as coarse as ``eval_every`` steps on both sides. One
+repetition is one seed, all contenders after one another in a rotating order. TRL needs the extra ``bench``, or a
+Python that has it: ``--trl-python``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import tyro
+from log import Report, append_report, print_report
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OURS = "zorplex-rl"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    policy: str = "embedded"
+    """``embedded``, a folder or a hub id."""
+    repeats: int = 3
+    """Seeds; each trains every contender once."""
+    steps: int = 100
+    """Steps at most."""
+    target: float = 0.9
+    """Greedy held-out accuracy to reach."""
+    eval_every: int = 5
+    """Steps between evaluations."""
+    eval_tasks: int = 128
+    """Held-out tasks of an evaluation."""
+    threads: tuple[int, ...] = (1, 2)
+    """Torch threads to try for TRL."""
+    sides: tuple[str, ...] = ("ours", "trl")
+    """Which sides to run."""
+    trl_python: str = sys.executable
+    """The Python that has TRL."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The first evaluation at or above the target: seconds and steps of training; None where there was none."""
+
+    seconds: float | None
+    step: int | None
+
+
+class RunFailed(RuntimeError):
+    """A training process ended with an error; the message holds the end of what it said."""
+
+
+def find_arrival(metrics: Path, target: float) -> Arrival:
+    """The first ``eval`` line of ``metrics`` whose greedy accuracy is at least ``target``."""
+    for line in metrics.read_text().splitlines():
+        event = json.loads(line)
+        if event.get("event") == "eval" and event["greedy_accuracy"] >= target:
+            return Arrival(event["seconds"], event["step"])
+    return Arrival(None, None)
+
+
+def time_to_accuracy_ours(options: Options, seed: int, folder: Path) -> Arrival:
+    """Train with ``zorplex-rl train`` into ``folder``, to the last step, and read when it arrived."""
+    command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--policy", options.policy]
+    command += ["--run-dir", str(folder), "--seed", str(seed), "--steps", str(options.steps)]
+    command += ["--eval-every", str(options.eval_every), "--eval-tasks", str(options.eval_tasks)]
+    _run(command, threads=1)
+    return find_arrival(folder / "metrics.jsonl", options.target)
+
+
+def time_to_accuracy_trl(options: Options, threads: int, seed: int, folder: Path) -> Arrival:
+    """Train with TRL on ``threads`` torch threads and read when it arrived."""
+    command = [options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), "--folder", str(folder)]
+    command += ["--policy", options.policy, "--threads", str(threads), "--seed", str(seed)]
+    command += ["--steps", str(options.steps), "--target", str(options.target)]
+    command += ["--eval-every", str(options.eval_every), "--eval-tasks", str(options.eval_tasks)]
+    _run(command, threads)
+    return find_arrival(folder / "metrics.jsonl", options.target)
+
+
+def measure(options: Options) -> dict[str, list[Arrival]]:
+    """The arrivals of every contender, one for each seed."""
+    contenders: dict[str, Callable[[int, Path], Arrival]] = {}
+    if "ours" in options.sides:
+        contenders[OURS] = partial(time_to_accuracy_ours, options)
+    if "trl" in options.sides:
+        for threads in options.threads:
+            contenders[f"TRL, {threads} thread{'s' * (threads > 1)}"] = partial(time_to_accuracy_trl, options, threads)
+    arrivals: dict[str, list[Arrival]] = {name: [] for name in contenders}
+    order = list(contenders)
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in range(options.repeats):
+            shift = seed % len(order)
+            for name in order[shift:] + order[:shift]:
+                arrival = contenders[name](seed, Path(scratch) / f"{order.index(name)}-{seed}")
+                arrivals[name].append(arrival)
+                print(f"seed {seed}, {name}: {_say(arrival)}", flush=True)
+    return arrivals
+
+
+def tabulate(arrivals: dict[str, list[Arrival]], target: float) -> Report:
+    """Seconds and steps to ``target``, medians over seeds, ratios seed by seed. A dash: never arrived."""
+    seconds = {name: [_or_never(a.seconds) for a in found] for name, found in arrivals.items()}
+    rows = []
+    for name, times in seconds.items():
+        steps = median(_or_never(arrival.step) for arrival in arrivals[name])
+        ratio = math.inf
+        if OURS in seconds and math.inf not in seconds[OURS]:
+            ratio = median(own / ours for own, ours in zip(times, seconds[OURS], strict=True))
+        pace = median(times) / steps if steps < math.inf else math.inf
+        spread = f"{_show(min(times))} – {_show(max(times))}"
+        rows.append([name, _show(median(times)), spread, _show(steps, 0), _show(pace, 2), _show(ratio, 2)])
+    columns = ["contender", f"s to {target:.0%}", "range", "steps", "s per step", "its time ÷ ours"]
+    notes = []
+    if peers := {name: median(times) for name, times in seconds.items() if name != OURS}:
+        notes = [f"TRL at its best: {min(peers, key=peers.get)}."]
+    return Report("Time to accuracy, medians over seeds", columns, rows, notes)
+
+
+def _run(command: list[str], threads: int) -> None:
+    """Run ``command`` to its end in the repository, offline."""
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": str(REPOSITORY),
+        "HF_HUB_OFFLINE": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RunFailed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+def _or_never(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _show(value: float, digits: int = 1) -> str:
+    return "–" if value == math.inf else f"{value:.{digits}f}"
+
+
+def _say(arrival: Arrival) -> str:
+    return "never arrived" if arrival.seconds is None else f"{arrival.seconds:.1f} s, {arrival.step} steps"
+
+
+def main(options: Options) -> None:
+    if Path(options.policy).exists():
+        options = replace(options, policy=str(Path(options.policy).resolve()))
+    report = tabulate(measure(options), options.target)
+    print_report(report)
+    if options.log:
+        settings = {n: v for n, v in asdict(options).items() if n not in ("log", "policy", "trl_python")}
+        settings = {"policy": options.policy if options.policy == "embedded" else "given by path", **settings}
+        append_report("benchmarks/time_to_accuracy.py", settings, [report])
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

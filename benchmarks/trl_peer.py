@@ -1,0 +1,160 @@
+"""The other side of ``time_to_accuracy.py``: the same training job on TRL's ``GRPOTrainer``.
+
+    python trl_peer.py --folder DIR --policy … --threads 2        writes DIR/metrics.jsonl
+
+``rollout_func`` gets the prompts of a step, each already repeated for its group, and returns for each a
+``prompt_ids`` and a ``completion_ids`` list. ``completion_ids`` holds the whole conversation behind the prompt;
+``env_mask`` (1 where the policy wrote, 0 where a tool did) is the field that TRL keeps for itself and multiplies into
+the loss mask. Any other field reaches the reward function: ``reward`` here. TRL uses the required ``logprobs`` only
+for the correction between vLLM and the trainer, so ``None`` is returned and no time spent on them.
+
+Fair to TRL: everything that costs time and serves only logs, checkpoints or memory is off (gradient checkpointing is
+on by default), rollouts are batched with a key-value cache, one pass per batch, no old or reference
+log-probabilities. Its own choices stay: group-normalised advantages, token-level loss.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+from turnwise import generate_turnwise
+
+from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.task.rewards import score
+from zorplex_rl.task.zorplex import TaskSpec, get_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job, the same for both sides."""
+
+    folder: Path
+    """Where ``metrics.jsonl`` is written."""
+    policy: str = EMBEDDED
+    """``embedded``, a folder or a hub id."""
+    steps: int = 100
+    """At most; the peer stops at the first evaluation that reaches ``target``."""
+    target: float = 0.9
+    """Greedy held-out accuracy to reach."""
+    prompts: int = 8
+    """Prompts a step."""
+    group_size: int = 8
+    """Samples of each prompt."""
+    learning_rate: float = 3e-4
+    """Constant, without warm-up."""
+    beta2: float = 0.95
+    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped at 1."""
+    eval_every: int = 5
+    """Steps between evaluations."""
+    eval_tasks: int = 128
+    """Held-out tasks of an evaluation."""
+    threads: int = 1
+    """Torch threads."""
+    seed: int = 0
+    """Of the table, the tasks and the draws."""
+
+
+def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
+    """Share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, with the package's engine."""
+    requests = [Request(spec.task(index, "held_out"), index) for index in range(count)]
+    episodes = rollout(policy, requests, lambda task, call: spec.execute(call), Sampling(temperature=temperature))
+    return sum(score(episode).outcome == "success" for episode in episodes) / count
+
+
+def train_with_trl(job: Job) -> None:
+    """Run ``job`` and write an ``eval`` line into ``metrics.jsonl`` after every ``eval_every`` steps."""
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    policy, spec = load_policy(job.policy), get_spec("compositional", job.seed)
+    tasks = [spec.task(index) for index in range(job.prompts * job.steps)]
+    # A question determines its answer within one table, so it can stand for its task.
+    task_of = {task.question: task for task in tasks}
+    messages = [
+        [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}] for task in tasks
+    ]
+
+    def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
+        asked = [task_of[prompt[-1]["content"]] for prompt in prompts]
+        episodes = generate_turnwise(policy, asked, lambda task, call: spec.execute(call))
+        return {
+            "prompt_ids": [episode.prompt_ids for episode in episodes],
+            "completion_ids": [episode.token_ids for episode in episodes],
+            "logprobs": None,
+            "env_mask": [[int(sampled) for sampled in episode.sampled] for episode in episodes],
+            "reward": [score(episode).reward for episode in episodes],
+        }
+
+    class Evaluation(TrainerCallback):
+        """Evaluates, with the clock stopped, and ends the training when the target is reached."""
+
+        def on_train_begin(self, args, state, control, **kwargs) -> None:
+            self.paused = 0.0
+            self.evaluate(state, control)
+            self.started, self.paused = time.perf_counter(), 0.0
+
+        def on_step_end(self, args, state, control, **kwargs) -> None:
+            if state.global_step % job.eval_every == 0:
+                self.evaluate(state, control)
+
+        def evaluate(self, state, control) -> None:
+            pause = time.perf_counter()
+            seconds = pause - self.started - self.paused if state.global_step else 0.0
+            policy.model.eval()
+            greedy, sampled = (measure_accuracy(policy, spec, job.eval_tasks, t) for t in (0.0, 1.0))
+            policy.model.train()
+            event = {"event": "eval", "step": state.global_step, "seconds": seconds}
+            with (job.folder / "metrics.jsonl").open("a") as metrics:
+                metrics.write(json.dumps(event | {"greedy_accuracy": greedy, "sampled_accuracy": sampled}) + "\n")
+            control.should_training_stop = greedy >= job.target
+            self.paused += time.perf_counter() - pause
+
+    config = GRPOConfig(
+        output_dir=str(job.folder),
+        use_cpu=True,
+        bf16=False,
+        seed=job.seed,
+        max_steps=job.steps,
+        per_device_train_batch_size=job.prompts * job.group_size,
+        steps_per_generation=1,
+        num_generations=job.group_size,
+        max_completion_length=96,
+        shuffle_dataset=False,
+        learning_rate=job.learning_rate,
+        lr_scheduler_type="constant",
+        adam_beta2=job.beta2,
+        max_grad_norm=1.0,
+        temperature=1.0,
+        beta=0.0,
+        loss_type="dapo",
+        gradient_checkpointing=False,
+        dataloader_pin_memory=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=policy.model,
+        reward_funcs=lambda prompts, completions, reward, **kwargs: reward,
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": messages}),
+        processing_class=policy.tokenizer,
+        callbacks=[Evaluation()],
+        rollout_func=roll_out,
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    job = tyro.cli(Job, description=__doc__)
+    job.folder.mkdir(parents=True)
+    torch.set_num_threads(job.threads)
+    train_with_trl(job)

@@ -1,0 +1,147 @@
+"""Episodes through ``model.generate``, turn by turn: how one writes rollouts with tools in transformers alone.
+
+    contexts ──generate──► each row stops at its own call, answer or end ──► results appended ──► again, rows still open
+
+With one task it is the one-at-a-time loop of notebooks and tutorials; with many it is what a careful user of TRL
+writes in ``rollout_func``. Done with care: a key-value cache within each call of ``generate``, sampling without any
+logits processor, texts decoded only when a token could have ended something. Two costs belong to the approach: every
+turn runs the whole context again, and in a batch every row waits for the slowest of its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.task.episode import Episode, Finish, Task, Turn
+from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
+
+
+@dataclass(slots=True)
+class _Row:
+    task: Task
+    prompt_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class StopAtTurnEnd(StoppingCriteria):
+    """Stops each row where its turn ends: a complete call, a complete answer line, the end of the text, or its limit.
+
+    ``ends[row]`` is then the number of tokens that the row has sampled in this turn.
+    """
+
+    def __init__(self, policy: Policy, width: int, limits: Sequence[int]) -> None:
+        self._tokenizer, self._width = policy.tokenizer, width
+        self._marks, self._eos = find_marks(policy), set(policy.eos_ids)
+        self._limits = limits
+        self.ends: list[int | None] = [None] * len(limits)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        length = input_ids.shape[1] - self._width
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if self.ends[row] is None and self._is_over(input_ids[row, self._width :], token, self._limits[row]):
+                self.ends[row] = length
+        return torch.tensor([end is not None for end in self.ends], device=input_ids.device)
+
+    def _is_over(self, turn: torch.Tensor, token: int, limit: int) -> bool:
+        if token in self._eos or len(turn) >= limit:
+            return True
+        if token not in self._marks:
+            return False
+        line = last_line(self._tokenizer.decode(turn, skip_special_tokens=True))
+        return find_call(line) is not None or answer_is_complete(line)
+
+
+def generate_turnwise(
+    policy: Policy,
+    tasks: Sequence[Task],
+    execute: Callable[[Task, ToolCall], str],
+    temperature: float = 1.0,
+    max_tokens: int = 96,
+    max_turns: int = 6,
+) -> list[Episode]:
+    """One episode for each of ``tasks``, all together. Limits as in ``Sampling``; ``Episode.logprobs`` stay empty."""
+    sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
+    config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
+    rows = [_Row(task, policy.encode_prompt(task)) for task in tasks]
+    while still_open := [row for row in rows if row.finish is None]:
+        turns = _generate_turn(policy, still_open, config, max_tokens)
+        for row, turn in zip(still_open, turns, strict=True):
+            _end_turn(policy, row, turn, execute, (max_tokens, max_turns))
+    return [Episode(r.task, r.prompt_ids, r.token_ids, r.sampled, [], r.turns, r.finish) for r in rows]
+
+
+def last_line(text: str) -> str:
+    """The last line of ``text``, with the line break that may end it."""
+    return text[text[:-1].rfind("\n") + 1 :]
+
+
+def find_marks(policy: Policy) -> set[int]:
+    """The tokens that can end a call or a line."""
+    if policy.name not in _MARKS:
+        vocabulary = policy.tokenizer.get_vocab()
+        signs = ("]", "\n", "Ċ", "<0x0A>")
+        _MARKS[policy.name] = {i for entry, i in vocabulary.items() if any(sign in entry for sign in signs)}
+    return _MARKS[policy.name]
+
+
+_MARKS: dict[str, set[int]] = {}
+
+
+@torch.inference_mode()
+def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfig, max_tokens: int) -> list[list[int]]:
+    """The token ids that each of ``rows`` samples in its next turn."""
+    contexts = [row.prompt_ids + row.token_ids for row in rows]
+    width = max(map(len, contexts))
+    ids = torch.full((len(rows), width), config.pad_token_id)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for row, context in enumerate(contexts):
+        ids[row, width - len(context) :] = torch.tensor(context)
+        mask[row, width - len(context) :] = 1
+    limits = [max_tokens - len(row.token_ids) for row in rows]
+    stop = StopAtTurnEnd(policy, width, limits)
+    config.max_new_tokens = max(limits)
+    output = policy.model.generate(
+        input_ids=ids.to(policy.device),
+        attention_mask=mask.to(policy.device),
+        generation_config=config,
+        stopping_criteria=StoppingCriteriaList([stop]),
+    )
+    return [turn[:end] for turn, end in zip(output[:, width:].tolist(), stop.ends, strict=True)]
+
+
+def _end_turn(
+    policy: Policy, row: _Row, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
+) -> None:
+    """Add a sampled turn to its row, run the call that ended it, if one did, and set ``finish`` if that was the end."""
+    max_tokens, max_turns = limits
+    start = len(row.token_ids)
+    row.token_ids += turn
+    row.sampled += [True] * len(turn)
+    text = policy.tokenizer.decode(turn, skip_special_tokens=True)
+    line = last_line(text)
+    ended = turn[-1] in policy.eos_ids
+    call = None if ended else find_call(line)
+    result = None
+    if ended:
+        row.finish = "eos"
+    elif call is None:
+        row.finish = "answer" if answer_is_complete(line) else "tokens"
+    elif len(row.turns) + 1 >= max_turns:
+        row.finish = "turns"
+    else:
+        result = format_result(execute(row.task, call))
+        injected = policy.encode_text(result)[: max_tokens - len(row.token_ids)]
+        row.token_ids += injected
+        row.sampled += [False] * len(injected)
+        if len(row.token_ids) >= max_tokens:
+            row.finish = "tokens"
+    row.turns.append(Turn(text, start, start + len(turn), str(call) if call else None, result))

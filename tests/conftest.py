@@ -1,0 +1,93 @@
+"""Policies that every test may use: the embedded one, and tiny random ones that babble their way to calls."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
+from zorplex_rl.policy.warmstart import build_tokenizer
+
+torch.set_num_threads(1)
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
+
+# What tends to follow what when a babbler speaks: tokens and their odds, after "\n", "LOOKUP", and so on.
+_HABITS: dict[str, dict[str, float]] = {
+    "Ċ": {"LOOKUP": 6, "GETKEY": 2, "FETCH": 1, "[ANSWER": 3, "So": 3, "<|im_end|>": 0.5, "Ġ": 1},
+    "LOOKUP": {"[blip": 3, "[zork": 3, "[faz": 3},
+    "GETKEY": {"[blip": 3, "[zork": 3},
+    "FETCH": {"[K": 3},
+    "[K": {"1": 2, "4": 2},
+    "[ANSWER": {"]": 4},
+    "[blip": {"]": 4},
+    "[zork": {"]": 4},
+    "[faz": {"]": 4},
+    "]": {"Ġ": 4, "Ġ-": 2, "Ċ": 1},
+    "So": {"Ġis": 3, "Ġ": 1, "LOOKUP": 1},
+    "Ġis": {"Ġ": 3},
+    "Ġ": {"1": 2, "4": 2, "7": 2},
+    "Ġ-": {"1": 2, "4": 2},
+    "1": {"Ċ": 3, "7": 2, "]": 2, ".": 1},
+    "4": {"Ċ": 2, "1": 2, "]": 2, ".": 1, "<|im_end|>": 1},
+    "7": {"Ċ": 3, "4": 2, "<|im_end|>": 1},
+    ".": {"Ċ": 3, "5": 1, "<|im_end|>": 1, "Ġ": 1},
+}
+
+
+def babbler(tokenizer, architecture: str = "qwen2", dtype: torch.dtype = torch.float32, seed: int = 0) -> Policy:
+    """A tiny random model that leans towards ``_HABITS``; its random layers make every context count."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.1,
+        "tie_word_embeddings": False,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    model = (
+        Qwen2ForCausalLM(Qwen2Config(**shape)) if architecture == "qwen2" else LlamaForCausalLM(LlamaConfig(**shape))
+    )
+    axes = torch.linalg.qr(torch.randn(64, 64))[0]
+    with torch.no_grad():
+        for axis, (before, odds) in zip(axes, _HABITS.items(), strict=False):
+            model.model.embed_tokens.weight[tokenizer.convert_tokens_to_ids(before)] = 12 * axis
+            for after, share in odds.items():
+                model.lm_head.weight[tokenizer.convert_tokens_to_ids(after)] += (
+                    (10 + torch.tensor(share).log()) / 8 * axis
+                )
+    return Policy(model.to(dtype).eval(), tokenizer, f"babbler:{architecture}", (tokenizer.eos_token_id,))
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """The tokenizer of the warm start."""
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session", params=["qwen2", "llama"])
+def babbling(request, tokenizer) -> Policy:
+    """A float32 babbler of each architecture."""
+    return babbler(tokenizer, request.param)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Policy:
+    """The embedded policy in float32; shared, so no test may change it."""
+    if not EMBEDDED_PATH.is_dir():
+        pytest.skip(f"{EMBEDDED_PATH} has not been built yet")
+    return load_policy("embedded")

@@ -1,0 +1,266 @@
+"""One way to load any policy, and one sentence for each way in which a name can be wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+from conftest import babbler
+
+from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, load_policy
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
+from zorplex_rl.task.curriculum import Zorplex, tier_of
+
+ENV = Zorplex(seed=0)
+
+# In the manner of Qwen2.5: a default system prompt, a branch for tools, and whitespace control throughout.
+QWEN_TEMPLATE = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- else %}
+        {{- 'You are a helpful model.' }}
+    {%- endif %}
+    {{- '\\n\\n# Tools\\n\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' + (tool | tojson) }}
+    {%- endfor %}
+    {{- '\\n</tools><|im_end|>\\n' }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\\nYou are a helpful model.<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) or message.role == 'assistant' %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory) -> Path:
+    """A checkpoint shaped like Qwen2.5-Instruct's: tokenizer class, template, two end tokens, untied bfloat16."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = QWEN_TEMPLATE
+    policy = babbler(tokenizer, dtype=torch.bfloat16)
+    policy.model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    folder = tmp_path_factory.mktemp("models") / "qwen"
+    save_policy(policy, folder)
+    return folder
+
+
+@pytest.fixture
+def broken(qwen_folder, tmp_path) -> Path:
+    """A copy of the checkpoint for the test to spoil."""
+    return Path(shutil.copytree(qwen_folder, tmp_path / "broken"))
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch) -> Path:
+    """An empty model cache, and a hub that cannot be reached."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def put_in_cache(hub_cache: Path, hub_id: str, folder: Path, names: set[str] | None = None) -> None:
+    model = hub_cache / f"models--{hub_id.replace('/', '--')}"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0" * 40)
+    snapshot = model / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for file in folder.iterdir():
+        if names is None or file.name in names:
+            shutil.copy(file, snapshot)
+
+
+def refusal(name: object) -> str:
+    """The message with which ``name`` is refused, checked to be one sentence that names it."""
+    with pytest.raises(PolicyError) as refused:
+        load_policy(str(name))
+    message = str(refused.value)
+    assert message.startswith(f"policy {str(name)!r} ")
+    assert "\n" not in message and len(message) < 400 + len(str(name)), message
+    return message
+
+
+def test_the_embedded_policy_loads_ready_to_act(embedded):
+    assert not embedded.model.training
+    assert {parameter.dtype for parameter in embedded.model.parameters()} == {torch.float32}
+    assert 300_000 < embedded.parameter_count < 1_500_000
+    assert embedded.device == torch.device("cpu")
+    assert embedded.name == "embedded"
+    assert embedded.tokenizer.eos_token_id in embedded.eos_ids
+    prompt = embedded.tokenizer.decode(embedded.encode_prompt(ENV.task(("simple",), 0)))
+    assert prompt.endswith("<|im_start|>assistant\n")
+    assert ENV.task(("simple",), 0).question in prompt
+
+
+def test_the_embedded_policy_is_small_enough_to_ship(embedded):
+    assert sum(file.stat().st_size for file in EMBEDDED_PATH.iterdir()) < 6e6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_embedded_policy_loads_in_the_dtype_that_is_asked_for(embedded, dtype):
+    policy = load_policy("embedded", dtype=dtype)
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {getattr(torch, dtype)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out(qwen_folder, dtype):
+    policy = load_policy(str(qwen_folder), dtype=dtype)
+    assert policy.model.lm_head.weight.data_ptr() != policy.model.model.embed_tokens.weight.data_ptr()
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {getattr(torch, dtype)}
+    requests = [Request(task, seed) for seed, task in enumerate(ENV.tasks(tier_of("mix"), 16))]
+    episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=6))
+    assert sum(episode.tool_calls for episode in episodes) > 5
+
+
+def test_both_end_tokens_of_a_qwen_checkpoint_end_a_text(qwen_folder):
+    policy = load_policy(str(qwen_folder))
+    assert set(policy.eos_ids) == {policy.tokenizer.eos_token_id, policy.tokenizer.pad_token_id}
+    assert policy.tokenizer.eos_token_id != policy.tokenizer.pad_token_id
+
+
+def test_the_tasks_system_prompt_takes_the_place_of_the_templates_own(qwen_folder):
+    policy = load_policy(str(qwen_folder))
+    task = Zorplex(hints=True).task(("compositional",), 0)
+    assert policy.tokenizer.decode(policy.encode_prompt(task)) == (
+        f"<|im_start|>system\n{task.system}<|im_end|>\n<|im_start|>user\n{task.question}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_prompt_is_the_chat_templates_own_tokenization(qwen_folder):
+    policy, task = load_policy(str(qwen_folder)), ENV.task(("recursive",), 3)
+    messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+    direct = policy.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
+    assert policy.encode_prompt(task) == list(direct)
+
+
+def test_a_home_relative_path_is_found(qwen_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(qwen_folder.parent))
+    assert load_policy("~/qwen").parameter_count > 0
+
+
+def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, hub_cache):
+    put_in_cache(hub_cache, "someone/qwen-small", qwen_folder)
+    policy = load_policy("someone/qwen-small")
+    assert policy.name == "someone/qwen-small"
+    assert policy.parameter_count == load_policy(str(qwen_folder)).parameter_count
+
+
+def test_a_hub_model_that_can_not_be_reached_says_what_to_do(hub_cache):
+    message = refusal("someone/who-is-not-cached")
+    assert "network" in message
+    assert "embedded" in message
+
+
+@pytest.mark.parametrize("kept", [set(), {"config.json"}, {"tokenizer.json", "tokenizer_config.json"}])
+def test_a_hub_model_of_which_only_a_part_is_cached_is_refused(qwen_folder, hub_cache, kept):
+    put_in_cache(hub_cache, "someone/half", qwen_folder, kept)
+    refusal("someone/half")
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "../nowhere/else", "~/nowhere", "nowhere", "a/b/c"])
+def test_a_path_that_does_not_exist_is_said_to_not_exist(name):
+    assert "does not exist" in refusal(name)
+
+
+@pytest.mark.parametrize("name", ["some one/name", "org/na:me", "org/"])
+def test_what_can_be_neither_a_path_nor_a_hub_id_is_refused(name, hub_cache):
+    refusal(name)
+
+
+def test_a_folder_without_a_configuration_is_no_model_folder(tmp_path):
+    assert "config.json" in refusal(tmp_path)
+
+
+def test_a_file_is_no_model_folder(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"123")
+    refusal(tmp_path / "model.bin")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": 3}'])
+def test_a_configuration_that_can_not_be_read_is_refused(broken, content):
+    (broken / "config.json").write_text(content)
+    refusal(broken)
+
+
+def test_an_encoder_is_no_causal_language_model(tmp_path):
+    from transformers import BertConfig, BertModel
+
+    shape = {
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    BertModel(BertConfig(**shape)).save_pretrained(tmp_path / "bert")
+    message = refusal(tmp_path / "bert")
+    assert "not a causal language model" in message
+    assert "BertModel" in message
+
+
+def test_an_unknown_architecture_is_refused(broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(
+        json.dumps({**config, "model_type": "novel", "architectures": ["NovelForCausalLM"]})
+    )
+    refusal(broken)
+
+
+def test_a_model_without_chat_template_is_refused(broken):
+    (broken / "chat_template.jinja").unlink()
+    assert "chat template" in refusal(broken)
+
+
+def test_a_folder_without_tokenizer_is_refused(broken):
+    for file in broken.glob("tokenizer*"):
+        file.unlink()
+    refusal(broken)
+
+
+def test_a_tokenizer_that_can_not_be_read_is_refused(broken):
+    (broken / "tokenizer.json").write_text("{}")
+    assert "tokenizer" in refusal(broken)
+
+
+def test_a_folder_without_weights_is_refused(broken):
+    (broken / "model.safetensors").unlink()
+    assert "weights" in refusal(broken)
+
+
+def test_weights_that_were_cut_off_are_refused(broken):
+    whole = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "weights" in refusal(broken)
+
+
+def test_weights_of_another_shape_are_refused(broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "intermediate_size": 80}))
+    assert "weights" in refusal(broken)
+
+
+def test_missing_weights_are_refused_and_not_made_up(broken):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(broken / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    assert "weights" in refusal(broken)

@@ -1,0 +1,191 @@
+"""Figures: complete SVG that anyone can read, on any background, and the same bytes for the same data."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+
+from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
+from zorplex_rl.viz.plots import KIND_COLOURS, learning_curve, timeline_chart
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def step_row(step: int, accuracy: float, **more) -> dict:
+    return {"event": "step", "step": step, "seconds": 0.9 * step, "accuracy": accuracy, "reward": accuracy} | more
+
+
+def eval_row(step: int, greedy: float, sampled: float) -> dict:
+    return {
+        "event": "eval",
+        "step": step,
+        "seconds": 0.9 * step + 0.5,
+        "greedy_accuracy": greedy,
+        "sampled_accuracy": sampled,
+    }
+
+
+ROWS = [
+    {"event": "start", "task": "compositional"},
+    eval_row(0, 0.41, 0.22),
+    *(step_row(step, 0.3 + step / 100) for step in range(1, 61)),
+    eval_row(60, 0.98, 0.93),
+]
+TIMELINE = Timeline(
+    [
+        Span("generator 0", "generate", 100.0, 107.0),
+        Span("generator 0", "pull", 106.0, 108.0),
+        Span("trainer", "idle", 100.0, 105.0),
+        Span("trainer", "train", 105.0, 110.0),
+    ]
+)
+FIGURES = {
+    "a whole run": lambda: learning_curve(ROWS),
+    "a run without evaluation": lambda: learning_curve(ROWS[2:-1]),
+    "one evaluation": lambda: learning_curve(ROWS[1:2]),
+    "one step": lambda: learning_curve(ROWS[2:3]),
+    "two steps": lambda: learning_curve(ROWS[2:4]),
+    "no rows": lambda: learning_curve([]),
+    "a timeline": lambda: timeline_chart(TIMELINE),
+    "a part of a timeline": lambda: timeline_chart(TIMELINE, window=(104.0, 106.5)),
+    "an empty timeline": lambda: timeline_chart(Timeline()),
+    "every kind": lambda: timeline_chart(Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])),
+}
+every_figure = pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+
+
+def texts(svg: str) -> list[str]:
+    return [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@every_figure
+def test_a_figure_is_one_svg_element_with_a_role_a_label_and_a_title(figure):
+    svg = figure()
+    root = ElementTree.fromstring(svg)
+    assert svg.startswith("<svg ")
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    assert root.get("viewBox").startswith("0 0 720 ")
+    assert root.find(f"{SVG}title").text in root.get("aria-label")
+
+
+@every_figure
+def test_a_figure_takes_the_colour_of_the_text_around_it_and_has_no_background(figure):
+    svg = figure()
+    root = ElementTree.fromstring(svg)
+    assert root.get("fill") == "currentColor"
+    assert not re.search(r"#000000\b|#000\b|\bblack\b|#ffffff\b|#fff\b|\bwhite\b", svg)
+    background = next(root.iter(f"{SVG}path"))
+    assert "fill: none" in background.get("style")
+
+
+@every_figure
+def test_equal_data_give_equal_bytes(figure):
+    assert figure() == figure()
+
+
+@every_figure
+def test_the_style_rules_of_a_figure_never_reach_the_page_that_it_stands_in(figure):
+    (style,) = ElementTree.fromstring(figure()).iter(f"{SVG}style")
+    selectors = re.findall(r"([^{}]+)\{", re.sub(r"@media \([^)]*\)\{", "", style.text))
+    assert set(selectors) == {"svg:root"}
+    assert "prefers-color-scheme:dark" in style.text
+
+
+@every_figure
+def test_every_id_is_there_once_and_referred_to(figure):
+    svg = figure()
+    ids = re.findall(r'\bid="([^"]+)"', svg)
+    assert sorted(ids) == sorted(set(re.findall(r'(?:href="|url\()#([^")]+)', svg)))
+
+
+@every_figure
+def test_the_readers_own_matplotlib_style_changes_nothing_and_is_left_alone(figure):
+    plain = figure()
+    with matplotlib.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 30}):
+        assert figure() == plain
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
+    program = (
+        "import sys; from zorplex_rl.viz.plots import learning_curve; assert 'matplotlib' not in sys.modules; "
+        "learning_curve([]); assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_label_of_a_learning_curve_says_where_it_began_and_ended():
+    label = ElementTree.fromstring(learning_curve(ROWS)).get("aria-label")
+    assert "greedy accuracy 41% at step 0, 98% at step 60" in label
+    assert "sampled accuracy 22% at step 0, 93% at step 60" in label
+
+
+def test_without_evaluation_the_label_tells_the_training_accuracy():
+    label = ElementTree.fromstring(learning_curve(ROWS[2:-1])).get("aria-label")
+    assert "training accuracy 31% at step 1, 90% at step 60" in label
+
+
+def test_a_learning_curve_shows_steps_below_seconds_above_and_percent_at_the_side():
+    shown = texts(learning_curve(ROWS))
+    assert {"training step", "seconds since training began", "accuracy", "0%", "100%"} <= set(shown)
+    assert {"training episodes", "held-out, greedy (last: 98%)", "held-out, sampled (last: 93%)"} <= set(shown)
+
+
+def test_long_runs_count_minutes():
+    slow = [row | {"seconds": 600.0 * row["step"] / 60} for row in ROWS[1:]]
+    assert "minutes since training began" in texts(learning_curve(slow))
+
+
+def test_of_a_step_that_stands_twice_the_later_row_counts():
+    resumed = [*ROWS, eval_row(60, 0.55, 0.5)]
+    assert "held-out, greedy (last: 55%)" in texts(learning_curve(resumed))
+
+
+def test_rows_without_the_number_or_with_none_that_is_finite_are_left_out():
+    broken = [step_row(61, float("nan")), {"event": "step", "step": 62}, {"event": "step"}]
+    assert "training accuracy 31% at step 1, 90% at step 60" in learning_curve(ROWS[2:-1] + broken)
+
+
+def test_a_timeline_chart_has_a_row_for_every_actor_and_a_colour_for_every_kind():
+    svg = timeline_chart(TIMELINE)
+    assert {"generator 0", "trainer", "generate", "pull", "idle", "train", "seconds"} <= set(texts(svg))
+    assert {"80%", "50%"} <= set(texts(svg))
+    for kind in ("generate", "pull", "train"):
+        assert KIND_COLOURS[kind].lower() in svg.lower()
+    assert KIND_COLOURS["evaluate"].lower() not in svg.lower()
+
+
+def test_no_two_kinds_look_alike():
+    assert set(KIND_COLOURS) == set(KINDS)
+    assert len(set(KIND_COLOURS.values())) == len(KINDS)
+
+
+def test_a_window_shows_only_what_happened_in_it():
+    shown = texts(timeline_chart(TIMELINE, window=(100.0, 104.0)))
+    assert {"generate", "trainer", "100%", "0%"} <= set(shown)
+    assert "pull" not in shown
+    assert "train" not in shown
+
+
+def test_a_span_far_shorter_than_a_pixel_is_still_drawn():
+    svg = timeline_chart(Timeline([Span("a", "train", 0.0, 3600.0), Span("a", "publish", 10.0, 10.001)]))
+    bars = [p for p in ElementTree.fromstring(svg).iter(f"{SVG}path") if "#e69f00" in p.get("style", "")]
+    xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", bars[0].get("d"))]
+    assert 0.9 < max(xs) - min(xs) < 1.5
+
+
+def test_a_hundred_thousand_spans_make_a_figure_that_a_page_can_hold():
+    spans = [Span("generator 0", "generate", i * 0.01, i * 0.01 + 0.008) for i in range(100_000)]
+    assert len(timeline_chart(Timeline(spans))) < 200_000
+
+
+def test_names_are_shown_as_they_are_written():
+    svg = timeline_chart(Timeline([Span('a <b> & "c" $x$', "train", 0.0, 1.0)]))
+    assert 'a <b> & "c" $x$' in texts(svg)
+    assert 'a <b> & "c" $x$' in ElementTree.fromstring(svg).get("aria-label")

@@ -1,0 +1,651 @@
+"""The batched engine against slow and plain references: the same tokens and log-probabilities, whatever the batch."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import random
+import threading
+from concurrent.futures import Future
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import babbler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.parser import find_answer, find_call, format_result
+from zorplex_rl.task.rewards import final_answer, score
+
+ENV, HINTED = Zorplex(seed=0), Zorplex(seed=0, hints=True)
+MIX = tier_of("mix")
+PATIENCE = 30.0
+"""Seconds after which a test that hangs is failed; nothing waits so long when all is well."""
+
+
+def mixed_requests(count: int) -> list[Request]:
+    """Tasks of every kind, every third with a hint, so that prompts of very different length meet in a batch."""
+    return [Request((HINTED if i % 3 == 2 else ENV).task(MIX, i), seed=100 + i, group=i // 4) for i in range(count)]
+
+
+def tokens_of(episodes: list[Episode]) -> list[tuple]:
+    return [(e.token_ids, e.sampled, e.finish, [(t.call, t.result) for t in e.turns]) for e in episodes]
+
+
+@torch.no_grad()
+def full_logprobs(policy: Policy, episode: Episode, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities [T, V] of every position of the episode, by one forward over all of it and no cache."""
+    ids = torch.tensor([episode.prompt_ids + episode.token_ids])
+    logits = policy.model(ids, use_cache=False).logits[0, len(episode.prompt_ids) - 1 : -1].float()
+    return torch.log_softmax(logits / temperature, dim=-1)
+
+
+def logprob_gap(policy: Policy, episode: Episode, temperature: float = 1.0) -> float:
+    """The largest difference between the recorded and the recomputed log-probability of a sampled token."""
+    chosen = full_logprobs(policy, episode, temperature).gather(1, torch.tensor(episode.token_ids)[:, None])[:, 0]
+    return ((chosen - torch.tensor(episode.logprobs))[torch.tensor(episode.sampled)]).abs().max().item()
+
+
+def stop_reason(policy: Policy, text: str, token: int) -> str | None:
+    """What the whole text of a turn says after ``token``: ``eos``, ``call``, ``answer`` or None. No line is skipped."""
+    if token in policy.eos_ids:
+        return "eos"
+    if find_call(text):
+        return "call"
+    return "answer" if any(find_answer(line) is not None for line in text.split("\n")[:-1]) else None
+
+
+@torch.no_grad()
+def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, choose) -> tuple:
+    """One row at a time, the whole text read again after every token; ``choose(ids)`` gives the next token."""
+    prompt, ids, sampled, forced, turns, start = policy.encode_prompt(task), [], [], [], [], 0
+    while True:
+        if forced:
+            ids.append(forced.pop(0))
+            sampled.append(False)
+        else:
+            ids.append(choose(prompt + ids))
+            sampled.append(True)
+            text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+            reason = stop_reason(policy, text, ids[-1])
+            if reason == "call":
+                call = find_call(text)
+                if len(turns) + 1 == sampling.max_turns:
+                    turns.append((str(call), None))
+                    return ids, sampled, "turns", turns
+                turns.append((str(call), format_result(execute(task, call))))
+                forced = policy.encode_text(turns[-1][1])
+                start = len(ids) + len(forced)
+            elif reason:
+                return ids, sampled, reason, [*turns, (None, None)]
+        if len(ids) >= sampling.max_tokens:
+            return ids, sampled, "tokens", turns if len(ids) <= start else [*turns, (None, None)]
+
+
+def naive_greedy(policy: Policy, task: Task, execute, sampling: Sampling) -> tuple:
+    """The greedy episode by a full forward, without a cache, for each token."""
+    return reference_episode(
+        policy,
+        task,
+        execute,
+        sampling,
+        lambda ids: int(policy.model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()),
+    )
+
+
+# --- Against the references -------------------------------------------------------------------------------------------
+
+
+def test_greedy_episodes_equal_a_naive_loop_without_cache_token_for_token(babbling):
+    sampling = Sampling(temperature=0.0, max_tokens=36, max_turns=4, slots=5)
+    requests = mixed_requests(14)
+    episodes = rollout(babbling, requests, ENV.execute, sampling)
+    assert tokens_of(episodes) == [naive_greedy(babbling, r.task, ENV.execute, sampling) for r in requests]
+    assert any(not all(episode.sampled) for episode in episodes)
+
+
+def test_greedy_episodes_of_the_embedded_policy_equal_a_naive_loop_and_use_tools(embedded):
+    sampling = Sampling(temperature=0.0, max_tokens=48, slots=3)
+    requests = mixed_requests(8)
+    episodes = rollout(embedded, requests, ENV.execute, sampling)
+    assert tokens_of(episodes) == [naive_greedy(embedded, r.task, ENV.execute, sampling) for r in requests]
+    assert sum(episode.tool_calls for episode in episodes) >= len(episodes)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+def test_sampled_logprobs_are_those_of_a_full_forward_at_the_sampling_temperature(babbling, temperature):
+    sampling = Sampling(temperature=temperature, max_tokens=48, slots=6)
+    episodes = rollout(babbling, mixed_requests(24), ENV.execute, sampling)
+    assert sum(episode.tool_calls for episode in episodes) > 5
+    assert max(logprob_gap(babbling, episode, temperature) for episode in episodes) < 1e-4
+
+
+def test_sampled_logprobs_of_the_embedded_policy_are_those_of_a_full_forward(embedded):
+    episodes = rollout(embedded, mixed_requests(40), ENV.execute, Sampling(slots=16))
+    assert max(logprob_gap(embedded, episode) for episode in episodes) < 1e-4
+    assert {"success"} < {score(episode).outcome for episode in episodes}
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_in_bfloat16_every_greedy_token_is_best_up_to_rounding_and_its_logprob_right(tokenizer, architecture):
+    policy = babbler(tokenizer, architecture, torch.bfloat16)
+    episodes = rollout(policy, mixed_requests(12), ENV.execute, Sampling(temperature=0.0, max_tokens=32, slots=5))
+    assert sum(episode.tool_calls for episode in episodes) > 5
+    for episode in episodes:
+        sampled = torch.tensor(episode.sampled)
+        logprobs = full_logprobs(policy, episode)[sampled]
+        chosen = logprobs.gather(1, torch.tensor(episode.token_ids)[sampled][:, None])[:, 0]
+        assert (logprobs.max(-1).values - chosen).max() < 0.15
+        assert (chosen - torch.tensor(episode.logprobs)[sampled]).abs().max() < 0.15
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "granite", "gemma2", "qwen3"])
+def test_other_architectures_also_those_that_scale_or_cap_their_logits_record_right_logprobs(tokenizer, architecture):
+    import transformers
+
+    names = {"gpt2": ("GPT2LMHeadModel", "GPT2Config"), "granite": ("GraniteForCausalLM", "GraniteConfig")}
+    names |= {"gemma2": ("Gemma2ForCausalLM", "Gemma2Config"), "qwen3": ("Qwen3ForCausalLM", "Qwen3Config")}
+    own = {
+        "granite": {"logits_scaling": 4.0},
+        "gemma2": {"final_logit_softcapping": 5.0},
+        "qwen3": {"head_dim": 32},
+        "gpt2": {},
+    }[architecture]
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4} if architecture == "gpt2" else shape
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model, config = (getattr(transformers, name) for name in names[architecture])
+    torch.manual_seed(0)
+    policy = Policy(
+        model(config(vocab_size=len(tokenizer), initializer_range=0.2, **{**shape, **own}, **ends)).eval(),
+        tokenizer,
+        architecture,
+        (tokenizer.eos_token_id,),
+    )
+    episodes = rollout(policy, mixed_requests(6), ENV.execute, Sampling(max_tokens=12, slots=4))
+    assert max(logprob_gap(policy, episode) for episode in episodes) < 1e-4
+
+
+def test_in_bfloat16_the_same_seeds_sample_the_same_episodes(tokenizer):
+    policy = babbler(tokenizer, dtype=torch.bfloat16)
+    first, second = (
+        rollout(policy, mixed_requests(10), ENV.execute, Sampling(max_tokens=32, slots=4)) for _ in range(2)
+    )
+    assert tokens_of(first) == tokens_of(second)
+
+
+# --- What an episode depends on ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [4, 16, 64])
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_an_episode_does_not_depend_on_what_it_was_batched_with(tokenizer, architecture, slots):
+    policy = babbler(tokenizer, architecture, torch.float64)
+    requests = mixed_requests(40)
+    together = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=slots))
+    for index in (0, 1, 2, 17, 23, 39):
+        (alone,) = rollout(policy, [requests[index]], ENV.execute, Sampling(max_tokens=40, slots=1))
+        assert tokens_of([alone]) == tokens_of([together[index]])
+        assert alone.logprobs == pytest.approx(together[index].logprobs, abs=1e-5)
+
+
+def test_episodes_come_back_in_the_order_of_their_requests_with_their_task_seed_and_group(babbling):
+    requests = mixed_requests(30)
+    done: list[Episode] = []
+    episodes = rollout(
+        babbling, requests, ENV.execute, Sampling(max_tokens=32, slots=4), version=7, on_episode=done.append
+    )
+    assert [(e.task, e.seed, e.group) for e in episodes] == [(r.task, r.seed, r.group) for r in requests]
+    assert all(e.first_version == e.last_version == e.policy_version == 7 for e in episodes)
+    assert all(turn.version == 7 for e in episodes for turn in e.turns)
+    assert sorted(map(id, done)) == sorted(map(id, episodes))
+    assert [id(e) for e in done] != [id(e) for e in episodes]
+
+
+def test_no_requests_give_no_episodes(babbling):
+    assert rollout(babbling, [], ENV.execute) == []
+
+
+def test_requests_submitted_in_mid_run_get_the_episodes_they_would_get_alone(tokenizer):
+    policy = babbler(tokenizer, dtype=torch.float64)
+    requests, sampling = mixed_requests(12), Sampling(max_tokens=32, slots=3)
+    engine = RolloutEngine(policy, ENV.execute, sampling)
+    tickets, episodes, steps = engine.submit(requests[:2]), {}, 0
+    while not engine.idle or len(tickets) < len(requests):
+        if steps % 5 == 4 and len(tickets) < len(requests):
+            tickets += engine.submit(requests[len(tickets) : len(tickets) + 2])
+        episodes.update(engine.step())
+        steps += 1
+    assert sorted(episodes) == sorted(tickets)
+    assert tokens_of([episodes[t] for t in tickets]) == tokens_of(rollout(policy, requests, ENV.execute, sampling))
+
+
+def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one(babbling):
+    task, sampling = ENV.task(MIX, 0), Sampling(max_tokens=32, slots=8)
+    once, again = (
+        rollout(babbling, [Request(task, seed) for seed in range(20)], ENV.execute, sampling) for _ in range(2)
+    )
+    assert tokens_of(once) == tokens_of(again)
+    assert len({tuple(episode.token_ids) for episode in once}) > 10
+    twins = rollout(babbling, [Request(task, 3)] * 4, ENV.execute, sampling)
+    assert len({tuple(episode.token_ids) for episode in twins}) == 1
+
+
+def test_temperature_zero_ignores_the_seed(babbling):
+    task = ENV.task(MIX, 1)
+    episodes = rollout(
+        babbling,
+        [Request(task, seed) for seed in range(6)],
+        ENV.execute,
+        Sampling(temperature=0.0, max_tokens=24, slots=4),
+    )
+    assert len({tuple(episode.token_ids) for episode in episodes}) == 1
+
+
+def test_the_globals_of_random_and_torch_are_neither_read_nor_moved(babbling):
+    requests, sampling = mixed_requests(6), Sampling(max_tokens=24)
+    random.seed(1), torch.manual_seed(1)
+    before = random.getstate(), torch.get_rng_state()
+    first = rollout(babbling, requests, ENV.execute, sampling)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    random.seed(2), torch.manual_seed(2)
+    assert tokens_of(first) == tokens_of(rollout(babbling, requests, ENV.execute, sampling))
+
+
+# --- What an episode records ------------------------------------------------------------------------------------------
+
+
+def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babbling):
+    episodes = rollout(babbling, mixed_requests(40), ENV.execute, Sampling(max_tokens=64, slots=8))
+    checked = 0
+    for episode in episodes:
+        assert len(episode.token_ids) == len(episode.sampled) == len(episode.logprobs)
+        assert all(
+            (logprob == 0.0) == (not sampled)
+            for logprob, sampled in zip(episode.logprobs, episode.sampled, strict=True)
+        )
+        assert all(logprob <= 0.0 for logprob in episode.logprobs)
+        for turn, following in zip(episode.turns, [*episode.turns[1:], None], strict=True):
+            assert all(episode.sampled[turn.start : turn.end])
+            assert (
+                babbling.tokenizer.decode(episode.token_ids[turn.start : turn.end], skip_special_tokens=True)
+                == turn.text
+            )
+            if following is not None:
+                injected = slice(turn.end, following.start)
+                assert not any(episode.sampled[injected])
+                assert episode.token_ids[injected] == babbling.encode_text(turn.result)
+                assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))
+                checked += 1
+    assert checked > 10
+
+
+def test_the_turns_cover_every_sampled_token_once(babbling):
+    for episode in rollout(babbling, mixed_requests(40), ENV.execute, Sampling(max_tokens=40, slots=8)):
+        covered = [index for turn in episode.turns for index in range(turn.start, turn.end)]
+        assert covered == [index for index, sampled in enumerate(episode.sampled) if sampled]
+
+
+def test_the_transcript_says_what_the_token_ids_say_also_where_a_result_was_cut_off(babbling):
+    episodes = [
+        e
+        for n in range(3, 16)
+        for e in rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=n, slots=8))
+    ]
+    assert any(episode.finish == "tokens" and not episode.sampled[-1] for episode in episodes)
+    for episode in episodes:
+        assert episode.text == babbling.tokenizer.decode(episode.token_ids, skip_special_tokens=True)
+
+
+def test_every_finish_is_reached_and_is_what_the_tokens_say(babbling):
+    sampling = Sampling(max_tokens=40, max_turns=4, slots=16)
+    episodes = rollout(babbling, mixed_requests(160), ENV.execute, sampling)
+    assert {episode.finish for episode in episodes} == {"eos", "answer", "turns", "tokens"}
+    for episode in episodes:
+        assert len(episode.token_ids) <= sampling.max_tokens
+        assert episode.tool_calls <= sampling.max_turns
+        if episode.finish == "eos":
+            assert episode.token_ids[-1] in babbling.eos_ids
+        elif episode.finish == "answer":
+            assert "\n" in episode.turns[-1].text
+            assert final_answer(episode.sampled_text) is not None
+        elif episode.finish == "turns":
+            assert episode.tool_calls == sampling.max_turns
+            assert episode.turns[-1].result is None
+        else:
+            assert len(episode.token_ids) == sampling.max_tokens
+
+
+def test_the_token_limit_counts_injected_tokens_and_holds_inside_a_result(babbling):
+    for limit in range(1, 12):
+        episodes = rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=limit, slots=8))
+        assert all(len(e.token_ids) == limit if e.finish == "tokens" else len(e.token_ids) <= limit for e in episodes)
+
+
+# --- Scripted texts ---------------------------------------------------------------------------------------------------
+
+
+def scripted(tokenizer, prompt_length: int, token_ids: list[int]) -> Policy:
+    """A policy that writes ``token_ids`` behind the prompt: its hidden state is its position, its head the script."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+
+    class Positions(Qwen2Model):
+        def forward(self, input_ids, position_ids=None, **rest):
+            output = super().forward(input_ids=input_ids, position_ids=position_ids, **rest)
+            if position_ids is None:
+                position_ids = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+            output.last_hidden_state = F.one_hot(position_ids, self.config.hidden_size).float()
+            return output
+
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 256,
+        "intermediate_size": 1,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    config = Qwen2Config(
+        **shape, num_key_value_heads=1, head_dim=2, max_position_embeddings=256, tie_word_embeddings=False
+    )
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config)
+        model.model = Positions(config)
+    model.to_empty(device="cpu")
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for offset, token in enumerate(token_ids):
+            model.lm_head.weight[token, prompt_length - 1 + offset] = 60.0
+    return Policy(model.eval(), tokenizer, "scripted", (tokenizer.eos_token_id,))
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer(tokenizer):
+    """Bytes, and a few tokens that hold a bracket or a line break and more, as Qwen2.5's vocabulary has."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    merges = [("]", "Ċ"), ("]", "["), ("Ċ", "Ċ"), (".", "Ċ"), ("L", "O"), ("[", "A"), ("]", ","), ("4", "2")]
+    entries = [*sorted(ByteLevel.alphabet()), *("".join(merge) for merge in merges)]
+    built = Qwen2Tokenizer(
+        vocab={entry: index for index, entry in enumerate(entries)},
+        merges=merges,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>"],
+    )
+    built.chat_template = tokenizer.chat_template
+    return built
+
+
+SMALL_TASK = Task("simple", "?", 4, 1, "", ("blip",))
+FRAGMENTS = [
+    "LOOKUP[",
+    "LOOKUP[blip]",
+    "GETKEY[é]",
+    "FETCH[",
+    "]",
+    "]\n",
+    "][",
+    "],",
+    "[",
+    "\n",
+    "\n\n",
+    " ",
+    "[ANSWER]",
+    "[ANSWER] 4",
+    " 42",
+    "-",
+    ".5",
+    ".\n",
+    "é",
+    "x",
+]
+
+
+def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
+    """(expected, got): what the whole-text reference and the engine make of a policy that writes ``ids``."""
+    script = iter([*ids, *[tokenizer.eos_token_id] * sampling.max_tokens])
+    blank = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
+    expected = reference_episode(blank, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
+    policy = scripted(tokenizer, len(blank.encode_prompt(SMALL_TASK)), expected[0])
+    return expected, tokens_of(rollout(policy, [Request(SMALL_TASK)], ENV.execute, sampling))[0]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+def test_reading_only_the_current_line_finds_the_calls_and_answers_of_the_whole_text(byte_tokenizer, text):
+    ids = byte_tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected, got = play(byte_tokenizer, ids, Sampling(max_tokens=80, max_turns=3, slots=1))
+    assert got == expected
+
+
+@pytest.mark.parametrize(
+    ("pieces", "finish", "calls"),
+    [
+        (["LOOKUP[blip]", "\n"], "eos", 1),
+        (["LOOKUP[blip", "]\n"], "eos", 1),
+        (["LOOKUP[blip", "][", "ANSWER] 4\n"], "eos", 1),
+        (["[ANSWER] 4 LOOKUP[blip]", "\n"], "eos", 1),
+        (["[ANSWER] 4 LOOKUP[blip", "]\n"], "eos", 1),
+        (["[ANSWER] 4", "\n", "LOOKUP[blip]"], "answer", 0),
+        (["[ANSWER] 4", "\n\n", "LOOKUP[blip]"], "answer", 0),
+        (["[ANSWER", "]\n", "4\n"], "eos", 0),
+        (["LOOKUP[bl", "\n", "ip]"], "eos", 0),
+    ],
+)
+def test_a_call_or_an_answer_means_the_same_however_it_is_cut_into_tokens(byte_tokenizer, pieces, finish, calls):
+    ids = [token for piece in pieces for token in byte_tokenizer(piece, add_special_tokens=False)["input_ids"]]
+    _, (_, _, got, turns) = play(byte_tokenizer, ids, Sampling(max_tokens=100, slots=1))
+    assert (got, sum(call is not None for call, _ in turns)) == (finish, calls)
+
+
+# --- The distribution that is sampled from ----------------------------------------------------------------------------
+
+
+def chi_square_p(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """P-value of ``counts`` under ``probabilities``; rare outcomes are pooled."""
+    expected = probabilities.double() * counts.sum()
+    often = expected >= 5
+    observed = torch.cat([counts[often].double(), counts[~often].sum()[None].double()])
+    expected = torch.cat([expected[often], expected[~often].sum()[None]]).clamp(min=1e-9)
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    return torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2.0), statistic.float() / 2).item()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer, temperature):
+    policy = babbler(tokenizer)
+    task, count = ENV.task(MIX, 0), 4000
+    episodes = rollout(
+        policy,
+        [Request(task, seed) for seed in range(count)],
+        ENV.execute,
+        Sampling(temperature, max_tokens=2, slots=500),
+    )
+    size = len(tokenizer)
+    first = torch.bincount(torch.tensor([e.token_ids[0] for e in episodes]), minlength=size)
+    assert chi_square_p(first, full_logprobs(policy, episodes[0], temperature)[0].exp()) > 1e-3
+    commonest = int(first.argmax())
+    follow = [e for e in episodes if len(e.token_ids) == 2 and e.token_ids[0] == commonest]
+    second = torch.bincount(torch.tensor([e.token_ids[1] for e in follow]), minlength=size)
+    assert chi_square_p(second, full_logprobs(policy, follow[0], temperature)[1].exp()) > 1e-3
+    assert len(set(first.nonzero())) > 5
+    assert len(follow) > 500
+
+
+def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability(byte_tokenizer):
+    seed, position = 879324, 8  # found by search: one draw in 2**25 is so close to one
+    assert (
+        torch.tensor([random.Random(seed).random() for _ in range(position + 1)][position], dtype=torch.float32) == 1.0
+    )
+    script = byte_tokenizer("x" * (position + 1))["input_ids"]
+    blank = Policy(None, byte_tokenizer, "reader", (byte_tokenizer.eos_token_id,))
+    policy = scripted(byte_tokenizer, len(blank.encode_prompt(SMALL_TASK)), script)
+    (episode,) = rollout(policy, [Request(SMALL_TASK, seed)], ENV.execute, Sampling(max_tokens=len(script)))
+    assert episode.token_ids == script
+    assert min(episode.logprobs) > -1.0
+
+
+# --- Slow tools -------------------------------------------------------------------------------------------------------
+
+
+class ToolDesk:
+    """A tool that hands out futures and puts (task, call, future) on a queue for the test to resolve."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[tuple[Task, str, Future[str]]] = queue.Queue()
+
+    def __call__(self, task: Task, call) -> Future[str]:
+        future: Future[str] = Future()
+        self.calls.put((task, ENV.execute(task, call), future))
+        return future
+
+
+def requests_that_call(policy: Policy, count: int) -> list[Request]:
+    """The first ``count`` requests whose episodes call a tool."""
+    requests = mixed_requests(50)
+    episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=48))
+    calling = [r for r, episode in zip(requests, episodes, strict=True) if episode.tool_calls]
+    assert len(calling) >= count
+    return calling[:count]
+
+
+def run_in_thread(target) -> threading.Thread:
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_slow_tools_that_answer_in_any_order_change_no_episode(tokenizer):
+    policy = babbler(tokenizer, dtype=torch.float64)
+    requests = requests_that_call(policy, 12)
+    desk, rng, together = ToolDesk(), random.Random(0), []
+
+    def resolve() -> None:
+        # As many calls are outstanding at once as there are episodes, far more than there are slots.
+        first = [desk.calls.get(timeout=PATIENCE) for _ in requests]
+        together.append(len(first))
+        rng.shuffle(first)
+        for _, result, future in first:
+            future.set_result(result)
+        while (call := desk.calls.get(timeout=PATIENCE)) is not None:
+            call[2].set_result(call[1])
+
+    resolver = run_in_thread(resolve)
+    slow = rollout(policy, requests, desk, Sampling(max_tokens=48, slots=3))
+    desk.calls.put(None)
+    resolver.join(PATIENCE)
+    assert together == [12]
+    assert tokens_of(slow) == tokens_of(rollout(policy, requests, ENV.execute, Sampling(max_tokens=48, slots=3)))
+    assert all(e.tool_seconds > 0 for e in slow if any(turn.result for turn in e.turns))
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_other_rows_go_on_to_their_end_while_one_waits_for_its_tool(tokenizer, slots):
+    policy, sampling = babbler(tokenizer), Sampling(max_tokens=48, slots=slots)
+    requests = mixed_requests(20)
+    plain = rollout(policy, requests, ENV.execute, sampling)
+    patient = next(index for index, episode in enumerate(plain) if episode.tool_calls and episode.turns[0].result)
+    others, held, ended = [r for r in requests if r.task != requests[patient].task], [], []
+
+    def execute(task: Task, call):
+        if task != requests[patient].task or held:
+            return ENV.execute(task, call)
+        held.append((Future(), ENV.execute(task, call)))
+        return held[0][0]
+
+    def release_after_all_others(episode: Episode) -> None:
+        ended.append(episode)
+        if len(ended) == len(others):
+            held[0][0].set_result(held[0][1])
+
+    watchdog = threading.Timer(PATIENCE, lambda: held and held[0][0].cancel())
+    watchdog.daemon = True
+    watchdog.start()
+    first, *_ = rollout(policy, [requests[patient], *others], execute, sampling, on_episode=release_after_all_others)
+    watchdog.cancel()
+    assert ended[-1] is first
+    assert len(ended) == 1 + len(others)
+    assert first.turns[0].result == plain[patient].turns[0].result
+
+
+def test_a_row_whose_result_has_come_is_served_before_new_requests_are(tokenizer):
+    policy = babbler(tokenizer)
+    requests = requests_that_call(policy, 8)
+    desk, done = ToolDesk(), []
+    engine = RolloutEngine(policy, desk, Sampling(max_tokens=48, slots=1))
+    tickets = engine.submit(requests)
+    while not engine.idle:
+        done += [ticket for ticket, _ in engine.step()]
+        while not desk.calls.empty():
+            _, result, future = desk.calls.get()
+            future.set_result(result)
+    assert done == tickets
+
+
+def test_a_tool_that_fails_is_not_swallowed(tokenizer):
+    policy, failed = babbler(tokenizer), Future()
+    failed.set_exception(ConnectionError("the tool is down"))
+    with pytest.raises(ConnectionError, match="the tool is down"):
+        rollout(policy, mixed_requests(20), lambda task, call: failed, Sampling(max_tokens=48))
+
+
+# --- What is computed -------------------------------------------------------------------------------------------------
+
+
+def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice(tokenizer):
+    policy, widths = babbler(tokenizer), []
+    policy.model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    tasks = ENV.tasks(("simple",), 3)
+    requests = [Request(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]
+    episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=4))
+    assert sum(rows for rows, width in widths if width > 1) == len(tasks)
+    assert any(episode.tool_calls for episode in episodes)
+    # Every token but an episode's last one is run exactly once.
+    assert sum(rows for rows, width in widths if width == 1) == sum(len(episode.token_ids) - 1 for episode in episodes)
+
+
+def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenizer):
+    policy = babbler(tokenizer)
+    engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=32, slots=2))
+    tickets, episodes, spans = engine.submit(mixed_requests(8)), {}, {}
+    while not engine.idle:
+        engine.version += 1
+        for ticket, episode in engine.step():
+            episodes[ticket], spans[ticket] = episode, engine.version
+    for ticket in tickets:
+        episode = episodes[ticket]
+        assert episode.last_version == spans[ticket]
+        assert all(turn.version == episode.first_version + turn.end - 1 for turn in episode.turns)
+        assert episode.first_version == episode.policy_version == episode.last_version - len(episode.token_ids) + 1
+
+
+def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alone(tokenizer):
+    policy, newer = copy.copy(babbler(tokenizer, seed=0)), babbler(tokenizer, seed=1)
+    engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=24, slots=1))
+    engine.submit([Request(ENV.task(MIX, 0), seed) for seed in range(2)])
+    episodes = engine.step()
+    policy.model.load_state_dict(newer.model.state_dict())
+    engine.version = 1
+    while not engine.idle:
+        episodes += engine.step()
+    (_, before), (_, after) = episodes
+    assert (before.first_version, after.first_version) == (0, 1)
+    assert logprob_gap(policy, after) < 1e-4

@@ -1,0 +1,296 @@
+"""The tasks: pure functions of what names them, split without overlap, solvable by tools alone in the stated calls."""
+
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from zorplex_rl.task.zorplex import (
+    DIFFICULTIES,
+    MAX_REDIRECTS,
+    TASK_SPECS,
+    ZORPLEX_WORDS,
+    TaskSpec,
+    get_spec,
+    make_keys,
+    make_redirects,
+    make_zorplex_table,
+    split_of,
+)
+
+SPLITS = ("train", "held_out")
+EVERY_SPEC = [(kind, difficulty) for kind in TASK_SPECS for difficulty in DIFFICULTIES]
+SEEDS = range(1000)
+
+
+def solve(question: str, tools: tuple[str, ...], run) -> tuple[int, int]:
+    """A perfect solver: from the question and the tools alone to (answer, number of calls)."""
+    calls = 0
+
+    def ask(name: str, argument: str) -> str:
+        nonlocal calls
+        calls += 1
+        return run(f"{name}[{argument}]")
+
+    def value_of(word: str) -> int:
+        if "GETKEY" in tools:
+            return int(ask("FETCH", ask("GETKEY", word)))
+        while (result := ask("LOOKUP", word)).startswith("SEE: "):
+            word = result.removeprefix("SEE: ")
+        return int(result)
+
+    total, sign = 0, 1
+    for part in re.findall(r"[a-z]+|[+-]", re.sub(r"What|is|Tell|the|value|of", " ", question)):
+        if part in "+-":
+            sign = 1 if part == "+" else -1
+        else:
+            total += sign * value_of(part)
+    return total, calls
+
+
+def test_a_perfect_solver_gets_every_answer_in_exactly_the_stated_number_of_calls():
+    for (kind, difficulty), seed, split in itertools.product(EVERY_SPEC, range(6), SPLITS):
+        spec = get_spec(kind, seed, difficulty)
+        for index in range(12):
+            task = spec.task(index, split)
+            assert solve(task.question, spec.tools, spec.run) == (task.answer, task.min_tool_calls), task
+
+
+def test_the_stated_calls_of_a_solver_all_succeed_and_the_last_gives_a_value():
+    for (kind, difficulty), seed in itertools.product(EVERY_SPEC, range(20)):
+        spec = get_spec(kind, seed, difficulty)
+        task = spec.task(seed)
+        results = [spec.run(call) for call in spec.calls_needed(task.words)]
+        assert len(results) == task.min_tool_calls
+        assert not any(result.startswith("ERROR") for result in results)
+        assert results[-1].isdigit()
+
+
+def test_a_task_is_a_pure_function_of_seed_kind_difficulty_split_and_index():
+    for kind, difficulty in EVERY_SPEC:
+        spec = get_spec(kind, 7, difficulty)
+        forwards = [spec.task(index, split) for index in range(10) for split in SPLITS]
+        again = get_spec(kind, 7, difficulty)
+        backwards = [again.task(index, split) for index in reversed(range(10)) for split in reversed(SPLITS)]
+        assert forwards == backwards[::-1]
+        assert len({task.question for task in forwards}) > 5
+        assert all((t.kind, t.difficulty) == (kind, difficulty) for t in forwards)
+
+
+def test_generate_task_walks_through_the_indices():
+    spec = get_spec("compositional", 3)
+    assert [spec.generate_task() for _ in range(5)] == [get_spec("compositional", 3).task(index) for index in range(5)]
+    assert spec.generate_task("held_out").split == "held_out"
+
+
+def test_another_process_with_another_hash_seed_draws_the_same_tasks():
+    drawn = "(get_spec(k, 5).task(i, s), make_redirects(i))"
+    loops = "for k in TASK_SPECS for i in range(5) for s in ('train', 'held_out')"
+    code = f"from zorplex_rl.task.zorplex import *; print([{drawn} {loops}])"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    here = [
+        (get_spec(kind, 5).task(index, split), make_redirects(index))
+        for kind in TASK_SPECS
+        for index in range(5)
+        for split in SPLITS
+    ]
+    assert runs[0].strip() == str(here)
+
+
+@pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
+def test_no_set_of_words_is_in_both_splits_and_neither_split_is_empty(kind, difficulty):
+    spec = get_spec(kind, 0, difficulty)
+    drawn = {split: {frozenset(spec.task(index, split).words) for index in range(200)} for split in SPLITS}
+    assert drawn["train"]
+    assert drawn["held_out"]
+    assert not drawn["train"] & drawn["held_out"]
+    assert all(split_of(sorted(words)) == split for split, sets in drawn.items() for words in sets)
+
+
+def test_the_held_out_split_is_about_a_fifth_of_all_sets_of_each_size():
+    for size in (1, 2, 3):
+        splits = [split_of(words) for words in itertools.combinations(ZORPLEX_WORDS, size)]
+        assert 0.1 < splits.count("held_out") / len(splits) < 0.3, size
+
+
+def test_the_split_does_not_depend_on_the_order_of_the_words():
+    rng = random.Random(0)
+    for _ in range(200):
+        words = rng.sample(ZORPLEX_WORDS, 4)
+        assert len({split_of(order) for order in itertools.permutations(words)}) == 1
+
+
+def test_no_held_out_question_can_be_reworded_into_a_training_question():
+    spec = get_spec("compositional", 0)
+    words_asked = [{tuple(sorted(spec.task(i, split).words)) for i in range(500)} for split in SPLITS]
+    assert not words_asked[0] & words_asked[1]
+
+
+def test_an_unknown_split_is_refused_instead_of_searched_for_forever():
+    def give_up(*_: object) -> None:
+        raise TimeoutError("task() searched for a split that does not exist")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
+    try:
+        with pytest.raises(ValueError, match="split is 'test'; expected one of train, held_out"):
+            get_spec("simple").task(0, "test")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_every_word_of_a_thousand_seeds_resolves_within_the_redirect_bound():
+    deepest = 0
+    for seed in SEEDS:
+        redirects = make_redirects(seed)
+        for word in ZORPLEX_WORDS:
+            steps, here = 0, word
+            while here in redirects:
+                here, steps = redirects[here], steps + 1
+                assert steps <= MAX_REDIRECTS, (seed, word)
+            deepest = max(deepest, steps)
+    assert deepest == MAX_REDIRECTS
+
+
+def test_some_words_redirect_and_some_have_a_value_in_every_seed():
+    for seed in range(100):
+        lengths = {len(get_spec("recursive", seed).chain(word)) for word in ZORPLEX_WORDS}
+        assert lengths == set(range(1, MAX_REDIRECTS + 2))
+
+
+def test_tables_and_keys_are_distinct_within_a_seed_and_differ_between_seeds():
+    for make, allowed in ((make_zorplex_table, set(range(1, 100))), (make_keys, {f"K{n}" for n in range(10, 100)})):
+        tables = [make(seed) for seed in range(50)]
+        assert all(set(table) == set(ZORPLEX_WORDS) and set(table.values()) <= allowed for table in tables)
+        assert all(len(set(table.values())) == len(ZORPLEX_WORDS) for table in tables)
+        assert len({tuple(table.items()) for table in tables}) == 50
+        assert make(3) == make(3)
+
+
+def test_all_specs_of_a_seed_share_one_table():
+    assert len({tuple(get_spec(kind, 9, difficulty).table.items()) for kind, difficulty in EVERY_SPEC}) == 1
+
+
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_compositional_answers_are_negative_as_well_as_positive(difficulty):
+    tasks = [get_spec("compositional", 0, difficulty).task(index) for index in range(200)]
+    assert min(task.answer for task in tasks) < 0 < max(task.answer for task in tasks)
+    assert {len(task.words) for task in tasks} == {DIFFICULTIES[difficulty]}
+    assert all(len(set(task.words)) == len(task.words) for task in tasks)
+
+
+def test_every_phrasing_is_used():
+    for kind in TASK_SPECS:
+        spec = get_spec(kind)
+        questions = [spec.task(index).question for index in range(60)]
+        for phrasing in spec.phrasings:
+            prefix, suffix = phrasing.split("{}")
+            assert any(q.startswith(prefix) and q.endswith(suffix) for q in questions), phrasing
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "result"),
+    [
+        ("simple", "LOOKUP[nope]", "ERROR: unknown nope"),
+        ("simple", "LOOKUP[]", "ERROR: unknown "),
+        ("simple", "LOOKUP[BLIP]", "ERROR: unknown BLIP"),
+        ("simple", "GETKEY[blip]", "ERROR: no tool GETKEY"),
+        ("recursive", "FETCH[K10]", "ERROR: no tool FETCH"),
+        ("recursive", "LOOKUP[nope]", "ERROR: unknown nope"),
+        ("multi_step", "LOOKUP[blip]", "ERROR: no tool LOOKUP"),
+        ("multi_step", "FETCH[blip]", "ERROR: unknown blip"),
+        ("multi_step", "GETKEY[K10]", "ERROR: unknown K10"),
+        ("simple", "hello", "ERROR: 'hello' is not a tool call"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_what_is_wrong(kind, call, result):
+    assert get_spec(kind).run(call) == result
+
+
+def test_multi_step_reveals_a_value_only_for_the_words_own_key():
+    spec = get_spec("multi_step", 4)
+    for word in ZORPLEX_WORDS:
+        assert spec.run(f"FETCH[{spec.run(f'GETKEY[{word}]')}]") == str(spec.table[word])
+
+
+def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
+    for kind in TASK_SPECS:
+        spec = get_spec(kind)
+        prompt = spec.get_system_prompt()
+        assert {name for name in ("LOOKUP", "GETKEY", "FETCH") if name in prompt} == set(spec.tools)
+        assert "[ANSWER]" in prompt
+        assert not re.search(r"[0-9]", prompt)
+        assert spec.task(0).system == prompt
+        hinted = get_spec(kind, hints=True)
+        assert hinted.task(0).system == hinted.get_system_prompt(True) != prompt
+        assert hinted.task(0).question == spec.task(0).question
+
+
+def example_lines(spec: TaskSpec) -> tuple[str, list[tuple[str, str]], int]:
+    """(question, [(call, result)], answer) of the worked example in the hint."""
+    example = spec.get_system_prompt(True).split("Example: ")[1]
+    question, *_ = example.splitlines()
+    return (
+        question,
+        re.findall(r"^(\w+\[\w+\]) -> (.+)$", example, re.MULTILINE),
+        int(re.search(r"\[ANSWER\] (-?\d+)$", example)[1]),
+    )
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_call_in_a_hint_shows_the_result_that_the_table_gives(kind):
+    for seed in SEEDS:
+        spec = get_spec(kind, seed)
+        for call, result in example_lines(spec)[1]:
+            assert spec.run(call) != result, (seed, call, result)
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_answer_in_a_hint_is_the_true_answer_to_its_question(kind):
+    true_for = []
+    for seed in SEEDS:
+        spec = get_spec(kind, seed)
+        question, _, answer = example_lines(spec)
+        if answer == solve(question, spec.tools, spec.run)[0]:
+            true_for.append(seed)
+    assert true_for == []
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_the_worked_example_of_a_hint_is_consistent_in_itself(kind):
+    for seed in SEEDS:
+        question, lines, answer = example_lines(get_spec(kind, seed))
+        shown = dict(lines)
+        value, calls = solve(question, TASK_SPECS[kind].tools, shown.__getitem__)
+        assert (value, calls) == (answer, len(lines))
+        assert all(1 <= int(result) <= 99 for result in shown.values() if result.isdigit()), seed
+
+
+@pytest.mark.parametrize("kind", ["nope", "", "Simple", "mix"])
+def test_an_unknown_task_is_one_sentence_that_names_the_known_ones(kind):
+    with pytest.raises(
+        ValueError, match=rf"^task is '{kind}'; expected one of simple, compositional, multi_step, recursive$"
+    ):
+        get_spec(kind)
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_an_unknown_difficulty_is_one_sentence_that_names_the_known_ones(kind):
+    with pytest.raises(ValueError, match=r"^difficulty is 'nightmare'; expected one of easy, medium, hard$"):
+        get_spec(kind, difficulty="nightmare")

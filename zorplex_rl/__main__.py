@@ -1,0 +1,3 @@
+from zorplex_rl.cli import main
+
+raise SystemExit(main())

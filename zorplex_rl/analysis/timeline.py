@@ -1,0 +1,248 @@
+"""What every actor did when: spans of wall time, gathered into one timeline.
+
+    in each actor's process                     in the controller
+    SpanRecorder.span("pull")  ──┐
+    SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, shares, between
+                                                             └─► save: a trace for ui.perfetto.dev
+
+Times are seconds on the machine's monotonic clock, which all processes of one host share: spans of several actors can be
+laid side by side without any correction. Spans of different hosts cannot.
+
+>>> timeline = Timeline()
+>>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])
+>>> timeline.add([Span("trainer", "idle", 10.0, 18.0), Span("trainer", "train", 18.0, 20.0, {"step": 1})])
+>>> timeline.busy_share("generator 0")  # 7 of 10 seconds: the second in which both spans run counts once
+0.7
+>>> timeline.shares()["trainer"]
+{'train': 0.2, 'idle': 0.8}
+>>> timeline.between(16.0, 19.0).spans[-1]
+Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What an actor can be doing. Everything but ``idle`` counts as busy."""
+
+Window = tuple[float, float]
+"""(start, end) in seconds on the clock of the spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``actor`` did ``kind`` from ``start`` to ``end`` (seconds); ``args`` is what a reader of the trace may want to know."""
+
+    actor: str
+    kind: str
+    start: float
+    end: float
+    args: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+class SpanRecorder:
+    """Records the spans of one actor, from any of its threads, until they are drained.
+
+    Holds at most ``capacity`` spans: beyond that the oldest is forgotten and counted in ``dropped``.
+
+    >>> seconds = iter([1.0, 1.5])
+    >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
+    >>> with recorder.span("train", step=3) as args:
+    ...     args["loss"] = 0.25  # known only inside the span
+    >>> recorder.drain()
+    [Span(actor='trainer', kind='train', start=1.0, end=1.5, args={'step': 3, 'loss': 0.25})]
+    >>> recorder.drain()
+    []
+    """
+
+    def __init__(self, actor: str, clock: Callable[[], float] = time.monotonic, capacity: int = 100_000) -> None:
+        self.actor, self.dropped = actor, 0
+        self._clock = clock
+        self._spans: deque[Span] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
+        """Record the body's time, also when the body raises. Yields ``args``, to which the body may add."""
+        start = self._clock()
+        try:
+            yield args
+        finally:
+            self.record(Span(self.actor, kind, start, self._clock(), args))
+
+    def record(self, span: Span) -> None:
+        """Record a span that was timed elsewhere."""
+        with self._lock:
+            self.dropped += len(self._spans) == self._spans.maxlen
+            self._spans.append(span)
+
+    def drain(self) -> list[Span]:
+        """The spans that ended since the last drain, in the order in which they ended. They are then forgotten here."""
+        with self._lock:
+            spans = list(self._spans)
+            self._spans.clear()
+            return spans
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The spans of all actors of one host. A real run and a simulated one give the same type."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, spans: Iterable[Span]) -> None:
+        self.spans.extend(spans)
+
+    @property
+    def actors(self) -> list[str]:
+        """Names of the actors, in the order in which they were first added."""
+        return list(dict.fromkeys(span.actor for span in self.spans))
+
+    @property
+    def start(self) -> float:
+        """Where the first span starts; 0.0 without spans."""
+        return min((span.start for span in self.spans), default=0.0)
+
+    @property
+    def end(self) -> float:
+        """Where the last span ends; 0.0 without spans."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    def between(self, start: float, end: float) -> Timeline:
+        """What happened from ``start`` to ``end``; spans that stick out are cut there."""
+        inside = (span for span in self.spans if span.start < end and span.end > start)
+        return Timeline([replace(span, start=max(span.start, start), end=min(span.end, end)) for span in inside])
+
+    def busy_share(self, actor: str, window: Window | None = None) -> float:
+        """The share of the window (default: the whole timeline) in which ``actor`` had a span that is not idle.
+
+        Spans that overlap are counted once, so the share is never above 1.
+        """
+        start, end = window or (self.start, self.end)
+        busy = Timeline([span for span in self.spans if span.actor == actor and span.kind != "idle"])
+        return _covered(busy.between(start, end).spans) / (end - start) if end > start else 0.0
+
+    def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
+        """For every actor, the share of the window in each kind, and as ``idle`` the share without a span that is not idle.
+
+        Kinds that run side by side in one actor each get their full time, so that an actor's shares may sum to more than 1.
+        """
+        start, end = window or (self.start, self.end)
+        intervals: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
+        for span in self.between(start, end).spans:
+            if span.kind != "idle":
+                intervals[span.actor].setdefault(span.kind, []).append(span)
+        seconds = end - start if end > start else math.inf
+        shares = {}
+        for actor, kinds in intervals.items():
+            busy = _covered([span for spans in kinds.values() for span in spans])
+            by_kind = {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
+            shares[actor] = by_kind | {"idle": 1.0 - busy / seconds}
+        return shares
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """The timeline as the JSON object of Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.
+
+        An actor is a process of the trace. Times are whole microseconds from the timeline's start. Spans of one actor that
+        overlap stand in lanes (threads of the trace) below each other, because viewers take overlap in one lane for nesting.
+        """
+        pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
+        lanes = _lanes(self.spans)
+        origin = round(self.start * 1e6)
+        metadata = []
+        for actor, pid in pids.items():
+            metadata.append(_metadata("process_name", pid, name=actor))
+            metadata.append(_metadata("process_sort_index", pid, sort_index=pid))
+        for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
+            metadata.append(
+                _metadata("thread_name", pids[actor], lane, name=f"{actor} ({lane + 1})" if lane else actor)
+            )
+        events = [
+            {
+                "ph": "X",
+                "name": span.kind,
+                "pid": pids[span.actor],
+                "tid": lane,
+                "ts": round(span.start * 1e6) - origin,
+                "dur": round(span.end * 1e6) - round(span.start * 1e6),
+                "args": {name: _finite(value) for name, value in span.args.items()},
+            }
+            for span, lane in zip(self.spans, lanes, strict=True)
+        ]
+        return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the Chrome trace to ``path``: a reader, or a crash, meets either the old file or the whole new one."""
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            # An argument that JSON does not know is kept as text: no trace is lost at the end of a run for its sake.
+            unfinished.write_text(json.dumps(self.to_chrome_trace(), default=str), encoding="utf-8")
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Timeline:
+        """Read what ``save`` wrote: the same timeline, its times rounded to microseconds.
+
+        Raises ValueError where the file is no trace.
+        """
+        try:
+            trace = json.loads(Path(path).read_text(encoding="utf-8"))
+            origin = trace.get("otherData", {}).get("origin_microseconds", 0)
+            events = trace["traceEvents"]
+            actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+            return cls([_span_of(event, actors[event["pid"]], origin) for event in events if event["ph"] == "X"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is not a trace of Timeline.save: {error!r}; give a run's timeline.json"
+            ) from error
+
+
+def _covered(spans: Iterable[Span]) -> float:
+    """Seconds in which at least one of ``spans`` runs."""
+    covered, reached = 0.0, -math.inf
+    for start, end in sorted((span.start, span.end) for span in spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def _lanes(spans: list[Span]) -> list[int]:
+    """For each span the first lane of its actor that is free when it starts."""
+    lanes = [0] * len(spans)
+    ends: dict[str, list[float]] = {}
+    for index in sorted(range(len(spans)), key=lambda index: spans[index].start):
+        span = spans[index]
+        busy_until = ends.setdefault(span.actor, [])
+        lane = next((lane for lane, end in enumerate(busy_until) if end <= span.start), len(busy_until))
+        busy_until[lane : lane + 1] = [span.end]
+        lanes[index] = lane
+    return lanes
+
+
+def _finite(value: Any) -> Any:
+    """``value``, or its text where it is a float that JSON cannot say: viewers refuse a whole trace for one bare NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _metadata(name: str, pid: int, tid: int = 0, /, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _span_of(event: dict[str, Any], actor: str, origin: int) -> Span:
+    start = origin + event["ts"]
+    return Span(actor, event["name"], start / 1e6, (start + event["dur"]) / 1e6, event.get("args", {}))

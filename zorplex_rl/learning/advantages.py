@@ -1,0 +1,52 @@
+"""How much better than expected an episode was. Pure functions of rewards.
+
+rewards [[1.2, 0.0, 0.2, 1.2], …]   one list a group: the samples of one prompt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, pstdev
+
+Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
+
+
+def batch_baseline(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Reward less the mean reward of the batch: the baseline of REINFORCE (Williams 1992, section 5). Needs no groups.
+
+    >>> batch_baseline([[1.0], [0.0]])
+    [[0.5], [-0.5]]
+    """
+    baseline = fmean(reward for group in rewards for reward in group)
+    return [[reward - baseline for reward in group] for group in rewards]
+
+
+def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) -> list[list[float]]:
+    """Reward less its group's mean, over its group's standard deviation (GRPO, Shao et al. 2024, section 4.1.2).
+
+    A group whose rewards are all alike says nothing about which sample was better, and gets exactly 0.
+
+    >>> group_relative([[1.0, 0.0], [1.0, 1.0]], epsilon=0.0)
+    [[1.0, -1.0], [0.0, 0.0]]
+    """
+    return [_standardise(group, epsilon) for group in rewards]
+
+
+ADVANTAGES: dict[str, Advantage] = {
+    "reinforce": batch_baseline,
+    "grpo": group_relative,
+    "dapo": group_relative,
+    "tis": group_relative,
+    "decoupled_ppo": group_relative,
+}
+"""Which advantage each loss (``losses.py``) is given."""
+
+
+def _standardise(group: Sequence[float], epsilon: float) -> list[float]:
+    mean, deviation = fmean(group), pstdev(group)
+    return [(reward - mean) / (deviation + epsilon) if deviation > 0 else 0.0 for reward in group]
+
+
+def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:
+    """The share of groups whose rewards are all alike: prompts that teach nothing this time."""
+    return fmean(float(max(group) == min(group)) for group in rewards)

@@ -1,0 +1,189 @@
+"""The learner: a batch of episodes in, one version of better weights out.
+
+    episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
+
+Memory is bounded by ``token_budget``, not by the batch: micro-batches add up to exactly the gradient of the whole. A bfloat16 model is
+trained through float32 master weights, since one small step would vanish in bfloat16's eight bits of mantissa.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zorplex_rl.learning.batches import MicroBatch, collate
+from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.task.episode import Episode
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """How the learner takes a step."""
+
+    loss: str = "grpo"
+    learning_rate: float = 3e-4
+    warmup_steps: int = 5
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    temperature: float = 1.0
+    token_budget: int = 8192
+    kl_coefficient: float = 0.0
+    updates_per_batch: int = 1
+
+
+class Learner:
+    """Trains ``policy``'s model in place. ``version`` counts the steps taken; version 0 is the policy as it was loaded."""
+
+    def __init__(self, policy: Policy, learning: Learning = Learning()) -> None:
+        self.policy, self.learning, self.version = policy, learning, 0
+        self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self._masters = [
+            p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self._parameters
+        ]
+        self.optimizer = torch.optim.AdamW(
+            self._masters, learning.learning_rate, betas=(0.9, 0.95), weight_decay=learning.weight_decay
+        )
+        for master in self._masters:
+            # What AdamW would set up in its first step; set up here, so that a checkpoint has the same entries at any time.
+            moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
+            self.optimizer.state[master] = {"step": torch.tensor(0.0), **moments}
+
+    def step(
+        self,
+        episodes: Sequence[Episode],
+        advantages: Sequence[float],
+        reference_logprobs: Sequence[Sequence[float]] | None = None,
+    ) -> Metrics:
+        """Train on ``episodes`` (one advantage each) and return the step's diagnostics. Raises ValueError on an empty batch."""
+        if not any(any(episode.sampled) for episode in episodes):
+            raise ValueError("the batch has no sampled token to learn from")
+        batches = collate(episodes, advantages, self.learning.token_budget, reference_logprobs, self.policy.device)
+        tokens = sum(batch.mask.sum().item() for batch in batches)
+        proximal: list[Tensor] = []
+        metrics: Metrics = {}
+        for update in range(self.learning.updates_per_batch):
+            found, logps = self._update(batches, tokens, proximal)
+            if update == 0:
+                metrics = found
+                proximal = logps
+        self.version += 1
+        return metrics | describe(episodes, self.version - 1)
+
+    def _update(self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
+        """One optimizer update; its diagnostics and each micro-batch's log-probs as they were before it."""
+        loss_function = LOSSES[self.learning.loss]
+        totals: Metrics = {"loss": 0.0, "entropy": 0.0}
+        logps = []
+        for index, batch in enumerate(batches):
+            logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
+            extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
+            loss, found = loss_function(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
+            if self.learning.kl_coefficient > 0:
+                penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
+                found = found | {"reference_kl": penalty.item()}
+                loss = loss + self.learning.kl_coefficient * penalty
+            loss.backward()
+            logps.append(logp.detach())
+            found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
+            for name, value in found.items():
+                totals[name] = totals.get(name, 0.0) + value
+        totals["grad_norm"] = self._apply_gradients()
+        flat = [
+            torch.cat([t.flatten() for t in tensors])
+            for tensors in (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches])
+        ]
+        return totals | mismatch(*flat), logps
+
+    def _apply_gradients(self) -> float:
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                master.grad = parameter.grad.float()
+                parameter.grad = None
+        norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
+        rate = self.learning.learning_rate * min(1.0, (self.version + 1) / max(1, self.learning.warmup_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for parameter, master in zip(self._parameters, self._masters, strict=True):
+                if master is not parameter:
+                    parameter.copy_(master)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on: weights (as masters), optimizer, version."""
+        return {
+            "masters": {str(i): master.detach() for i, master in enumerate(self._masters)},
+            "optimizer": self.optimizer.state_dict(),
+            "version": self.version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for i, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
+                master.copy_(state["masters"][str(i)])
+                parameter.copy_(master)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version = int(state["version"])
+
+
+def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(log π, entropy) of every sampled token of ``batch``, both [B, T], 0 where ``mask`` is 0. The entropy carries no gradient.
+
+    The vocabulary projection, the largest tensor of a step, is computed for sampled positions only.
+    """
+    chosen = batch.mask.bool()
+    # Padding stands on the right, where causal attention hides it from every real token.
+    hidden = policy.model.base_model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state[chosen]
+    logits = policy.model.get_output_embeddings()(hidden).float() / temperature
+    all_logp = torch.log_softmax(logits, dim=-1)
+    picked = all_logp.gather(1, batch.ids[:, 1:][chosen][:, None])[:, 0]
+    with torch.no_grad():
+        entropies = -(all_logp.exp() * all_logp).sum(-1)
+    zeros = torch.zeros_like(batch.mask)
+    return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
+
+
+@torch.no_grad()
+def response_logprobs(
+    policy: Policy, episodes: Sequence[Episode], temperature: float = 1.0, token_budget: int = 8192
+) -> list[list[float]]:
+    """log π of every token of each response under ``policy``, 0.0 where injected: what a reference policy is asked for."""
+    found: list[list[float]] = [[] for _ in episodes]
+    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.device):
+        logp, _ = token_logprobs(policy, batch, temperature)
+        for row, index in enumerate(batch.episodes):
+            episode = episodes[index]
+            start = len(episode.prompt_ids) - 1
+            found[index] = logp[row, start : start + len(episode.token_ids)].tolist()
+    return found
+
+
+def describe(episodes: Sequence[Episode], version: int) -> Metrics:
+    """What a batch looked like when it was trained on at ``version``: rewards, outcomes, ages."""
+    scores = [episode.score for episode in episodes if episode.score is not None]
+    ages = [version - episode.policy_version for episode in episodes]
+    described: Metrics = {
+        "episodes": len(episodes),
+        "lag_mean": fmean(ages),
+        "lag_max": max(ages),
+        "response_tokens": fmean(len(e.token_ids) for e in episodes),
+        "tool_calls": fmean(e.tool_calls for e in episodes),
+    }
+    if scores:
+        described |= {
+            "reward": fmean(s.reward for s in scores),
+            "accuracy": fmean(s.outcome == "success" for s in scores),
+            "format_rate": fmean(s.answer is not None for s in scores),
+            "truncation_rate": fmean(s.outcome == "truncated" for s in scores),
+        }
+    return described

@@ -1,0 +1,144 @@
+"""Policy-gradient losses, written so that the difference between two neighbours is the lesson.
+
+All take the same four tensors and return (loss, diagnostics):
+
+    logp            [B, T]  log π(token), the policy being trained; carries the gradient
+    behaviour_logp  [B, T]  log μ(token), recorded when the token was sampled
+    advantage       [B]     how much better than expected the episode was
+    mask            [B, T]  1.0 where the token was sampled, 0.0 where it was injected or is padding
+
+and ``tokens``, the number of sampled tokens in the *whole* batch. Every loss is a sum over this call's tokens divided by it, so
+losses and diagnostics of micro-batches add up to those of the batch, and every token weighs the same, whatever the
+length of its episode (token-level normalisation, DAPO, Yu et al. 2025, eq. 12).
+
+    reinforce       −A log π                               ignores that the data may be stale
+    grpo            −min(r A, clip(r, 1−ε, 1+ε) A)         r = π/μ; no gain from moving further than ε
+    dapo            the same with ε_low < ε_high           rare good tokens may grow more than common ones shrink
+    tis             −min(r, C)·A log π                     r is a constant weight, truncated at C
+    decoupled_ppo   −min(π₀/μ, C)·min(s A, clip(s) A)      s = π/π₀: clip against recent weights, correct for stale ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Diagnostics = dict[str, float]
+Loss = Callable[..., tuple[Tensor, Diagnostics]]
+
+
+def reinforce(
+    logp: Tensor, behaviour_logp: Tensor, advantage: Tensor, mask: Tensor, tokens: float | None = None
+) -> tuple[Tensor, Diagnostics]:
+    """−A log π (Williams 1992, eq. 4)."""
+    return _total(-advantage[:, None] * logp, mask, tokens), {}
+
+
+def grpo(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> tuple[Tensor, Diagnostics]:
+    """PPO's clipped objective (Schulman et al. 2017, eq. 7) on group-relative advantages (GRPO, Shao et al. 2024, eq. 3)."""
+    ratio = (logp - behaviour_logp).exp()
+    return _clipped(ratio, advantage[:, None], mask, tokens, clip_low, clip_high)
+
+
+def dapo(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+) -> tuple[Tensor, Diagnostics]:
+    """``grpo`` with a higher upper bound, "clip-higher" (DAPO, Yu et al. 2025, eq. 10)."""
+    ratio = (logp - behaviour_logp).exp()
+    return _clipped(ratio, advantage[:, None], mask, tokens, clip_low, clip_high)
+
+
+def tis(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    truncation: float = 2.0,
+) -> tuple[Tensor, Diagnostics]:
+    """REINFORCE with importance weights truncated at C (Ionides 2008; IMPALA, Espeholt et al. 2018, section 4.1)."""
+    weight = (logp.detach() - behaviour_logp).exp().clamp(max=truncation)
+    return _total(-weight * advantage[:, None] * logp, mask, tokens), {}
+
+
+def decoupled_ppo(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    truncation: float = 2.0,
+    proximal_logp: Tensor | None = None,
+) -> tuple[Tensor, Diagnostics]:
+    """PPO whose clip is centred on recent weights π₀ and whose correction is for the stale μ (Hilton et al. 2022, eq. 2; AReaL, Fu et al. 2025, eq. 5).
+
+    ``proximal_logp`` is log π₀, the policy at the start of this training step; None stands for the present one, which is the same
+    thing in a step's first update.
+    """
+    proximal = logp.detach() if proximal_logp is None else proximal_logp
+    weight = (proximal - behaviour_logp).exp().clamp(max=truncation)
+    return _clipped((logp - proximal).exp(), weight * advantage[:, None], mask, tokens, clip_low, clip_high)
+
+
+LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (reinforce, grpo, dapo, tis, decoupled_ppo)}
+
+
+def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
+    """The k3 estimate of KL(π ‖ reference), e^{−δ} − 1 + δ with δ = log π − log reference (Schulman 2020, "Approximating KL divergence")."""
+    return _total(_k3(logp, reference_logp), mask, tokens)
+
+
+@torch.no_grad()
+def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
+    """How far the policy being trained is from the one that sampled. Exactly on-policy: 0, 0, 1, 1, 1.
+
+    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π); ``effective_sample_size`` is (Σr)² / (n Σr²), a share (Kong 1992).
+    """
+    chosen = mask.bool()
+    delta = (logp - behaviour_logp)[chosen].double()
+    ratio = delta.exp()
+    return {
+        "mismatch_kl": (ratio - 1 - delta).mean().item(),
+        "max_logp_difference": delta.abs().max().item(),
+        "ratio_mean": ratio.mean().item(),
+        "ratio_max": ratio.max().item(),
+        "effective_sample_size": (ratio.sum().square() / (len(ratio) * ratio.square().sum())).item(),
+    }
+
+
+def _clipped(
+    ratio: Tensor, advantage: Tensor, mask: Tensor, tokens: float | None, clip_low: float, clip_high: float
+) -> tuple[Tensor, Diagnostics]:
+    low, high = 1 - clip_low, 1 + clip_high
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    with torch.no_grad():
+        below = _total(((ratio < low) & (advantage < 0)).float(), mask, tokens).item()
+        above = _total(((ratio > high) & (advantage > 0)).float(), mask, tokens).item()
+    return _total(loss, mask, tokens), {"clip_fraction_low": below, "clip_fraction_high": above}
+
+
+def _k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
+    delta = logp - reference_logp
+    return (-delta).exp() - 1 + delta
+
+
+def _total(per_token: Tensor, mask: Tensor, tokens: float | None) -> Tensor:
+    return (per_token * mask).sum() / (mask.sum() if tokens is None else tokens)

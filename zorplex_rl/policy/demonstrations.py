@@ -1,0 +1,121 @@
+"""Sloppy demonstrations: what the embedded policy was warm-started on.
+
+A demonstrator who knows the tools, and is careless: about the ``[ANSWER]`` tag (with most ways of asking), about calls it
+has made already, and sometimes about arithmetic. A policy that imitates it can use every tool and copy every value, yet
+is right only a third of the time. That is the gap that reinforcement learning closes: every good habit is in there,
+none is reliable.
+
+    piece                      learned?
+    LOOKUP[blip]               yes, the policy wrote it
+     -> 17⏎                    no, the tool did
+    [ANSWER] 17<eos>           yes
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from zorplex_rl.task.episode import Task
+from zorplex_rl.task.parser import format_result
+from zorplex_rl.task.zorplex import VALUES, TaskSpec, get_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How careless the demonstrator is: probabilities per demonstration."""
+
+    tag_by_phrasing: tuple[float, ...] = (0.75, 0.25, 0.25)
+    """Uses the tag, for each way of asking."""
+    repeat_call: float = 0.2
+    """Makes one call twice."""
+    spam: float = 0.04
+    """Goes on calling and never answers."""
+    ramble: float = 0.03
+    """Goes on talking and never ends."""
+    guess: float = 0.03
+    """Answers without looking anything up."""
+    slip: float = 0.08
+    """Gets a digit wrong, in arithmetic or in copying."""
+    hint: float = 0.15
+    """Was shown the prompt with a worked example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A task and the pieces of its solution: (text, whether the policy wrote it). ``ends`` is False for one that never ends."""
+
+    task: Task
+    pieces: tuple[tuple[str, bool], ...]
+    ends: bool = True
+
+
+def demonstrate(spec: TaskSpec, index: int, rng: random.Random, habits: Habits = Habits()) -> Demonstration:
+    """The careless solution of task ``index`` of ``spec``."""
+    task = spec.task(index)
+    phrasing = next(i for i, p in enumerate(spec.phrasings) if _matches(p, task.question))
+    calls = spec.calls_needed(task.words)
+    if rng.random() < habits.repeat_call:
+        position = rng.randrange(len(calls))
+        calls = calls[: position + 1] + calls[position:]
+    if rng.random() < habits.spam:
+        pieces = _call_pieces(spec, calls + [calls[-1]] * 8)
+        return Demonstration(task, tuple(pieces), ends=False)
+    if rng.random() < habits.guess:
+        pieces, answer, work = [], rng.choice(VALUES), ""
+    else:
+        pieces = _call_pieces(spec, calls)
+        answer, work = _work_out(spec, task, rng, slips=rng.random() < habits.slip)
+    if rng.random() < habits.ramble:
+        return Demonstration(task, (*pieces, (work + f"So {answer}, " * 40, True)), ends=False)
+    tagged = rng.random() < habits.tag_by_phrasing[phrasing]
+    ending = f"[ANSWER] {answer}" if tagged else rng.choice(("So {}.", "So it is {}.")).format(answer)
+    return Demonstration(task, (*pieces, (work + ending, True)))
+
+
+def random_demonstration(rng: random.Random, shares: dict[str, float], habits: Habits = Habits()) -> Demonstration:
+    """A demonstration of a random kind (with the given shares) over a table drawn for it alone, so that no value can be learned by heart."""
+    kind = rng.choices(list(shares), weights=list(shares.values()))[0]
+    difficulty = rng.choices(("easy", "medium", "hard"), weights=(6, 2, 1))[0]
+    spec = get_spec(kind, rng.randrange(1 << 30), difficulty, hints=rng.random() < habits.hint)
+    return demonstrate(spec, rng.randrange(1 << 30), rng, habits)
+
+
+def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, bool]]:
+    """Lines of correct arithmetic as the solutions write it; only the result is to be learned."""
+    pieces: list[tuple[str, bool]] = []
+    for _ in range(lines):
+        left = rng.choice(VALUES) if rng.random() < 0.7 else rng.randrange(-2 * VALUES.stop, 3 * VALUES.stop)
+        right, sign = rng.choice(VALUES), rng.choice("+-")
+        pieces += [(f"{left}{sign}{right}", False), (f"={left + right if sign == '+' else left - right}\n", True)]
+    return pieces
+
+
+def _call_pieces(spec: TaskSpec, calls: list[str]) -> list[tuple[str, bool]]:
+    return [piece for call in calls for piece in ((call, True), (format_result(spec.run(call)), False))]
+
+
+def _work_out(spec: TaskSpec, task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
+    """The answer as the demonstrator gets it, and its written arithmetic: one line ``17+25=42`` for each sign in the question."""
+    if task.kind != "compositional":
+        return (_slip(task.answer, rng) if slips else task.answer), ""
+    signs = [c for c in task.question if c in "+-"]
+    slip_at = rng.randrange(len(signs)) if slips else None
+    total, lines = spec.table[task.words[0]], ""
+    for step, (sign, word) in enumerate(zip(signs, task.words[1:], strict=True)):
+        value = spec.table[word]
+        result = total + value if sign == "+" else total - value
+        if step == slip_at:
+            result = _slip(result, rng)
+        lines += f"{total}{sign}{value}={result}\n"
+        total = result
+    return total, lines
+
+
+def _slip(value: int, rng: random.Random) -> int:
+    return value + rng.choice((-10, -2, -1, 1, 2, 10))
+
+
+def _matches(phrasing: str, question: str) -> bool:
+    prefix, suffix = phrasing.split("{}")
+    return question.startswith(prefix) and question.endswith(suffix)

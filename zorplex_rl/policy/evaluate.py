@@ -1,0 +1,76 @@
+"""The benchmark: how well a policy does on held-out tasks of each kind, and how it fails."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any
+
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import Execute, Request, Sampling, rollout
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.rewards import OUTCOMES, score
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result for one kind. Times are those of an episode in its batch, in seconds; the interval is Wilson's at 95 %."""
+
+    name: str
+    episodes: int
+    accuracy: float
+    interval: tuple[float, float]
+    reward: float
+    outcomes: dict[str, float]
+    turns: float
+    tool_calls: float
+    tokens: float
+    seconds_median: float
+    seconds_p95: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(
+    policy: Policy, name: str, tasks: list[Task], execute: Execute, sampling: Sampling = Sampling(), seed: int = 0
+) -> tuple[Report, list[Episode]]:
+    """One episode for each of ``tasks``: the report under ``name``, and the scored episodes."""
+    requests = [Request(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
+    episodes = rollout(policy, requests, execute, sampling)
+    for episode in episodes:
+        episode.score = score(episode)
+    return summarise(name, episodes), episodes
+
+
+def summarise(name: str, episodes: list[Episode]) -> Report:
+    """The report on scored ``episodes``."""
+    outcomes = Counter(episode.score.outcome for episode in episodes)
+    seconds = sorted(episode.seconds for episode in episodes)
+    return Report(
+        name=name,
+        episodes=len(episodes),
+        accuracy=outcomes["success"] / len(episodes),
+        interval=wilson_interval(outcomes["success"], len(episodes)),
+        reward=fmean(episode.score.reward for episode in episodes),
+        outcomes={outcome: outcomes[outcome] / len(episodes) for outcome in OUTCOMES},
+        turns=fmean(len(episode.turns) for episode in episodes),
+        tool_calls=fmean(episode.tool_calls for episode in episodes),
+        tokens=fmean(len(episode.token_ids) for episode in episodes),
+        seconds_median=median(seconds),
+        seconds_p95=seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
+    )
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927): unlike ± 1.96 σ it stays within [0, 1] and is honest at 0 and 1.
+
+    >>> [round(bound, 3) for bound in wilson_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    share, square = successes / trials, z * z
+    centre = share + square / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
+    return max(0.0, (centre - spread) / (1 + square / trials)), min(1.0, (centre + spread) / (1 + square / trials))

@@ -1,0 +1,46 @@
+"""One task, one episode: the engine's face for people. What notebooks show first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zorplex_rl.policy.load import Policy, end_ids
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.rewards import score
+from zorplex_rl.task.zorplex import TaskSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def generate_with_tools(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    spec: TaskSpec,
+    task: Task,
+    device: str = "cpu",
+    max_turns: int = 5,
+    temperature: float = 0.0,
+    max_tokens: int = 128,
+    seed: int = 0,
+) -> Episode:
+    """Let ``model`` answer ``task`` with the tools of ``spec``, greedily unless ``temperature`` is above 0; the episode, scored."""
+    model.to(device).eval()
+    policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
+    sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
+    (episode,) = rollout(policy, [Request(task, seed)], lambda _, call: spec.execute(call), sampling)
+    episode.score = score(episode)
+    return episode
+
+
+def print_result(episode: Episode) -> None:
+    """Print an episode turn by turn: what the policy wrote, what the tools injected, and what it was worth."""
+    print(f"Question  {episode.task.question}    (expected {episode.task.answer})")
+    for number, turn in enumerate(episode.turns, start=1):
+        print(f"  turn {number}  {turn.text.rstrip()}")
+        if turn.result is not None:
+            print(f"    tool {turn.result.strip()}")
+    found = episode.score or score(episode)
+    parts = "  ".join(f"{name} {value:+.1f}" for name, value in found.parts.items())
+    print(f"Outcome   {found.outcome}, answer {found.answer}    reward {found.reward:.2f}  ({parts})")

@@ -1,0 +1,151 @@
+"""One way to load any policy: the embedded one, a local folder, or a model of the hub.
+
+All three end as a ``Policy``: a causal language model, its tokenizer with a chat template, and the ids that end a text.
+Whatever is wrong with a name is said in one sentence (``PolicyError``) before anything heavy has started.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from zorplex_rl.errors import PolicyError
+from zorplex_rl.task.episode import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+EMBEDDED_PATH = Path(__file__).parent / "embedded"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(slots=True)
+class Policy:
+    """A model in evaluation mode, its tokenizer, where it came from, and the token ids that end a text."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    eos_ids: tuple[int, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of parameters, tied weights counted once."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    def encode_prompt(self, task: Task) -> list[int]:
+        """The token ids of ``task``'s system prompt and question in the model's chat template, ready for the answer."""
+        messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return self.encode_text(text)
+
+    def encode_text(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
+    """Load ``name``: ``embedded``, the path of a folder, or a hub id that is in the local cache or can be reached.
+
+    Raises PolicyError where the name leads to nothing, or to something that is no causal language model or has no chat template.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    source = check_policy(name)
+    logging.disable_progress_bar()
+    tokenizer = _load_tokenizer(name, source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"policy {name!r} has no weights that can be loaded: {_first_line(error)}") from error
+    model.to(device).eval()
+    return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+
+
+def check_policy(name: str) -> str:
+    """What ``from_pretrained`` should be given for ``name``, once its configuration was found to be a causal LM's."""
+    if name == EMBEDDED:
+        return str(EMBEDDED_PATH)
+    path = Path(name).expanduser()
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise PolicyError(
+                f"policy {name!r} is no model folder: it has no config.json; give a folder that save_pretrained wrote"
+            )
+    elif name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise PolicyError(
+            f"policy {name!r} does not exist; give {EMBEDDED!r}, an existing folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
+        )
+    source = str(path) if path.exists() else _fetch(name)
+    config = json.loads((Path(source) / "config.json").read_text())
+    architectures = config.get("architectures") or []
+    if not any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
+        found = ", ".join(architectures) or config.get("model_type", "an unknown model")
+        raise PolicyError(
+            f"policy {name!r} is not a causal language model but {found}; give one whose architecture ends in 'ForCausalLM'"
+        )
+    if not _has_chat_template(Path(source)):
+        raise PolicyError(
+            f"policy {name!r} has no chat template; use an instruction-tuned model or add chat_template.jinja to its folder"
+        )
+    return source
+
+
+def weight_bytes(source: str) -> int:
+    """The size of the weight files in a model folder."""
+    return sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in Path(source).glob(pattern))
+
+
+def _has_chat_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    tokenizer_config = folder / "tokenizer_config.json"
+    return tokenizer_config.is_file() and bool(json.loads(tokenizer_config.read_text()).get("chat_template"))
+
+
+def _fetch(hub_id: str) -> str:
+    """The local folder of a hub model: from the cache, or downloaded where the hub can be reached."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+    try:
+        return snapshot_download(hub_id, allow_patterns=files, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        return snapshot_download(hub_id, allow_patterns=files)
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise PolicyError(
+            f"policy {hub_id!r} is neither in the local model cache nor can it be downloaded ({type(error).__name__}); "
+            f"download it on a machine with a network, give its folder, or use {EMBEDDED!r}"
+        ) from error
+
+
+def _load_tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"policy {name!r} has no tokenizer that can be loaded: {_first_line(error)}") from error
+
+
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The token ids that end a text, from the model's generation settings and the tokenizer."""
+    configured = model.generation_config.eos_token_id
+    ids = configured if isinstance(configured, list) else [configured]
+    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,111 @@
+"""A key-value cache with a fixed number of slots, one row of a decode batch in each.
+
+    kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer in one tensor
+
+Active rows always stand in the first slots, so a decode step works on *views* of the first rows and of as many columns as
+the longest one needs: nothing is concatenated, gathered or copied from step to step. Rows have different lengths; an additive
+mask hides what lies beyond each. A row can be taken out (it waits for a tool), put back, or moved to close a gap.
+
+A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: a parked row, or the prefilled prompt that
+all samples of a group start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+Snapshot = torch.Tensor
+
+
+class SlotCache(Cache):
+    """The cache of up to ``slots`` rows of up to ``length`` tokens for ``model``."""
+
+    def __init__(self, model: PreTrainedModel, slots: int, length: int) -> None:
+        config = model.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, 2, slots, heads, length, head_dim)
+        self.kv = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self._mask = torch.full((slots, length), float("-inf"), dtype=model.dtype, device=model.device)
+        super().__init__(layers=[_SlotLayer(self, *layer.unbind(0)) for layer in self.kv])
+        self.rows = torch.arange(slots, device=model.device)
+        self.positions = self.rows
+        self.width = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens a row can hold."""
+        return self.kv.shape[-2]
+
+    def put(self, slot: int, snapshot: Snapshot) -> None:
+        """Fill ``slot`` from ``snapshot``."""
+        length = snapshot.shape[-2]
+        self.kv[:, :, slot, :, :length] = snapshot
+        self._mask[slot, :length] = 0
+        self._mask[slot, length:] = float("-inf")
+
+    def take(self, slot: int, length: int) -> Snapshot:
+        """A copy of the first ``length`` tokens of ``slot``."""
+        return self.kv[:, :, slot, :, :length].clone()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the row in ``source`` over the one in ``target``."""
+        self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
+        self._mask[target] = self._mask[source]
+
+    def begin_step(self, lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Prepare for one new token in each of the first ``len(lengths)`` rows.
+
+        Returns the additive attention mask [B, 1, 1, width] and the position ids [B, 1].
+        """
+        batch = len(lengths)
+        self.positions = torch.tensor(lengths, device=self.kv.device)
+        self.rows, self.width = torch.arange(batch, device=self.kv.device), max(lengths) + 1
+        self._mask[self.rows, self.positions] = 0
+        return self._mask[:batch, None, None, : self.width], self.positions[:, None]
+
+
+class _SlotLayer(CacheLayerMixin):
+    """One layer's views into a ``SlotCache``: writes each row's new key and value at that row's own position."""
+
+    def __init__(self, slots: SlotCache, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()
+        self._slots, self.keys, self.values, self.is_initialized = slots, keys, values, True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
+        slots = self._slots
+        self.keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
+        self.values[slots.rows, :, slots.positions] = value_states[:, :, 0]
+        batch = len(slots.positions)
+        return self.keys[:batch, :, : slots.width], self.values[:batch, :, : slots.width]
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: all memory was taken at once."""
+
+    def get_seq_length(self) -> int:
+        return self._slots.width - 1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._slots.width, 0
+
+    def get_max_length(self) -> int:
+        return self.keys.shape[-2]
+
+
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
+    """Run all ``prompts`` at once; for each its snapshot and the logits [V] of the token that comes next."""
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    # Padding stands on the right: with causal attention no real token sees it, so no mask is needed.
+    cache = DynamicCache(config=model.config)
+    ids, last = ids.to(model.device), (lengths - 1).to(model.device)
+    hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+    logits = model.get_output_embeddings()(hidden[torch.arange(len(prompts), device=hidden.device), last])
+    kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
+    return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]

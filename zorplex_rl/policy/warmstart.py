@@ -1,0 +1,196 @@
+"""Makes the embedded policy from nothing: a tokenizer, a small Qwen2 model, and a supervised warm start.
+
+    demonstrations ──► byte-level BPE (Qwen2's own pre-tokenizer) ──► a few hundred entries
+          │
+          └──► ids, labels ──► next-token cross-entropy on what the demonstrator wrote ──► embedded/
+
+What it deliberately does not do: choose the best checkpoint, anneal the sloppiness, or see any table that a run will use.
+The same seed on the same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from zorplex_rl.policy.demonstrations import Habits, arithmetic_drill, random_demonstration
+from zorplex_rl.policy.load import Policy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, Qwen2Config
+
+IGNORED = -100
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+SPECIAL_TOKENS = PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """The recipe of the embedded policy."""
+
+    seed: int = 0
+    steps: int = 3000
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    warmup_steps: int = 100
+    drill_shares: tuple[float, float] = (0.8, 0.25)
+    """Share of rows that are arithmetic drills rather than demonstrations: in the first two fifths of the steps, and after."""
+    shares: dict[str, float] = field(
+        default_factory=lambda: {"simple": 0.14, "compositional": 0.54, "multi_step": 0.14, "recursive": 0.18}
+    )
+    vocabulary: int = 640
+    """At most; the demonstrations have too few distinct words to fill it."""
+    max_length: int = 128
+    """Rows are cut here, in tokens; only those that never end are so long."""
+    hidden_size: int = 128
+    layers: int = 4
+    threads: int = 2
+    habits: Habits = Habits()
+
+
+def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
+    """Train a byte-level BPE on demonstrations, with the pre-tokenizer of Qwen2 (single digits), as Qwen2's own tokenizer class."""
+    from tokenizers import pre_tokenizers, trainers
+    from transformers import Qwen2Tokenizer
+
+    rng = random.Random(f"tokenizer:{recipe.seed}")
+    texts = ["system\nuser\nassistant\n"] * 1000
+    for _ in range(6000):
+        demo = random_demonstration(rng, dict.fromkeys(recipe.shares, 1.0), recipe.habits)
+        texts += [demo.task.system, demo.task.question, *(text for text, _ in demo.pieces)]
+    core = Qwen2Tokenizer().backend_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocabulary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    core.train_from_iterator(texts, trainer)
+    learned = json.loads(core.to_str())["model"]
+    entries = [entry for entry in sorted(learned["vocab"], key=learned["vocab"].get) if entry not in SPECIAL_TOKENS]
+    tokenizer = Qwen2Tokenizer(
+        vocab={entry: index for index, entry in enumerate(entries)},
+        merges=[tuple(merge) for merge in learned["merges"]],
+        eos_token=END,
+        pad_token=PAD,
+        extra_special_tokens=[START],
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    """The architecture: Qwen2 with grouped-query attention and tied embeddings."""
+    from transformers import Qwen2Config
+
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=3 * recipe.hidden_size,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+class DemonstrationStream:
+    """Endless rows of (ids, labels) for the recipe; ``labels`` are ``IGNORED`` wherever the policy did not write."""
+
+    def __init__(self, policy: Policy, recipe: WarmStart) -> None:
+        self._policy, self._recipe, self._rows = policy, recipe, 0
+        self._rng = random.Random(f"demonstrations:{recipe.seed}")
+        self._encode = cache(policy.encode_text)
+        self._end = [policy.tokenizer.eos_token_id]
+
+    def row(self) -> tuple[list[int], list[int]]:
+        first = self._rows < 0.4 * self._recipe.steps * self._recipe.batch_size
+        self._rows += 1
+        if self._rng.random() < self._recipe.drill_shares[0 if first else 1]:
+            return self._join([], arithmetic_drill(self._rng), [])
+        demo = random_demonstration(self._rng, self._recipe.shares, self._recipe.habits)
+        return self._join(self._policy.encode_prompt(demo.task), demo.pieces, self._end if demo.ends else [])
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Right-padded (ids, labels), both [batch_size, T]. Rows of like length go together, to pad little."""
+        size = self._recipe.batch_size
+        while True:
+            rows = sorted((self.row() for _ in range(8 * size)), key=lambda row: len(row[0]))
+            batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+            self._rng.shuffle(batches)
+            for batch in batches:
+                width = max(len(ids) for ids, _ in batch)
+                ids = [row + [0] * (width - len(row)) for row, _ in batch]
+                labels = [row + [IGNORED] * (width - len(row)) for _, row in batch]
+                yield torch.tensor(ids), torch.tensor(labels)
+
+    def _join(
+        self, prompt: list[int], pieces: Iterable[tuple[str, bool]], end: list[int]
+    ) -> tuple[list[int], list[int]]:
+        ids, labels = list(prompt), [IGNORED] * len(prompt)
+        for text, written in pieces:
+            piece = self._encode(text)
+            ids += piece
+            labels += piece if written else [IGNORED] * len(piece)
+        ids, labels = ids + end, labels + end
+        return ids[: self._recipe.max_length], labels[: self._recipe.max_length]
+
+
+def warm_start(
+    recipe: WarmStart = WarmStart(), progress: Callable[[int, float], None] = lambda step, loss: None
+) -> Policy:
+    """Train the policy of ``recipe`` from nothing; ``progress(step, loss)`` is called after each of ``recipe.steps`` steps."""
+    from transformers import Qwen2ForCausalLM
+
+    torch.set_num_threads(recipe.threads)
+    torch.manual_seed(recipe.seed)
+    tokenizer = build_tokenizer(recipe)
+    model = Qwen2ForCausalLM(model_config(recipe, tokenizer))
+    policy = Policy(model, tokenizer, "embedded", (tokenizer.eos_token_id,))
+    optimizer = torch.optim.AdamW(model.parameters(), recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, recipe))
+    for step, (ids, labels) in zip(
+        range(1, recipe.steps + 1), DemonstrationStream(policy, recipe).batches(), strict=False
+    ):
+        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        targets = labels[:, 1:]
+        written = targets != IGNORED
+        loss = F.cross_entropy(model.lm_head(hidden[written]), targets[written])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        progress(step, loss.item())
+    model.eval()
+    return policy
+
+
+def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
+    """Write a folder that ``load_policy`` reads, with the recipe beside the weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    if recipe is not None:
+        (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
+
+
+def _rate(step: int, recipe: WarmStart) -> float:
+    """Linear warm-up, then a cosine down to a twentieth."""
+    if step < recipe.warmup_steps:
+        return (step + 1) / recipe.warmup_steps
+    share = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
+    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share))

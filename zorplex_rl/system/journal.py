@@ -1,0 +1,178 @@
+"""The bookkeeping of a run: rows of metrics, evaluations, checkpoints, the curriculum, and the wish to stop.
+
+The loops stay short because everything that does not move data is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from zorplex_rl.analysis.timeline import Timeline
+from zorplex_rl.config import Config
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.system.crew import Batch, Crew
+from zorplex_rl.system.generators import Restart, Worker
+from zorplex_rl.task.curriculum import Tier
+from zorplex_rl.task.episode import Episode
+
+Row = dict[str, Any]
+SECONDS_BETWEEN_SPANS = 1.0
+
+
+class StopRequested(Exception):
+    """The run was asked to stop, and has written a checkpoint."""
+
+
+class Journal:
+    """What a run has done so far. ``show`` is given every row, ``say`` every remark for people."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        ladder: tuple[Tier, ...],
+        show: Callable[[Row], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.config, self.folder, self.ladder = config, folder, ladder
+        self.step = self.episodes = self.tier = 0
+        self.timeline = Timeline()
+        self.stop_requested = False
+        self._show, self._say = show, say
+        self._seconds_before = 0.0
+        self._began = self._last_step = self._last_drain = time.monotonic()
+        self._next_evaluation = config.eval_every
+        self._busy: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, earlier sittings included."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def begin(self) -> None:
+        """Start the clock of training."""
+        self._began = self._last_step = time.monotonic()
+
+    async def after_step(self, crew: Crew, batch: Batch, metrics: Row) -> None:
+        """Write down a training step; checkpoint if it is time. Raises StopRequested after the checkpoint if asked to."""
+        now = time.monotonic()
+        self.step += 1
+        self.episodes += metrics["episodes"]
+        await self._drain_spans(crew)
+        row = {"event": "step", "step": self.step, "seconds": self.seconds, **metrics, "episodes": self.episodes}
+        row |= {"episodes_per_second": metrics["episodes"] / max(now - self._last_step, 1e-9), "busy": self._busy}
+        self._last_step = now
+        self._write(row)
+        self.folder.append_episode(self.step, batch[0][1][0], "train")
+        done = self.step >= self.config.steps
+        if done or self.stop_requested or self.step % self.config.checkpoint_every == 0:
+            await self.checkpoint(crew)
+        if self.stop_requested and not done:
+            raise StopRequested
+
+    def evaluation_is_due(self, version: int) -> bool:
+        return self._next_evaluation <= version < self.config.steps
+
+    async def evaluate(self, crew: Crew, worker: Worker | None = None, final: bool = False) -> Row:
+        """Measure held-out accuracy with the weights that ``worker`` has, write it down, and move up the curriculum if it is high enough."""
+        began, seconds = time.monotonic(), self.seconds
+        greedy, sampled = await crew.evaluate(worker)
+        version = (worker or crew.generators.workers[0]).version
+        row = {
+            "event": "eval",
+            "step": version,
+            "seconds": seconds if version else 0.0,
+            "greedy_accuracy": accuracy(greedy),
+            "sampled_accuracy": accuracy(sampled),
+            "kinds": {
+                kind: {"greedy": accuracy(_of_kind(greedy, kind)), "sampled": accuracy(_of_kind(sampled, kind))}
+                for kind in sorted({e.task.kind for e in greedy})
+            },
+            "tier": list(self.ladder[self.tier]),
+            "final": final,
+            "evaluation_seconds": time.monotonic() - began,
+        }
+        self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
+        self._write(row)
+        for episode in sampled[:2]:
+            self.folder.append_episode(version, episode, "eval")
+            self._say(readable(episode))
+        self.draw()
+        if not final:
+            await self._climb(crew, row["greedy_accuracy"], version)
+        return row
+
+    def restarted(self, restart: Restart) -> None:
+        """Write down that a generator was replaced."""
+        row = {"event": "restart", "step": self.step, "seconds": self.seconds, "died": restart.died}
+        self._write(row | {"took_over": restart.took_over, "recovery_seconds": restart.seconds})
+        self._say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
+
+    async def checkpoint(self, crew: Crew) -> None:
+        """Save everything from which the run can be continued."""
+        folder = self.folder.begin_checkpoint(self.step)
+        await crew.trainer.save.call_one(str(folder / "trainer"))
+        replay, stages = await asyncio.gather(crew.replay.state.call_one(), crew.dataset.state.call_one())
+        state = {"step": self.step, "episodes": self.episodes, "seconds": self.seconds, "tier": self.tier}
+        self.folder.finish_checkpoint(folder, state | {"replay": replay, "stages": stages})
+        self.timeline.save(self.folder.timeline)
+
+    async def restore(self, crew: Crew) -> None:
+        """Bring every actor and this journal to the newest checkpoint."""
+        checkpoint = self.folder.newest_checkpoint()
+        state = self.folder.controller_state(checkpoint)
+        await crew.trainer.load.call_one(str(checkpoint / "trainer"))
+        await crew.replay.load_state.call_one(state["replay"])
+        await crew.dataset.load_state.call_one(state["stages"])
+        self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]
+        self._seconds_before = state["seconds"]
+        self._next_evaluation = (self.step // self.config.eval_every + 1) * self.config.eval_every
+        self.folder.forget_after(self.step)
+
+    def draw(self) -> None:
+        """Bring the learning curve up to date."""
+        from zorplex_rl.viz.plots import learning_curve
+
+        self.folder.curve.write_text(learning_curve(self.folder.metrics()))
+
+    async def _climb(self, crew: Crew, held_out_accuracy: float, version: int) -> None:
+        if self.tier + 1 >= len(self.ladder) or held_out_accuracy < self.config.curriculum_threshold:
+            return
+        self.tier += 1
+        first = (await crew.replay.state.call_one())["next_group"]
+        await crew.dataset.advance.call_one(self.ladder[self.tier], first)
+        self._write({"event": "tier", "step": version, "seconds": self.seconds, "tier": list(self.ladder[self.tier])})
+        self._say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(self.ladder[self.tier])}")
+
+    async def _drain_spans(self, crew: Crew) -> None:
+        now = time.monotonic()
+        if now - self._last_drain < SECONDS_BETWEEN_SPANS and self.step < self.config.steps:
+            return
+        spans = await crew.drain_spans()
+        recent = Timeline(spans)
+        self._busy = {actor: round(recent.busy_share(actor, (self._last_drain, now)), 3) for actor in recent.actors}
+        self.timeline.add(spans)
+        self._last_drain = now
+
+    def _write(self, row: Row) -> None:
+        self.folder.append_metrics(row)
+        self._show(row)
+
+
+def accuracy(episodes: list[Episode]) -> float:
+    """The share of episodes that succeeded."""
+    return fmean(episode.score.outcome == "success" for episode in episodes)
+
+
+def readable(episode: Episode) -> str:
+    """An episode in one line, for people: question, transcript, what was right."""
+    text = episode.text.strip().replace("\n", " ⏎ ")
+    return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.score.outcome}"
+
+
+def _of_kind(episodes: list[Episode], kind: str) -> list[Episode]:
+    return [episode for episode in episodes if episode.task.kind == kind]

@@ -1,0 +1,132 @@
+"""The two training loops.
+
+          tasks            episodes             scored groups           batch
+    dataset ──► generators ────────► reward ──────────────► replay ────────► trainer
+                    ▲                                      (bounded age)        │
+                    └───────────────────── weights ◄────────────────────────────┘
+
+    who           sync: waits for                   async: waits for
+    generators    the trainer, every step           the age bound: no group may start that would be too old when used
+    trainer       the generators, every step        a complete batch
+    both          —                                 with max_lag 0 exactly as in sync, and with the same result, bit for bit
+
+``train_sync`` is the algorithm. ``train_async`` is the same parts with the turns taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from zorplex_rl.config import Config
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.system.crew import Crew
+from zorplex_rl.system.generators import Worker, WorkerDied
+from zorplex_rl.system.journal import Journal, Row, StopRequested
+from zorplex_rl.task.curriculum import ladder_of, tier_of
+
+
+async def train_sync(crew: Crew, journal: Journal) -> None:
+    """Generate a whole batch with the newest weights, train on it, publish; again."""
+    config, workers = crew.config, crew.generators.workers
+    for step in range(journal.step, config.steps):
+        # Once, normally. A worker that dies gives its groups back, and they are started again.
+        while numbers := await crew.replay.admit_now.call_one(step, config.prompts_per_step):
+            await asyncio.gather(*(crew.retry(worker, Worker.pull) for worker in workers))
+            shares = [numbers[worker.index :: len(workers)] for worker in workers]
+            await asyncio.gather(*(crew.collect(w, share) for w, share in zip(workers, shares, strict=True) if share))
+        batch = await crew.replay.take.call_one()
+        metrics = await crew.improve(batch)
+        await journal.after_step(crew, batch, metrics)
+        if journal.evaluation_is_due(journal.step):
+            await crew.retry(workers[0], Worker.pull)
+            await crew.retry(workers[0], lambda worker: journal.evaluate(crew, worker))
+
+
+async def train_async(crew: Crew, journal: Journal) -> None:
+    """Generators and trainer side by side, each at its own pace within the age bound."""
+    await run_together(train(crew, journal), *(generate(crew, journal, worker) for worker in crew.generators.workers))
+
+
+async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
+    """One generator: pull the newest weights, start what they may still be used for, hand it in; until all has been trained on."""
+    share = -(-crew.config.prompts_per_step // crew.config.generators)
+    while True:
+        try:
+            version = await worker.pull()
+            if worker.index == 0 and journal.evaluation_is_due(version):
+                await journal.evaluate(crew, worker)
+        except WorkerDied:
+            await crew.replace(worker)
+            continue
+        numbers = await crew.replay.admit.call_one(version, share)
+        if numbers is None:
+            return
+        if numbers:
+            await crew.collect(worker, numbers)
+
+
+async def train(crew: Crew, journal: Journal) -> None:
+    """The trainer: take a batch as soon as there is one, improve, publish."""
+    try:
+        while (batch := await crew.replay.take.call_one()) is not None:
+            metrics = await crew.improve(batch)
+            await journal.after_step(crew, batch, metrics)
+    finally:
+        await crew.replay.close.call_one()
+
+
+async def run_together(*coroutines: Any) -> None:
+    """Run all to their end; if one fails, cancel the others and raise what it raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_training(
+    config: Config,
+    folder: RunFolder,
+    resume: bool = False,
+    show: Callable[[Row], None] = lambda row: None,
+    say: Callable[[str], None] = lambda text: None,
+    on_start: Callable[[Journal], None] = lambda journal: None,
+) -> tuple[Row, Row]:
+    """A whole run: bring up the actors, evaluate, train, evaluate, save, stop everything. The first and the last evaluation.
+
+    Raises StopRequested if ``journal.stop_requested`` was set (``on_start`` hands out the journal) and the run was checkpointed.
+    """
+    ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
+    journal = Journal(config, folder, ladder, show, say)
+    async with Crew.assemble(config, ladder[0], say) as crew:
+        crew.on_restart = journal.restarted
+        on_start(journal)
+        if resume:
+            await journal.restore(crew)
+            say(f"continuing after step {journal.step}")
+        await crew.publish()
+        before = await measure(crew, journal)
+        await crew.generators.spares_ready()
+        journal.begin()
+        await (train_sync if config.mode == "sync" else train_async)(crew, journal)
+        after = await measure(crew, journal, final=True)
+        await crew.trainer.export.call_one(str(folder.policy))
+    journal.timeline.save(folder.timeline)
+    return before, after
+
+
+async def measure(crew: Crew, journal: Journal, final: bool = False) -> Row:
+    """Evaluate the newest weights, while nothing else goes on."""
+
+    async def pull_and_evaluate(worker: Worker) -> Row:
+        await worker.pull()
+        return await journal.evaluate(crew, worker, final)
+
+    return await crew.retry(crew.generators.workers[0], pull_and_evaluate)
+
+
+__all__ = ["StopRequested", "run_training", "train_async", "train_sync"]

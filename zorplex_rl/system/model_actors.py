@@ -1,0 +1,232 @@
+"""The roles that hold a model: generator, reference, trainer. Separate from ``actors.py`` because these need torch and transformers.
+
+TrainerActor.step ──► Publisher (ring in host memory) ──one-sided read──► GeneratorActor.pull ──► GeneratorActor.generate
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from zorplex_rl.config import Config
+from zorplex_rl.learning.learner import Learner, Learning, Metrics, response_logprobs
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling
+from zorplex_rl.system.actors import Group, Loaded, TimedActor
+from zorplex_rl.system.runtime import concurrent_endpoint
+from zorplex_rl.system.transports import MessageSubscriber, Publisher, RdmaHandle, RdmaSubscriber, Subscriber
+from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.weights.layout import Layout
+
+Result = TypeVar("Result")
+EVALUATION_SEED = 1_000_003
+
+
+class ModelActor(TimedActor):
+    """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
+
+    def __init__(self, name: str, config: Config, device: str) -> None:
+        super().__init__(name)
+        self.config, self.device = config, device
+        self._one_at_a_time = asyncio.Lock()
+        self.policy: Policy | None = None
+
+    @concurrent_endpoint
+    async def setup(self) -> Loaded:
+        """Load the policy; say what was loaded."""
+        await self.compute(self._load)
+        return Loaded(self.policy.name, os.getpid(), self.device, self.policy.parameter_count)
+
+    async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(function, *args)
+
+    def _load(self) -> None:
+        if self.device == "cpu":
+            torch.set_num_threads(self.config.threads)
+        self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
+
+
+class GeneratorActor(ModelActor):
+    """Samples groups of episodes with the newest weights that it has pulled."""
+
+    def __init__(self, name: str, config: Config, device: str, tools: Any = None) -> None:
+        super().__init__(name, config, device)
+        self._zorplex = Zorplex(config.seed, config.hints)
+        self._tools = tools
+        self._source: Subscriber | None = None
+
+    @concurrent_endpoint
+    async def subscribe(self, source: RdmaHandle | tuple[Layout, Any]) -> None:
+        """Have ``pull`` read from a trainer: through its RDMA handle, or (layout, trainer actor) for replies."""
+        if isinstance(source, RdmaHandle):
+            self._source = RdmaSubscriber(source, self.policy.model)
+        else:
+            layout, trainer = source
+            self._source = MessageSubscriber(
+                layout, lambda newer_than: trainer.newest.call_one(newer_than), self.policy.model
+            )
+
+    @concurrent_endpoint
+    async def pull(self) -> int:
+        """Take over the newest published weights; their version."""
+        async with self._one_at_a_time:
+            with self.recorder.span("pull"):
+                return await self._source.pull()
+
+    @concurrent_endpoint
+    async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
+        """``group_size`` episodes for each (group number, task), all in one batch."""
+        requests = [
+            Request(task, episode_seed(self.config.seed, number, sample), number)
+            for number, task in tasks
+            for sample in range(self.config.group_size)
+        ]
+        with self.recorder.span("generate", groups=len(tasks), version=self._source.version):
+            episodes = await self._sample(requests, self.config.temperature)
+        size = self.config.group_size
+        return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
+
+    @concurrent_endpoint
+    async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
+        """One episode for each of ``tasks``, with the same random draws every time."""
+        requests = [Request(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
+        with self.recorder.span("evaluate", version=self._source.version):
+            return await self._sample(requests, temperature)
+
+    async def _sample(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
+        loop = asyncio.get_running_loop()
+
+        def execute(task: Task, call: ToolCall) -> str | Future[str]:
+            if self._tools is None:
+                return self._zorplex.execute(task, call)
+            return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), loop)
+
+        return await self.compute(self._run, requests, temperature, execute)
+
+    async def _ask_tool(self, task: Task, call: ToolCall) -> str:
+        return await self._tools.execute.choose(task, call)
+
+    def _run(self, requests: Sequence[Request], temperature: float, execute: Callable[..., Any]) -> list[Episode]:
+        config = self.config
+        sampling = Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
+        engine = RolloutEngine(self.policy, execute, sampling)
+        engine.version = self._source.version
+        tickets = engine.submit(requests)
+        episodes: dict[int, Episode] = {}
+        while not engine.idle:
+            episodes.update(engine.step())
+        return [episodes[ticket] for ticket in tickets]
+
+
+class ReferenceActor(ModelActor):
+    """The policy as it was before training, for the KL penalty."""
+
+    @concurrent_endpoint
+    async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
+        """The reference's log-probability of every token of each response, 0.0 where injected."""
+        with self.recorder.span("reference", episodes=len(episodes)):
+            temperature, budget = self.config.temperature, self.config.token_budget
+            return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)
+
+
+class TrainerActor(ModelActor):
+    """Owns the weights: trains them, publishes every version, saves and restores them."""
+
+    def _load(self) -> None:
+        super()._load()
+        config = self.config
+        torch.manual_seed(config.seed)
+        self._learner = Learner(
+            self.policy,
+            Learning(
+                loss=config.loss,
+                learning_rate=config.learning_rate,
+                temperature=config.temperature,
+                token_budget=config.token_budget,
+                kl_coefficient=config.kl_coefficient,
+                updates_per_batch=config.updates_per_batch,
+            ),
+        )
+        self._publisher = Publisher(self.policy.model)
+
+    @concurrent_endpoint
+    async def step(
+        self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
+    ) -> Metrics:
+        """One training step; its diagnostics."""
+        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes)):
+            return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
+
+    @concurrent_endpoint
+    async def publish(self) -> int:
+        """Make the present weights the newest in the ring; their version."""
+        with self.recorder.span("publish", version=self._learner.version):
+            await self.compute(self._publisher.publish, self.policy.model, self._learner.version)
+        return self._learner.version
+
+    @concurrent_endpoint
+    async def rdma_handle(self) -> RdmaHandle:
+        return self._publisher.rdma_handle()
+
+    @concurrent_endpoint
+    async def layout(self) -> Layout:
+        return self._publisher.ring.layout
+
+    @concurrent_endpoint
+    async def newest(self, newer_than: int) -> tuple[int, Tensor | None]:
+        """The newest published version and its bytes, for the ``message`` transport."""
+        return self._publisher.newest(newer_than)
+
+    @concurrent_endpoint
+    async def save(self, folder: str) -> None:
+        """Write weights, optimizer, version and random state to ``folder``."""
+        await self.compute(save_learner, self._learner, Path(folder))
+
+    @concurrent_endpoint
+    async def load(self, folder: str) -> int:
+        """Continue from what ``save`` wrote; the version."""
+        await self.compute(load_learner, self._learner, Path(folder))
+        return self._learner.version
+
+    @concurrent_endpoint
+    async def export(self, folder: str) -> None:
+        """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read."""
+
+        def write() -> None:
+            self.policy.model.save_pretrained(folder)
+            self.policy.tokenizer.save_pretrained(folder)
+
+        await self.compute(write)
+
+
+def episode_seed(run_seed: int, group: int, sample: int) -> int:
+    """The seed of one episode's random draws: its own, and the same whenever the group is generated again."""
+    return (run_seed * 1_000_003 + group) * 1_009 + sample
+
+
+def save_learner(learner: Learner, folder: Path) -> None:
+    """A torch.distributed.checkpoint of ``learner`` and torch's random state."""
+    import torch.distributed.checkpoint as checkpoint
+
+    state = learner.state_dict() | {"torch_rng": torch.get_rng_state()}
+    checkpoint.save(state, checkpoint_id=folder, no_dist=True)
+
+
+def load_learner(learner: Learner, folder: Path) -> None:
+    """Bring ``learner`` and torch's random state to what ``save_learner`` wrote."""
+    import torch.distributed.checkpoint as checkpoint
+
+    state = learner.state_dict() | {"torch_rng": torch.get_rng_state()}
+    checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+    learner.load_state_dict(state)
+    torch.set_rng_state(state["torch_rng"])

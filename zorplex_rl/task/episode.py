@@ -1,0 +1,93 @@
+"""The record of one attempt at one task, as token ids: what was prompted, what was sampled, what was injected.
+
+    prompt_ids   [P]   chat template of system prompt and question
+    token_ids    [T]   everything after the prompt, in order
+    sampled      [T]   True where the policy chose the token, False where a tool's result was injected
+    logprobs     [T]   log-probability of each sampled token as it was sampled; 0.0 where injected
+
+    LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
+    ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     sampled: trained on
+                ^^^^^^^^                       injected: context only, masked from the loss
+
+The trainer learns from these very ids. Nothing is ever decoded and tokenised again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Finish = Literal["eos", "answer", "turns", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One question with its one right answer.
+
+    ``system`` is the system prompt, ``min_tool_calls`` what a perfect solver needs, ``words`` the words asked about.
+    """
+
+    kind: str
+    question: str
+    answer: int
+    min_tool_calls: int
+    system: str
+    words: tuple[str, ...]
+    difficulty: str = "easy"
+    split: str = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stretch of sampled text, up to and with a tool call or the end of the episode.
+
+    ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call`` and ``result`` are None in
+    a turn that called no tool; ``result`` is also None where the turn limit ended the episode before the tool ran.
+    ``version`` is the policy version that sampled the turn's last token.
+    """
+
+    text: str
+    start: int
+    end: int
+    call: str | None = None
+    result: str | None = None
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Episode:
+    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer line, or a limit."""
+
+    task: Task
+    prompt_ids: list[int]
+    token_ids: list[int]
+    sampled: list[bool]
+    logprobs: list[float]
+    turns: list[Turn]
+    finish: Finish
+    seed: int = 0
+    group: int = 0
+    first_version: int = 0
+    last_version: int = 0
+    seconds: float = 0.0
+    tool_seconds: float = 0.0
+    score: Score | None = field(default=None)  # noqa: F821  (rewards.py imports this file)
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest weights in the episode, which is what staleness is counted from."""
+        return self.first_version
+
+    @property
+    def tool_calls(self) -> int:
+        return sum(turn.call is not None for turn in self.turns)
+
+    @property
+    def sampled_text(self) -> list[str]:
+        """What the policy itself wrote, turn by turn. An answer inside a tool's result is not the policy's."""
+        return [turn.text for turn in self.turns]
+
+    @property
+    def text(self) -> str:
+        """The whole transcript, injected results included, for people to read."""
+        return "".join(turn.text + (turn.result or "") for turn in self.turns)

@@ -1,0 +1,76 @@
+"""The one parser of what a policy writes: tool calls and the final answer.
+
+Three places must agree on what the text says: the sampler, which pauses a row when a call is complete;
+the environment, which runs that call; and the scorer, which looks for the answer. All three use this file.
+
+    LOOKUP[blip] -> 17          a call (what stands after ``]`` was injected, not written by the policy)
+    [ANSWER] -4                 an answer: the tag, then one whole integer, sign included
+
+Neither may span a line break, so a sampler has to look only at the line that is being written.
+
+>>> find_call("first LOOKUP[blip], then")
+ToolCall(name='LOOKUP', argument='blip', end=18)
+>>> find_answer("[ANSWER] 4 no, [ANSWER] -42")
+-42
+>>> find_answer("the value is 42") is None
+True
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
+ANSWER_TAG = "[ANSWER]"
+
+_CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
+# After the digits: nothing that makes them a part of something else ("42.5", "1,000", "42nd", "4 2", "17 + 25").
+_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?![0-9A-Za-z_%]|[.,:][0-9]|[ \t]*[-+*/=^]?[ \t]*[0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the index one past ``]``."""
+
+    name: str
+    argument: str
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.argument}]"
+
+
+def find_call(text: str) -> ToolCall | None:
+    """The first complete tool call in ``text``, or None."""
+    match = _CALL.search(text)
+    return ToolCall(match[1], match[2].strip(), match.end()) if match else None
+
+
+def find_answer(text: str) -> int | None:
+    """The integer of the last ``[ANSWER] <integer>`` in ``text``, or None.
+
+    >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER]: 4")]
+    [None, 4, None]
+    """
+    matches = _ANSWER.findall(text)
+    # Python refuses to convert absurdly long digit strings; no value of this task has more than a few digits.
+    return int(matches[-1]) if matches and len(matches[-1]) <= 1000 else None
+
+
+def answer_is_complete(line: str) -> bool:
+    """Whether ``line`` holds an answer that can grow no further because its line has ended.
+
+    >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
+    (False, True)
+    """
+    return "\n" in line and _ANSWER.search(line) is not None
+
+
+def format_result(result: str) -> str:
+    """A tool's result as it is injected behind the call.
+
+    >>> "LOOKUP[blip]" + format_result("17")
+    'LOOKUP[blip] -> 17\\n'
+    """
+    return f" -> {result}\n"

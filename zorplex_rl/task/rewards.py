@@ -1,0 +1,81 @@
+"""What an episode is worth, and what happened in it.
+
+    reward = 1.0 · correct + 0.2 · format − 0.1 · (calls beyond the needed ones)
+
+The outcome names the first of these that holds, so every episode has exactly one:
+
+    success        the answer is right
+    wrong_answer   there is an answer, and it is wrong
+    tool_spam      no answer: still calling tools at the turn limit
+    truncated      no answer: cut off at the token limit
+    wrong_format   no answer: the policy ended by itself without ``[ANSWER] <integer>``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from zorplex_rl.task.episode import Episode, Finish, Task
+from zorplex_rl.task.parser import find_answer
+
+Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+CORRECT_REWARD = 1.0
+FORMAT_REWARD = 0.2
+EXTRA_CALL_PENALTY = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The parts of a reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
+
+    outcome: Outcome
+    answer: int | None
+    correct: float
+    format: float
+    extra_calls: float
+
+    @property
+    def reward(self) -> float:
+        return self.correct + self.format + self.extra_calls
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
+
+
+def final_answer(turns: list[str]) -> int | None:
+    """The last answer that the policy wrote within one turn; text that tools injected between turns never counts."""
+    answers = [answer for answer in map(find_answer, turns) if answer is not None]
+    return answers[-1] if answers else None
+
+
+def classify(answer: int | None, expected: int, finish: Finish) -> Outcome:
+    """The outcome of an episode; total, and ordered as in this file's first lines."""
+    if answer is not None:
+        return "success" if answer == expected else "wrong_answer"
+    if finish == "turns":
+        return "tool_spam"
+    if finish == "tokens":
+        return "truncated"
+    return "wrong_format"
+
+
+def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
+    """Score what a policy wrote (``turns``: sampled text only) with ``tool_calls`` calls made."""
+    answer = final_answer(turns)
+    outcome = classify(answer, task.answer, finish)
+    return Score(
+        outcome=outcome,
+        answer=answer,
+        correct=CORRECT_REWARD * (outcome == "success"),
+        format=FORMAT_REWARD * (answer is not None),
+        extra_calls=-EXTRA_CALL_PENALTY * max(0, tool_calls - task.min_tool_calls),
+    )
+
+
+def score(episode: Episode) -> Score:
+    """Score a finished episode."""
+    return score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)

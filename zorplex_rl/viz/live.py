@@ -1,0 +1,196 @@
+"""A training run as a person watches it: a view that redraws itself in a terminal, one line per row anywhere else.
+
+    step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
+    training   reward 0.53   accuracy 41%   entropy 0.62   loss 0.013
+    held-out   greedy 62%   sampled 55%   at step 10
+    pipeline   231 episodes/s   lag 0.4 (max 1)
+    generator 0  ━━━━━━━━━━━━━━━━━╸━━━━━━  72%
+    trainer      ━━━━━━━━━╸━━━━━━━━━━━━━━  41%
+
+Both are fed the rows of ``metrics.jsonl`` as they are written. A row may lack any key: what it lacks is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Row = dict[str, Any]
+
+MAX_ACTORS = 8
+"""Actors with a bar of their own; the others share a line, so that the view fits a small terminal."""
+
+
+class LiveView:
+    """Shows the rows given to ``update`` on ``stream`` (default: standard output).
+
+    Use it as a context manager; ``clock`` counts seconds and moves the elapsed time on between rows.
+    """
+
+    def __init__(
+        self, total_steps: int, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total_steps = total_steps
+        self._console = Console(file=stream, highlight=False)
+        self._clock = clock
+        self._step: Row = {}
+        self._first: Row = {}
+        self._eval: Row = {}
+        self._received = 0.0
+        redraws = self._console.is_terminal and not self._console.is_dumb_terminal
+        # Twice a second, so that the clock shows life between steps that take minutes.
+        self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2) if redraws else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def update(self, row: Row) -> None:
+        """Show a ``step`` or ``eval`` row; rows of any other event are not for the eye."""
+        event = row.get("event")
+        if event == "step":
+            self._step, self._first, self._received = row, self._first or row, self._clock()
+        elif event == "eval":
+            self._eval = row
+        else:
+            return
+        if self._live:
+            self._live.refresh()
+        else:
+            self.log(row_line(row, self.total_steps))
+
+    def log(self, text: str) -> None:
+        """Print ``text`` above the view."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def render(self) -> RenderableType:
+        """The view as it is now, for any width."""
+        lines = {
+            "training": _learning_fields(self._step),
+            "held-out": _held_out_fields(self._eval),
+            "pipeline": _pipeline_fields(self._step),
+        }
+        # Columns breaks a line between two fields where it must, and never within one.
+        shown = [Columns([Text(name, "cyan"), *fields], padding=(0, 3)) for name, fields in lines.items() if fields]
+        return Group(self._progress(), *shown, *_busy_bars(self._step.get("busy") or {}))
+
+    def _progress(self) -> Table:
+        step = self._step.get("step", 0)
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1)
+        table.add_column(no_wrap=True)
+        bar = ProgressBar(total=max(self.total_steps, 1), completed=step, complete_style="cyan", finished_style="green")
+        table.add_row(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
+        return table
+
+    def _times(self) -> str:
+        """Time since training began, and how long the steps that are left will take at the pace seen by this view."""
+        if "seconds" not in self._step:
+            return "starting"
+        waited = self._clock() - self._received
+        done = self._step.get("step", 0)
+        remaining = max(self.total_steps - done, 0)
+        if not remaining:
+            return _clock_text(self._step["seconds"])
+        text = _clock_text(self._step["seconds"] + waited)
+        steps = done - self._first.get("step", done)
+        if steps <= 0 or "seconds" not in self._first:
+            return text
+        pace = (self._step["seconds"] - self._first["seconds"]) / steps
+        return f"{text}, {_clock_text(max(pace * remaining - waited, 0.0))} left"
+
+
+def row_line(row: Row, total_steps: int) -> str:
+    """A step or eval row as one line of a log, columns aligned from line to line.
+
+    >>> row_line({"event": "step", "step": 12, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.0}, total_steps=100)
+    'step  12/100  reward 0.53  accuracy 0.41  lag 0.0'
+    """
+    at = f"{row.get('step', '?'):>{len(str(total_steps))}}/{total_steps}"
+    formats = {
+        "reward": "reward {:.2f}",
+        "accuracy": "accuracy {:.2f}",
+        "lag_mean": "lag {:.1f}",
+        "episodes_per_second": "{:.0f} episodes/s",
+        "greedy_accuracy": "greedy {:.2f}",
+        "sampled_accuracy": "sampled {:.2f}",
+    }
+    return "  ".join([f"{row['event']} {at}", *(f.format(row[key]) for key, f in formats.items() if _has(row, key))])
+
+
+def _learning_fields(row: Row) -> list[Text]:
+    fields = {
+        "reward": ("reward ", "{:.2f}"),
+        "accuracy": ("accuracy ", "{:.0%}"),
+        "entropy": ("entropy ", "{:.2f}"),
+        "loss": ("loss ", "{:.3f}"),
+    }
+    return [_field(name, form.format(row[key])) for key, (name, form) in fields.items() if _has(row, key)]
+
+
+def _held_out_fields(row: Row) -> list[Text]:
+    keys = {"greedy ": "greedy_accuracy", "sampled ": "sampled_accuracy"}
+    fields = [_field(name, f"{row[key]:.0%}") for name, key in keys.items() if _has(row, key)]
+    return [*fields, _field("at step ", str(row.get("step", "?")))] if fields else []
+
+
+def _pipeline_fields(row: Row) -> list[Text]:
+    fields = []
+    if _has(row, "episodes_per_second"):
+        fields.append(_field("", f"{row['episodes_per_second']:.0f}", " episodes/s"))
+    if _has(row, "lag_mean"):
+        highest = f" (max {row['lag_max']:.0f})" if _has(row, "lag_max") else ""
+        fields.append(_field("lag ", f"{row['lag_mean']:.1f}", highest))
+    return fields
+
+
+def _field(name: str, value: str, unit: str = "") -> Text:
+    return Text.assemble((name, "dim"), (value, "bold"), (unit, "dim"), no_wrap=True)
+
+
+def _busy_bars(busy: dict[str, float]) -> list[RenderableType]:
+    """A small bar for each actor, and one line for those beyond ``MAX_ACTORS``."""
+    busy = {actor: share for actor, share in busy.items() if math.isfinite(share)}
+    if not busy:
+        return []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="crop", max_width=20)
+    table.add_column(width=24)
+    table.add_column(no_wrap=True, justify="right")
+    for actor, share in list(busy.items())[:MAX_ACTORS]:
+        bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="cyan", finished_style="cyan")
+        table.add_row(Text(actor, style="dim"), bar, f"{share:.0%}")
+    others = list(busy.values())[MAX_ACTORS:]
+    if not others:
+        return [table]
+    return [table, Text(f"{len(others)} more, {sum(others) / len(others):.0%} on average", style="dim")]
+
+
+def _has(row: Row, key: str) -> bool:
+    return isinstance(row.get(key), (int, float))
+
+
+def _clock_text(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))

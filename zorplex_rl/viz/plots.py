@@ -1,0 +1,247 @@
+"""Figures as SVG text: from plain data to a string that a page shows inline and that is also a complete .svg file.
+
+    metrics rows ──► learning_curve ──┐
+                                      ├─► matplotlib Figure ──► SVG text
+    Timeline     ──► timeline_chart ──┘
+
+What was black takes the colour of the surrounding text (``currentColor``), so a figure is readable on a light and on a dark
+page. As a file of its own, where nothing surrounds it, it follows the reader's system instead: its only style rules select
+``svg:root``, which matches in a file and never inside a page. Equal data give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape, quoteattr
+
+from zorplex_rl.analysis.timeline import KINDS, Timeline, Window
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 720
+"""Width of every figure in px."""
+# After Okabe and Ito: told apart with any colour vision, and on white as on black. Black becomes the text's colour.
+GREEDY, SAMPLED, TRAINING = "#2484CE", "#D55E00", "#808080"
+KIND_COLOURS = {
+    "generate": "#0072B2",
+    "train": "#D55E00",
+    "publish": "#E69F00",
+    "pull": "#56B4E9",
+    "tool": "#CC79A7",
+    "evaluate": "#009E73",
+    "reward": "#B5A81C",
+    "restart": "#000000",
+    "idle": "#80808040",
+}
+OTHER_COLOUR = "#808080"
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "zorplex_rl",
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "figure.dpi": 72,
+    "savefig.dpi": 72,
+    "axes.linewidth": 0.8,
+    "text.parse_math": False,
+}
+_ROOT_RULES = (
+    "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
+)
+
+
+def learning_curve(rows: list[dict[str, Any]]) -> str:
+    """Accuracy over training steps: held-out greedy and sampled, and behind them the training episodes' own.
+
+    ``rows`` are the lines of a run's ``metrics.jsonl``. ``step`` rows give ``accuracy``, ``eval`` rows ``greedy_accuracy`` and
+    ``sampled_accuracy``; ``seconds`` of either make the upper axis. Where a step stands twice (a resumed run), the later counts.
+    """
+    training = _curve(rows, "step", "accuracy")
+    held_out = {name: _curve(rows, "eval", f"{name}_accuracy") for name in ("greedy", "sampled")}
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        dot = {"marker": "o", "markersize": 3} if len(training) == 1 else {}
+        if training:
+            look = {"color": TRAINING, "alpha": 0.8, "linewidth": 1, **dot}
+            axes.plot(*zip(*training, strict=True), label="training episodes", **look)
+        looks = {"greedy": {"color": GREEDY, "marker": "o"}, "sampled": {"color": SAMPLED, "marker": "s"}}
+        for name, points in held_out.items():
+            if points:
+                label = f"held-out, {name} (last: {points[-1][1]:.0%})"
+                axes.plot(*zip(*points, strict=True), linewidth=2, markersize=5, label=label, **looks[name])
+        _set_accuracy_axis(axes)
+        _set_step_axes(axes, sorted({step for p in (training, *held_out.values()) for step, _ in p}), rows)
+        if axes.lines:
+            axes.legend(loc="best", frameon=False)
+        else:
+            axes.text(0.5, 0.5, "no step was trained yet", ha="center", va="center", transform=axes.transAxes)
+
+    said = [f"held-out {name} accuracy {_from_to(points)}" for name, points in held_out.items() if points]
+    if not said:
+        said = [f"training accuracy {_from_to(training)}"] if training else ["no step was trained yet"]
+    return _render(draw, 360, "Learning curve", "; ".join(said))
+
+
+def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
+    """What every actor did when: a row per actor, a colour per kind, and at the right the share of time it was busy.
+
+    ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start. A span is drawn at least one
+    pixel wide, and gaps narrower than half a pixel are closed; the shares at the right are exact.
+    """
+    timeline_start = timeline.start
+    start, end = window or (timeline_start, timeline.end)
+    length = max(end - start, 1e-6)
+    pixel = length / (WIDTH * 0.75)
+    actors = timeline.actors
+    busy = {actor: 1.0 - shares["idle"] for actor, shares in timeline.shares((start, end)).items()}
+    spans: dict[str, dict[str, list[Window]]] = {}
+    for span in timeline.between(start, end).spans:
+        interval = (span.start - timeline_start, span.end - timeline_start)
+        spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
+    kinds = sorted(spans, key=lambda kind: (*KINDS, kind).index(kind))
+    # The kind that takes most time is drawn first, so that short spans that overlap long ones stay visible.
+    seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in kinds}
+    drawing_order = sorted(kinds, key=lambda kind: (kind != "idle", -seconds[kind]))
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.patches import Patch
+
+        axes = figure.subplots()
+        for kind in drawing_order:
+            for actor, intervals in spans[kind].items():
+                row = (actors.index(actor) - 0.36, 0.72)
+                axes.broken_barh(_visible_bars(intervals, pixel), row, facecolor=_colour(kind), linewidth=0)
+        said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
+        for row, text in said.items() if actors else ():
+            axes.text(1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform())
+        if not actors:
+            axes.text(0.5, 0.5, "no span was recorded yet", ha="center", va="center", transform=axes.transAxes)
+            axes.set_xticks([])
+        axes.set(yticks=range(len(actors)), yticklabels=actors, ylim=(max(len(actors), 1) - 0.4, -0.6))
+        axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=TRAINING, alpha=0.25, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        patches = [Patch(facecolor=_colour(kind), label=kind) for kind in kinds]
+        if patches:
+            figure.legend(handles=patches, loc="outside upper left", ncols=min(len(patches), 5), frameon=False)
+
+    height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(kinds) / 5)
+    said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
+    return _render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
+
+
+def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
+    """(step, value) of the ``event`` rows that have ``key``, by step; the last row of a step counts."""
+    values = {r["step"]: r.get(key) for r in rows if r.get("event") == event and "step" in r}
+    return sorted((step, value) for step, value in values.items() if value is not None and math.isfinite(value))
+
+
+def _from_to(points: list[tuple[int, float]]) -> str:
+    (first, before), (last, after) = points[0], points[-1]
+    return f"{before:.0%} at step {first}" + (f", {after:.0%} at step {last}" if last > first else "")
+
+
+def _set_accuracy_axis(axes: Axes) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axes.set(ylim=(-0.02, 1.02), ylabel="accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    axes.grid(color=TRAINING, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
+    """Training steps below; above, the seconds at which they were reached."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("training step")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
+    if len(steps) < 2:
+        axes.set_xticks(steps)
+    else:
+        margin = 0.02 * (steps[-1] - steps[0])
+        axes.set_xlim(steps[0] - margin, steps[-1] + margin)
+    # Evaluation takes time but no steps: of the rows of a step, the one that was reached first tells its time.
+    reached = dict(sorted(((r["step"], r["seconds"]) for r in rows if {"step", "seconds"} <= r.keys()), reverse=True))
+    known = [(step, reached[step]) for step in steps if step in reached]
+    if len(known) < 2 or known[-1][1] <= known[0][1]:
+        return
+    low, high = known[0][1], known[-1][1]
+    unit, name = (60, "minutes") if high > 300 else (1, "seconds")
+    ticks = [
+        t
+        for t in MaxNLocator(nbins=8, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)
+        if low <= t * unit <= high
+    ]
+    top = axes.secondary_xaxis("top")
+    top.set_ticks([_step_at(t * unit, known) for t in ticks], [f"{t:g}" for t in ticks])
+    top.set_xlabel(f"{name} since training began")
+    top.spines["top"].set_visible(False)
+
+
+def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
+    """The step, as a fraction, that was reached at ``seconds``; linear between the ``known`` (step, seconds)."""
+    for (step, before), (next_step, after) in pairwise(known):
+        if before <= seconds <= after and after > before:
+            return step + (next_step - step) * (seconds - before) / (after - before)
+    return known[-1][0]
+
+
+def _colour(kind: str) -> str:
+    return KIND_COLOURS.get(kind, OTHER_COLOUR)
+
+
+def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:
+    """(left, width) of bars at least one ``pixel`` wide, those nearer than half a pixel joined: few, however many spans."""
+    bars: list[list[float]] = []
+    for start, end in sorted(spans):
+        end = max(end, start + pixel)
+        if bars and start - bars[-1][1] < pixel / 2:
+            bars[-1][1] = max(bars[-1][1], end)
+        else:
+            bars.append([start, end])
+    return [(start, end - start) for start, end in bars]
+
+
+def _render(draw: Callable[[Figure], None], height: int, title: str, description: str) -> str:
+    """The SVG text of what ``draw`` puts on an empty figure of ``WIDTH`` × ``height`` px."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    # From the defaults, not from what the reader's notebook has set: marimo, for one, switches styles in dark mode.
+    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
+    with matplotlib.rc_context(defaults | _STYLE):
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        figure.get_layout_engine().set(w_pad=6 / 72, h_pad=6 / 72)
+        FigureCanvasSVG(figure)
+        draw(figure)
+        file = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    body = re.sub(r"^.*?<svg[^>]*>", "", file.getvalue(), count=1, flags=re.DOTALL)
+    # Matplotlib's own style rules would select the whole page.
+    body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
+    # Nothing refers to the ids of groups, and two figures on a page would share them.
+    body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
+    # Hundredths of a pixel are enough, and make the file smaller.
+    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), body)
+    body = re.sub(r"#000000\b", "currentColor", body)
+    body = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", body)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" style="max-width:100%;height:auto" fill="currentColor" stroke-linejoin="round" '
+        f'role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
+        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
+    )

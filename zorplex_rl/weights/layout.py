@@ -1,0 +1,96 @@
+"""All parameters of a model as one contiguous run of bytes.
+
+    name                          offset      bytes
+    model.embed_tokens.weight          0     273408
+    model.layers.0.….q_proj.weight  273408     65536     every entry starts at a multiple of ALIGNMENT
+    …
+
+One large transfer is several times faster than hundreds of small ones. Tied parameters appear once, under their first name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+ALIGNMENT = 64
+
+
+class LayoutMismatch(ValueError):
+    """Weights that belong to another model; the message is one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one parameter stands: name, shape, dtype, offset and size in bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where every parameter of a model stands. Equal layouts have equal fingerprints."""
+
+    entries: tuple[Entry, ...]
+    size: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        entries, offset = [], 0
+        for name, tensor in named_weights(model).items():
+            size = tensor.numel() * tensor.element_size()
+            entries.append(Entry(name, tuple(tensor.shape), tensor.dtype, offset, size))
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
+        return cls(tuple(entries), offset)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of all names, shapes and dtypes."""
+        text = ";".join(f"{e.name}:{e.shape}:{e.dtype}" for e in self.entries)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def check(self, other: Layout) -> None:
+        """Raise LayoutMismatch, naming the first difference, unless ``other`` describes the same parameters."""
+        mine, theirs = ({e.name: e for e in layout.entries} for layout in (self, other))
+        if missing := sorted(mine.keys() ^ theirs.keys()):
+            raise LayoutMismatch(
+                f"the weights are of another model: parameter {missing[0]!r} is only on one side; load the same policy on both"
+            )
+        for name, entry in mine.items():
+            if (entry.shape, entry.dtype) != (theirs[name].shape, theirs[name].dtype):
+                raise LayoutMismatch(
+                    f"the weights are of another model: parameter {name!r} is {entry.shape} {entry.dtype} here "
+                    f"and {theirs[name].shape} {theirs[name].dtype} there; load the same policy on both"
+                )
+
+    @torch.no_grad()
+    def pack(self, model: nn.Module, buffer: Tensor) -> None:
+        """Copy ``model``'s weights into ``buffer``, uint8 [size]."""
+        weights = named_weights(model)
+        for entry in self.entries:
+            self._view(entry, buffer).copy_(weights[entry.name])
+
+    @torch.no_grad()
+    def unpack(self, buffer: Tensor, model: nn.Module) -> None:
+        """Copy ``buffer``, uint8 [size], into ``model``'s weights, in place."""
+        weights = named_weights(model)
+        for entry in self.entries:
+            weights[entry.name].copy_(self._view(entry, buffer))
+
+    @staticmethod
+    def _view(entry: Entry, buffer: Tensor) -> Tensor:
+        return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name; a tensor with two names, as tied embeddings have, once."""
+    saved = model.state_dict(keep_vars=True).keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    return {name: p.data for name, p in model.named_parameters()} | buffers

@@ -1,0 +1,99 @@
+"""The weight ring: a writer that never waits for readers, and readers that never see half a version.
+
+    headers  int64 [K, 2]      (sequence, version) of each slot; the sequence is odd while the slot is being written
+    slots    uint8 [K, size]   one whole version of the weights in each
+
+    writer   sequence + 1 (odd) → copy → version, sequence + 1 (even)          always into the oldest slot
+    reader   headers → the newest even slot → bulk read → headers again: unchanged, or start over
+
+This is a seqlock (Lameter 2005). A one-sided read cannot be locked out, so instead of preventing a torn read the header *reveals* it: if
+the slot's sequence is even and the same before and after the bulk read, no write began in between. That holds in whatever order the bytes
+of the bulk read arrive. With K ≥ 2 slots the writer has to lap a reader before the reader must start over.
+
+>>> ring = WeightRing(torch.nn.Linear(2, 1), slots=2)
+>>> ring.publish(torch.nn.Linear(2, 1), version=7)
+>>> newest_slot(ring.headers)
+Header(slot=0, sequence=2, version=7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zorplex_rl.weights.layout import Layout
+
+NOTHING_PUBLISHED = -1
+
+
+class WeightPullError(RuntimeError):
+    """A pull that could not be completed; the weights in use are untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a slot said about itself when its header was read."""
+
+    slot: int
+    sequence: int
+    version: int
+
+
+class WeightRing:
+    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA."""
+
+    def __init__(self, model: nn.Module, slots: int = 2) -> None:
+        if slots < 2:
+            raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
+        self.layout = Layout.of(model)
+        pin = torch.cuda.is_available()
+        self.headers = torch.tensor([[0, NOTHING_PUBLISHED]] * slots, dtype=torch.int64)
+        self.slots = [torch.zeros(self.layout.size, dtype=torch.uint8, pin_memory=pin) for _ in range(slots)]
+        self._published = 0
+
+    def publish(self, model: nn.Module, version: int) -> None:
+        """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed."""
+        slot = self._published % len(self.slots)
+        self.headers[slot, 0] += 1
+        self.layout.pack(model, self.slots[slot])
+        self.headers[slot, 1] = version
+        self.headers[slot, 0] += 1
+        self._published += 1
+
+
+def newest_slot(headers: Tensor) -> Header | None:
+    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
+    complete = [
+        Header(slot, sequence, version)
+        for slot, (sequence, version) in enumerate(headers.tolist())
+        if sequence % 2 == 0 and version != NOTHING_PUBLISHED
+    ]
+    return max(complete, key=lambda header: (header.version, header.sequence), default=None)
+
+
+async def read_ring(
+    read_headers: Callable[[], Awaitable[Tensor]],
+    read_slot: Callable[[int], Awaitable[None]],
+    newer_than: int = NOTHING_PUBLISHED,
+    attempts: int = 100,
+) -> int:
+    """The reader's side, whatever carries the bytes: have ``read_slot`` fill the staging buffer with one whole version, and return which.
+
+    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` torn reads.
+    """
+    for _ in range(attempts):
+        header = newest_slot(await read_headers())
+        if header is None:
+            continue
+        if header.version <= newer_than:
+            return newer_than
+        await read_slot(header.slot)
+        sequence, version = (await read_headers())[header.slot].tolist()
+        if (sequence, version) == (header.sequence, header.version):
+            return header.version
+    raise WeightPullError(
+        f"no whole version of the weights could be read in {attempts} attempts; the writer laps the reader: use more slots"
+    )
