@@ -42,6 +42,8 @@ from zorplex_rl.task.zorplex import get_spec
 
 ENGINE, ONE_BY_ONE, BATCHED = "engine", "generate, one by one", "generate, batched"
 FLOOR, DYNAMIC_FLOOR = "floor, slot cache", "floor, DynamicCache"
+QUIET = 0.97
+"""A process that had less of its cores than this shared them with something else, and its times mean little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ def measure(options: Options, policy: Policy, prompts: int) -> Report:
     sampling = Sampling(slots=options.batch)
     seconds: dict[str, list[float]] = {}
     episodes: dict[str, list[Episode]] = {}
+    wall = computed = 0.0
     title = f"{options.batch} episodes: {prompts} prompts × {options.batch // prompts} samples"
     for repeat in track(range(-1, options.repeats), description=title, transient=True):
         tasks = [spec.task((repeat + 1) * prompts + index % prompts) for index in range(options.batch)]
@@ -152,13 +155,18 @@ def measure(options: Options, policy: Policy, prompts: int) -> Report:
             if repeat < 0:
                 contenders[name]()
                 continue
-            started = time.perf_counter()
+            started, began = time.perf_counter(), time.process_time()
             result = contenders[name]()
             taken = time.perf_counter() - started
+            wall, computed = wall + taken, computed + time.process_time() - began
             seconds.setdefault(name, []).append(result if isinstance(result, float) else taken)
             if isinstance(result, list):
                 episodes.setdefault(name, []).extend(result)
-    return _tabulate(title, seconds, episodes, options.batch)
+    rows = _tabulate(seconds, episodes, options.batch)
+    columns = ["contender", "episodes/s", "its time ÷ engine's", "range", "tokens per episode"]
+    share = computed / (wall * options.threads)
+    verdict = "" if share > QUIET else ": other work disturbed it, do not quote it"
+    return Report(title, columns, rows, [f"The process had its cores {share:.0%} of the time{verdict}."])
 
 
 def _run_engine(policy: Policy, spec, tasks: list[Task], seed: int, sampling: Sampling) -> list[Episode]:
@@ -188,16 +196,15 @@ def _seen(call: Call) -> int:
     return 0 if call.mask is None else call.mask.shape[-1] - call.ids.shape[-1]
 
 
-def _tabulate(title: str, seconds: dict[str, list[float]], episodes: dict[str, list[Episode]], batch: int) -> Report:
+def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]], batch: int) -> list[list[str]]:
     rows = []
     for name, times in seconds.items():
         ratios = [own / other for own, other in zip(times, seconds[ENGINE], strict=True)]
         written = episodes.get(name, episodes[ENGINE])
         tokens = mean(len(episode.token_ids) for episode in written)
-        rate = f"{batch / median(times):.1f}"
-        rows.append([name, rate, f"{min(ratios):.2f} – {max(ratios):.2f}", f"{median(ratios):.2f}", f"{tokens:.1f}"])
-    columns = ["contender", "episodes/s", "range", "its time ÷ engine's", "tokens per episode"]
-    return Report(title, columns, rows)
+        rate, spread = f"{batch / median(times):.1f}", f"{min(ratios):.2f} – {max(ratios):.2f}"
+        rows.append([name, rate, f"{median(ratios):.2f}", spread, f"{tokens:.1f}"])
+    return rows
 
 
 def main(options: Options) -> None:

@@ -8,11 +8,12 @@ Equal on both sides: the starting policy, the table and its tasks, the reward, 8
 engine). Not equal, because each side's own: the order of random draws, the normalisation of advantages and loss, and
 how generation and training share the machine; that is what is compared.
 
-The clock starts with the first step and stands still during evaluations. Starting processes, loading and importing
-are not on it. Both sides write ``{"event": "eval", "step": …, "seconds": …, "greedy_accuracy": …}`` lines; the time
-to 90 % is that of the first line at or above it, so it is as coarse as ``eval_every`` steps on both sides. One
-repetition is one seed, all contenders after one another in a rotating order. TRL needs the extra ``bench``, or a
-Python that has it: ``--trl-python``.
+The clock starts with the first step and stands still during evaluations; where training goes on beside one, it stands
+still from the last step that ends within it. Starting processes, loading and importing are not on it. Both sides
+write ``{"event": "eval", "step": …, "seconds": …, "greedy_accuracy": …}`` lines; the time to 90 % is that of the
+first line at or above it, so it is as coarse as ``eval_every`` steps on both sides. One repetition is one seed, all
+contenders after one another in a rotating order. TRL needs the extra ``bench``, or a Python that has it:
+``--trl-python``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import tyro
 from log import Report, append_report, print_report
@@ -76,17 +78,31 @@ class RunFailed(RuntimeError):
 
 def find_arrival(metrics: Path, target: float) -> Arrival:
     """The first ``eval`` line of ``metrics`` whose greedy accuracy is at least ``target``."""
-    for line in metrics.read_text().splitlines():
-        event = json.loads(line)
-        if event.get("event") == "eval" and event["greedy_accuracy"] >= target:
-            return Arrival(event["seconds"], event["step"])
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    step_ends = [row["seconds"] for row in rows if row["event"] == "step"]
+    paused = 0.0
+    for row in rows:
+        if row["event"] != "eval":
+            continue
+        if row["greedy_accuracy"] >= target:
+            return Arrival(row["seconds"] - paused, row["step"])
+        paused += _pause(row, step_ends)
     return Arrival(None, None)
+
+
+def _pause(evaluation: dict[str, Any], step_ends: list[float]) -> float:
+    """Seconds of ``evaluation`` on its row's clock in which no step was trained; 0 before the first step."""
+    if not evaluation["step"]:
+        return 0.0
+    began = evaluation["seconds"]
+    ended = began + evaluation.get("evaluation_seconds", 0.0)
+    return ended - max((end for end in step_ends if began < end <= ended), default=began)
 
 
 def time_to_accuracy_ours(options: Options, seed: int, folder: Path) -> Arrival:
     """Train with ``zorplex-rl train`` into ``folder``, to the last step, and read when it arrived."""
     command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--policy", options.policy]
-    command += ["--run-dir", str(folder), "--seed", str(seed), "--steps", str(options.steps)]
+    command += ["--out", str(folder), "--seed", str(seed), "--steps", str(options.steps)]
     command += ["--eval-every", str(options.eval_every), "--eval-tasks", str(options.eval_tasks)]
     _run(command, threads=1)
     return find_arrival(folder / "metrics.jsonl", options.target)
@@ -94,11 +110,9 @@ def time_to_accuracy_ours(options: Options, seed: int, folder: Path) -> Arrival:
 
 def time_to_accuracy_trl(options: Options, threads: int, seed: int, folder: Path) -> Arrival:
     """Train with TRL on ``threads`` torch threads and read when it arrived."""
-    command = [options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), "--folder", str(folder)]
-    command += ["--policy", options.policy, "--threads", str(threads), "--seed", str(seed)]
-    command += ["--steps", str(options.steps), "--target", str(options.target)]
-    command += ["--eval-every", str(options.eval_every), "--eval-tasks", str(options.eval_tasks)]
-    _run(command, threads)
+    shared = {name: getattr(options, name) for name in ("policy", "steps", "target", "eval_every", "eval_tasks")}
+    job = json.dumps({"folder": str(folder), "threads": threads, "seed": seed, **shared})
+    _run([options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), job], threads)
     return find_arrival(folder / "metrics.jsonl", options.target)
 
 

@@ -1,6 +1,6 @@
 """The other side of ``time_to_accuracy.py``: the same training job on TRL's ``GRPOTrainer``.
 
-    python trl_peer.py --folder DIR --policy … --threads 2        writes DIR/metrics.jsonl
+    python trl_peer.py '{"folder": "DIR", "threads": 2}'        writes DIR/metrics.jsonl
 
 ``rollout_func`` gets the prompts of a step, each already repeated for its group, and returns for each a
 ``prompt_ids`` and a ``completion_ids`` list. ``completion_ids`` holds the whole conversation behind the prompt;
@@ -16,16 +16,17 @@ log-probabilities. Its own choices stay: group-normalised advantages, token-leve
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import tyro
 from turnwise import generate_turnwise
 
+from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.zorplex import TaskSpec, get_spec
 
@@ -34,7 +35,7 @@ from zorplex_rl.task.zorplex import TaskSpec, get_spec
 class Job:
     """A training job, the same for both sides."""
 
-    folder: Path
+    folder: str
     """Where ``metrics.jsonl`` is written."""
     policy: str = EMBEDDED
     """``embedded``, a folder or a hub id."""
@@ -61,10 +62,10 @@ class Job:
 
 
 def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
-    """Share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, with the package's engine."""
-    requests = [Request(spec.task(index, "held_out"), index) for index in range(count)]
-    episodes = rollout(policy, requests, lambda task, call: spec.execute(call), Sampling(temperature=temperature))
-    return sum(score(episode).outcome == "success" for episode in episodes) / count
+    """Share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, measured by the package."""
+    tasks = [spec.task(index, "held_out") for index in range(count)]
+    report, _ = evaluate(policy, spec.kind, tasks, lambda task, call: spec.execute(call), Sampling(temperature))
+    return report.accuracy
 
 
 def train_with_trl(job: Job) -> None:
@@ -111,13 +112,13 @@ def train_with_trl(job: Job) -> None:
             greedy, sampled = (measure_accuracy(policy, spec, job.eval_tasks, t) for t in (0.0, 1.0))
             policy.model.train()
             event = {"event": "eval", "step": state.global_step, "seconds": seconds}
-            with (job.folder / "metrics.jsonl").open("a") as metrics:
+            with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
                 metrics.write(json.dumps(event | {"greedy_accuracy": greedy, "sampled_accuracy": sampled}) + "\n")
             control.should_training_stop = greedy >= job.target
             self.paused += time.perf_counter() - pause
 
     config = GRPOConfig(
-        output_dir=str(job.folder),
+        output_dir=job.folder,
         use_cpu=True,
         bf16=False,
         seed=job.seed,
@@ -154,7 +155,7 @@ def train_with_trl(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    job = tyro.cli(Job, description=__doc__)
-    job.folder.mkdir(parents=True)
+    job = Job(**json.loads(sys.argv[1]))
+    Path(job.folder).mkdir(parents=True)
     torch.set_num_threads(job.threads)
     train_with_trl(job)

@@ -92,7 +92,8 @@ def refusal(name: object) -> str:
         load_policy(str(name))
     message = str(refused.value)
     assert message.startswith(f"policy {str(name)!r} ")
-    assert "\n" not in message and len(message) < 400 + len(str(name)), message
+    assert "\n" not in message
+    assert len(message) < 400 + len(str(name)), message
     return message
 
 

@@ -199,8 +199,6 @@ def bench(command: Bench) -> int:
 
 
 def build(command: Build) -> int:
-    import dataclasses
-
     from rich.progress import Progress
 
     from zorplex_rl.policy.warmstart import WarmStart, save_policy, warm_start
@@ -210,7 +208,7 @@ def build(command: Build) -> int:
     recipe = WarmStart(seed=command.seed)
     if command.steps is not None:
         _check_positive(steps=command.steps)
-        recipe = dataclasses.replace(recipe, steps=command.steps)
+        recipe = recipe.shortened(command.steps)
     with Progress() as progress:
         bar = progress.add_task("warm start", total=recipe.steps)
         policy = warm_start(

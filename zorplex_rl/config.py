@@ -33,7 +33,7 @@ class Config:
     """async (generation and training side by side) or sync (in turns)."""
     max_lag: int = 1
     """How many versions old the weights that sampled a group may be when it is trained on; 0 is on-policy. sync is always 0."""
-    steps: int = 80
+    steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
     """Groups in a training batch."""
@@ -41,8 +41,8 @@ class Config:
     """Episodes sampled for each prompt."""
     loss: str = "grpo"
     """reinforce, grpo, dapo, tis (truncated importance sampling) or decoupled_ppo."""
-    learning_rate: float = 3e-4
-    """Of AdamW."""
+    learning_rate: float = 1.5e-4
+    """Of AdamW, after a warm-up of five steps."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
     updates_per_batch: int = 1
@@ -146,8 +146,11 @@ class Config:
         return None
 
 
-_AT_LEAST_ONE = ["steps", "prompts_per_step", "group_size", "updates_per_batch", "token_budget", "max_tokens", "max_turns", "slots", "generators", "eval_every", "eval_tasks", "checkpoint_every", "threads"]
-_AT_LEAST_ZERO = ["max_lag", "kl_coefficient", "spares", "tool_latency", "tool_latency_variation"]
+_AT_LEAST_ONE = (
+    "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
+    "eval_every eval_tasks checkpoint_every threads"
+).split()
+_AT_LEAST_ZERO = "max_lag kl_coefficient spares tool_latency tool_latency_variation".split()
 
 
 def _flag(name: str) -> str:

@@ -31,6 +31,8 @@ class Learning:
     loss: str = "grpo"
     learning_rate: float = 3e-4
     warmup_steps: int = 5
+    decay_steps: int = 0
+    """After the warm-up the rate falls linearly and reaches a tenth at this step; 0 keeps it constant."""
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     temperature: float = 1.0
@@ -108,7 +110,7 @@ class Learner:
                 master.grad = parameter.grad.float()
                 parameter.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
-        rate = self.learning.learning_rate * min(1.0, (self.version + 1) / max(1, self.learning.warmup_steps))
+        rate = self.learning.learning_rate * schedule(self.version, self.learning.warmup_steps, self.learning.decay_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -134,6 +136,19 @@ class Learner:
                 parameter.copy_(master)
         self.optimizer.load_state_dict(state["optimizer"])
         self.version = int(state["version"])
+
+
+def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
+    """The share of the learning rate that the step from ``version`` uses.
+
+    >>> [schedule(version, warmup_steps=2, decay_steps=12) for version in (0, 1, 2, 7, 12, 20)]
+    [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
+    """
+    if version < warmup_steps:
+        return (version + 1) / warmup_steps
+    if not decay_steps:
+        return 1.0
+    return max(0.1, 1 - 0.9 * (version - warmup_steps) / max(1, decay_steps - warmup_steps))
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,12 @@ none is reliable.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import format_result
-from zorplex_rl.task.zorplex import VALUES, TaskSpec, get_spec
+from zorplex_rl.task.zorplex import DIFFICULTIES, VALUES, TaskSpec, get_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,15 @@ def demonstrate(spec: TaskSpec, index: int, rng: random.Random, habits: Habits =
     return Demonstration(task, (*pieces, (work + ending, True)))
 
 
-def random_demonstration(rng: random.Random, shares: dict[str, float], habits: Habits = Habits()) -> Demonstration:
-    """A demonstration of a random kind (with the given shares) over a table drawn for it alone, so that no value can be learned by heart."""
-    kind = rng.choices(list(shares), weights=list(shares.values()))[0]
-    difficulty = rng.choices(("easy", "medium", "hard"), weights=(6, 2, 1))[0]
+def random_demonstration(
+    rng: random.Random,
+    shares: Sequence[tuple[str, float]],
+    habits: Habits = Habits(),
+    difficulties: Sequence[float] = (6, 2, 1),
+) -> Demonstration:
+    """A demonstration of a random kind and difficulty, over a table drawn for it alone, so that no value can be learned by heart."""
+    kind = rng.choices([kind for kind, _ in shares], weights=[share for _, share in shares])[0]
+    difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
     spec = get_spec(kind, rng.randrange(1 << 30), difficulty, hints=rng.random() < habits.hint)
     return demonstrate(spec, rng.randrange(1 << 30), rng, habits)
 

@@ -14,7 +14,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,19 +37,36 @@ SPECIAL_TOKENS = PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of training with an optimizer, a schedule and demonstrations of its own."""
+
+    steps: int
+    learning_rate: float
+    drill_shares: tuple[float, float]
+    """Share of rows that are arithmetic drills rather than demonstrations: in the first two fifths of the steps, and after."""
+    difficulties: tuple[int, int, int]
+    """How often compositional demonstrations are easy, medium, hard."""
+    habits: Habits
+
+
+@dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The recipe of the embedded policy."""
+    """The recipe of the embedded policy: arithmetic first, then everything, then a polish by a steadier hand."""
 
     seed: int = 0
-    steps: int = 3000
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    warmup_steps: int = 100
-    drill_shares: tuple[float, float] = (0.8, 0.25)
-    """Share of rows that are arithmetic drills rather than demonstrations: in the first two fifths of the steps, and after."""
-    shares: dict[str, float] = field(
-        default_factory=lambda: {"simple": 0.14, "compositional": 0.54, "multi_step": 0.14, "recursive": 0.18}
+    phases: tuple[Phase, ...] = (
+        Phase(3000, 3e-3, (0.8, 0.25), (6, 2, 1), Habits(slip=0.08)),
+        Phase(1000, 1.5e-3, (0.25, 0.25), (2, 3, 2), Habits(tag_by_phrasing=(0.7, 0.22, 0.22), slip=0.02)),
     )
+    batch_size: int = 64
+    warmup_steps: int = 100
+    shares: tuple[tuple[str, float], ...] = (
+        ("simple", 0.14),
+        ("compositional", 0.54),
+        ("multi_step", 0.14),
+        ("recursive", 0.18),
+    )
+    """How often each kind is demonstrated."""
     vocabulary: int = 640
     """At most; the demonstrations have too few distinct words to fill it."""
     max_length: int = 128
@@ -57,7 +74,16 @@ class WarmStart:
     hidden_size: int = 128
     layers: int = 4
     threads: int = 2
-    habits: Habits = Habits()
+
+    @property
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+    def shortened(self, steps: int) -> WarmStart:
+        """The same recipe with about ``steps`` steps in all, at least one in each phase."""
+        scale = steps / self.steps
+        phases = tuple(replace(phase, steps=max(1, round(phase.steps * scale))) for phase in self.phases)
+        return replace(self, phases=phases)
 
 
 def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
@@ -68,7 +94,7 @@ def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
     rng = random.Random(f"tokenizer:{recipe.seed}")
     texts = ["system\nuser\nassistant\n"] * 1000
     for _ in range(6000):
-        demo = random_demonstration(rng, dict.fromkeys(recipe.shares, 1.0), recipe.habits)
+        demo = random_demonstration(rng, [(kind, 1.0) for kind, _ in recipe.shares], recipe.phases[0].habits)
         texts += [demo.task.system, demo.task.question, *(text for text, _ in demo.pieces)]
     core = Qwen2Tokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(
@@ -108,20 +134,22 @@ def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2
 
 
 class DemonstrationStream:
-    """Endless rows of (ids, labels) for the recipe; ``labels`` are ``IGNORED`` wherever the policy did not write."""
+    """Endless rows of (ids, labels) for phase ``number``; ``labels`` are ``IGNORED`` wherever the policy did not write."""
 
-    def __init__(self, policy: Policy, recipe: WarmStart) -> None:
-        self._policy, self._recipe, self._rows = policy, recipe, 0
-        self._rng = random.Random(f"demonstrations:{recipe.seed}")
+    def __init__(self, policy: Policy, recipe: WarmStart, number: int = 0) -> None:
+        self._policy, self._recipe, self._phase = policy, recipe, recipe.phases[number]
+        self._rows = 0
+        self._rng = random.Random(f"demonstrations:{recipe.seed}" + (f":{number}" if number else ""))
         self._encode = cache(policy.encode_text)
         self._end = [policy.tokenizer.eos_token_id]
 
     def row(self) -> tuple[list[int], list[int]]:
-        first = self._rows < 0.4 * self._recipe.steps * self._recipe.batch_size
+        phase = self._phase
+        first = self._rows < 0.4 * phase.steps * self._recipe.batch_size
         self._rows += 1
-        if self._rng.random() < self._recipe.drill_shares[0 if first else 1]:
+        if self._rng.random() < phase.drill_shares[0 if first else 1]:
             return self._join([], arithmetic_drill(self._rng), [])
-        demo = random_demonstration(self._rng, self._recipe.shares, self._recipe.habits)
+        demo = random_demonstration(self._rng, self._recipe.shares, phase.habits, phase.difficulties)
         return self._join(self._policy.encode_prompt(demo.task), demo.pieces, self._end if demo.ends else [])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -158,13 +186,23 @@ def warm_start(
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     tokenizer = build_tokenizer(recipe)
-    model = Qwen2ForCausalLM(model_config(recipe, tokenizer))
-    policy = Policy(model, tokenizer, "embedded", (tokenizer.eos_token_id,))
-    optimizer = torch.optim.AdamW(model.parameters(), recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, recipe))
-    for step, (ids, labels) in zip(
-        range(1, recipe.steps + 1), DemonstrationStream(policy, recipe).batches(), strict=False
-    ):
+    policy = Policy(Qwen2ForCausalLM(model_config(recipe, tokenizer)), tokenizer, "embedded", (tokenizer.eos_token_id,))
+    done = 0
+    for number, phase in enumerate(recipe.phases):
+        for step, loss in imitate(policy, recipe, number):
+            progress(done + step, loss)
+        done += phase.steps
+    policy.model.eval()
+    return policy
+
+
+def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[int, float]]:
+    """Train ``policy`` through phase ``number`` of ``recipe``; yields (step, loss) after every step."""
+    model, phase = policy.model, recipe.phases[number]
+    optimizer = torch.optim.AdamW(model.parameters(), phase.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, phase.steps, recipe.warmup_steps))
+    batches = DemonstrationStream(policy, recipe, number).batches()
+    for step, (ids, labels) in zip(range(1, phase.steps + 1), batches, strict=False):
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         targets = labels[:, 1:]
         written = targets != IGNORED
@@ -173,10 +211,8 @@ def warm_start(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        progress(step, loss.item())
-    model.eval()
-    return policy
+        rates.step()
+        yield step, loss.item()
 
 
 def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
@@ -188,9 +224,9 @@ def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -
         (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
 
 
-def _rate(step: int, recipe: WarmStart) -> float:
+def _rate(step: int, steps: int, warmup_steps: int) -> float:
     """Linear warm-up, then a cosine down to a twentieth."""
-    if step < recipe.warmup_steps:
-        return (step + 1) / recipe.warmup_steps
-    share = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    share = (step - warmup_steps) / max(1, steps - warmup_steps)
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share))

@@ -17,13 +17,15 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
 
 ZORPLEX_WORDS: tuple[str, ...] = tuple(
-    ["blip", "bonk", "clup", "drim", "faz", "flim", "frub", "glop", "gorn", "grix", "hax", "jint", "klem", "lurp", "mip", "nask", "norf", "plek", "prub", "quon", "rilk", "skob", "snib", "trun", "ulf", "vom", "wub", "yim", "zam", "zil", "zork", "zorp"]
+    "blip bonk clup drim faz flim frub glop gorn grix hax jint klem lurp mip nask "
+    "norf plek prub quon rilk skob snib trun ulf vom wub yim zam zil zork zorp".split()
 )
 VALUES = range(10, 50)
 """What a word can be worth: two digits, so that sums and differences have one to three and a sign."""
@@ -59,7 +61,7 @@ def make_redirects(seed: int = 0) -> dict[str, str]:
     rng = random.Random(f"redirects:{seed}")
     words = rng.sample(ZORPLEX_WORDS, len(ZORPLEX_WORDS))
     levels = [words[level :: MAX_REDIRECTS + 1] for level in range(MAX_REDIRECTS + 1)]
-    return {word: rng.choice(below) for below, level in zip(levels, levels[1:], strict=False) for word in level}
+    return {word: rng.choice(below) for below, level in pairwise(levels) for word in level}
 
 
 def split_of(words: Sequence[str]) -> Split:
