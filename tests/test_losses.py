@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline, group_relative, zero_variance_share
-from zorplex_rl.learning.losses import LOSSES, decoupled_ppo, dapo, grpo, kl_penalty, mismatch, reinforce, tis
+from zorplex_rl.learning.losses import LOSSES, dapo, decoupled_ppo, grpo, kl_penalty, mismatch, reinforce, tis
 
 
 def tensors(seed=0, rows=3, width=5, shift=0.3):
@@ -71,7 +71,10 @@ def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     whole, found = LOSSES[name](logp, behaviour, advantage, mask)
     tokens = mask.sum().item()
-    parts = [LOSSES[name](logp[i : i + 1], behaviour[i : i + 1], advantage[i : i + 1], mask[i : i + 1], tokens=tokens) for i in range(3)]
+    parts = [
+        LOSSES[name](logp[i : i + 1], behaviour[i : i + 1], advantage[i : i + 1], mask[i : i + 1], tokens=tokens)
+        for i in range(3)
+    ]
     assert sum(part.item() for part, _ in parts) == pytest.approx(whole.item(), rel=1e-5)
     for key, value in found.items():
         assert sum(diagnostics[key] for _, diagnostics in parts) == pytest.approx(value)
@@ -96,7 +99,9 @@ def test_dapo_lets_a_good_token_grow_where_the_symmetric_clip_holds_it():
 
 def test_truncated_importance_sampling_bounds_the_weight_of_a_token():
     logp = torch.tensor([[5.0]], requires_grad=True)
-    gradient = torch.autograd.grad(tis(logp, torch.zeros(1, 1), torch.ones(1), torch.ones(1, 1), truncation=2.0)[0], logp)[0]
+    gradient = torch.autograd.grad(
+        tis(logp, torch.zeros(1, 1), torch.ones(1), torch.ones(1, 1), truncation=2.0)[0], logp
+    )[0]
     assert gradient.item() == pytest.approx(-2.0)
 
 

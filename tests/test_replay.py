@@ -16,7 +16,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.lag, self.total = lag, step * steps
         self.published = 0
         self.versions = [0] * generators
-        self.holding = [dict() for _ in range(generators)]
+        self.holding = [{} for _ in range(generators)]
         self.trained = []
         self.delivered = []
 
@@ -72,7 +72,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         counters = self.buffer.counters
         on_their_way = sum(map(len, self.holding))
         assert counters.trained == len(self.trained)
-        assert counters.started == counters.trained + counters.abandoned + counters.stale + on_their_way + self.buffer.ready
+        assert (
+            counters.started
+            == counters.trained + counters.abandoned + counters.stale + on_their_way + self.buffer.ready
+        )
         assert counters.stale == 0
 
     def teardown(self):
@@ -83,7 +86,9 @@ class AnyInterleaving(RuleBasedStateMachine):
             for generator in range(len(self.versions)):
                 self.versions[generator] = self.published
                 for number in list(self.holding[generator]):
-                    self.buffer.add(number, self.holding[generator][number], (number, self.holding[generator].pop(number)))
+                    self.buffer.add(
+                        number, self.holding[generator][number], (number, self.holding[generator].pop(number))
+                    )
                 for number in self.buffer.admit(self.versions[generator], 2):
                     self.holding[generator][number] = self.versions[generator]
             self.train()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -250,32 +250,29 @@ def show(command: Show) -> int:
 
 
 def _table(title: str, reports: list[Any]) -> Any:
+    """One column for each kind of task, so that it fits a narrow terminal."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    table.add_column("task")
-    columns = (
-        "accuracy",
-        "95 % interval",
-        "reward",
-        "wrong answer",
-        "wrong format",
-        "tool spam",
-        "truncated",
-        "turns",
-        "calls",
-        "tokens",
-        "ms median",
-        "ms p95",
-    )
-    for column in columns:
-        table.add_column(column, justify="right")
-    for r in reports:
-        shares = [f"{r.outcomes[o]:.0%}" for o in ("wrong_answer", "wrong_format", "tool_spam", "truncated")]
-        table.add_row(
-            r.name, f"{r.accuracy:.1%}", f"{r.interval[0]:.0%}–{r.interval[1]:.0%}", f"{r.reward:.2f}", *shares, f"{r.turns:.1f}",
-            f"{r.tool_calls:.1f}", f"{r.tokens:.0f}", f"{1e3 * r.seconds_median:.0f}", f"{1e3 * r.seconds_p95:.0f}",
-        )  # fmt: skip
+    table.add_column()
+    for report in reports:
+        table.add_column(report.name, justify="right")
+    lines: dict[str, Callable[[Any], str]] = {
+        "accuracy": lambda r: f"{r.accuracy:.1%}",
+        "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
+        "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
+        "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
+        "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
+        "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
+        "mean reward": lambda r: f"{r.reward:.2f}",
+        "turns": lambda r: f"{r.turns:.1f}",
+        "tool calls": lambda r: f"{r.tool_calls:.1f}",
+        "tokens": lambda r: f"{r.tokens:.0f}",
+        "latency, median": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
+        "latency, 95th percentile": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
+    }
+    for name, show in lines.items():
+        table.add_row(name, *map(show, reports))
     return table
 
 

@@ -110,7 +110,9 @@ class Learner:
                 master.grad = parameter.grad.float()
                 parameter.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
-        rate = self.learning.learning_rate * schedule(self.version, self.learning.warmup_steps, self.learning.decay_steps)
+        rate = self.learning.learning_rate * schedule(
+            self.version, self.learning.warmup_steps, self.learning.decay_steps
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()

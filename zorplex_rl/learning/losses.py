@@ -88,7 +88,7 @@ def decoupled_ppo(
     truncation: float = 2.0,
     proximal_logp: Tensor | None = None,
 ) -> tuple[Tensor, Diagnostics]:
-    """PPO whose clip is centred on recent weights π₀ and whose correction is for the stale μ (Hilton et al. 2022, eq. 2; AReaL, Fu et al. 2025, eq. 5).
+    """PPO clipped around recent weights π₀, corrected for the stale μ (Hilton et al. 2022, eq. 2; AReaL, Fu et al. 2025, eq. 5).
 
     ``proximal_logp`` is log π₀, the policy at the start of this training step; None stands for the present one, which is the same
     thing in a step's first update.

@@ -14,7 +14,7 @@ none is reliable.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zorplex_rl.task.episode import Task
@@ -40,6 +40,10 @@ class Habits:
     """Gets a digit wrong, in arithmetic or in copying."""
     hint: float = 0.15
     """Was shown the prompt with a worked example."""
+
+
+NEAT = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
+"""Careless about the tag alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,19 @@ def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, boo
         right, sign = rng.choice(VALUES), rng.choice("+-")
         pieces += [(f"{left}{sign}{right}", False), (f"={left + right if sign == '+' else left - right}\n", True)]
     return pieces
+
+
+def solution_drill(rng: random.Random, difficulties: Sequence[float] = (1, 3, 3)) -> list[tuple[str, bool]]:
+    """A neat solution below the bare question: half as long as with its system prompt, and full of values to copy from the right place."""
+    demo = random_demonstration(rng, [("compositional", 1.0)], NEAT, difficulties)
+    return [(demo.task.question + "\n", False), *demo.pieces]
+
+
+DRILLS: dict[str, Callable[[random.Random], list[tuple[str, bool]]]] = {
+    "arithmetic": arithmetic_drill,
+    "solutions": solution_drill,
+}
+"""Rows that train one skill and nothing else, by name."""
 
 
 def _call_pieces(spec: TaskSpec, calls: list[str]) -> list[tuple[str, bool]]:

@@ -30,6 +30,7 @@ from itertools import islice
 
 import torch
 
+from zorplex_rl.policy.decoder import decoder_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.slots import SlotCache, Snapshot, prefill
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
@@ -98,7 +99,7 @@ class RolloutEngine:
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
-        self._execute = execute
+        self._execute, self._decode = execute, decoder_of(policy.model)
         self._tickets = 0
         self._waiting: deque[tuple[int, Request]] = deque()
         self._demand: Counter[Task] = Counter()
@@ -230,11 +231,8 @@ class RolloutEngine:
     def _forward(self) -> None:
         """Run the model on the last token of every active row; the logits are those of each row's next token."""
         mask, positions = self._cache.begin_step([row.length - 1 for row in self._active])
-        ids = torch.tensor([row.token_ids[-1] for row in self._active], device=mask.device)[:, None]
-        output = self.policy.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
-        )
-        self._logits[: len(self._active)] = output.logits[:, -1]
+        ids = torch.tensor([row.token_ids[-1] for row in self._active], device=mask.device)
+        self._logits[: len(self._active)] = self._decode(ids, positions, mask, self._cache)
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""

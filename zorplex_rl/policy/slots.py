@@ -60,13 +60,13 @@ class SlotCache(Cache):
     def begin_step(self, lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Prepare for one new token in each of the first ``len(lengths)`` rows.
 
-        Returns the additive attention mask [B, 1, 1, width] and the position ids [B, 1].
+        Returns the additive attention mask [B, 1, 1, width] and the position ids [B].
         """
         batch = len(lengths)
         self.positions = torch.tensor(lengths, device=self.kv.device)
         self.rows, self.width = torch.arange(batch, device=self.kv.device), max(lengths) + 1
         self._mask[self.rows, self.positions] = 0
-        return self._mask[:batch, None, None, : self.width], self.positions[:, None]
+        return self._mask[:batch, None, None, : self.width], self.positions
 
 
 class _SlotLayer(CacheLayerMixin):

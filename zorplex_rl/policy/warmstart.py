@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from zorplex_rl.policy.demonstrations import Habits, arithmetic_drill, random_demonstration
+from zorplex_rl.policy.demonstrations import DRILLS, Habits, random_demonstration
 from zorplex_rl.policy.load import Policy
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ class Phase:
 
     steps: int
     learning_rate: float
+    drill: str
+    """Which of ``DRILLS`` stand between the demonstrations."""
     drill_shares: tuple[float, float]
-    """Share of rows that are arithmetic drills rather than demonstrations: in the first two fifths of the steps, and after."""
+    """Share of rows that are drills: in the first two fifths of the steps, and after."""
     difficulties: tuple[int, int, int]
     """How often compositional demonstrations are easy, medium, hard."""
     habits: Habits
@@ -51,12 +53,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The recipe of the embedded policy: arithmetic first, then everything, then a polish by a steadier hand."""
+    """The recipe of the embedded policy: arithmetic first, then everything, then long sums by a steadier hand."""
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
-        Phase(3000, 3e-3, (0.8, 0.25), (6, 2, 1), Habits(slip=0.08)),
-        Phase(1000, 1.5e-3, (0.25, 0.25), (2, 3, 2), Habits(tag_by_phrasing=(0.7, 0.22, 0.22), slip=0.02)),
+        Phase(3000, 3e-3, "arithmetic", (0.8, 0.25), (6, 2, 1), Habits(slip=0.08)),
+        Phase(1200, 3e-3, "solutions", (0.6, 0.6), (2, 3, 2), Habits(tag_by_phrasing=(0.7, 0.22, 0.22), slip=0.02)),
     )
     batch_size: int = 64
     warmup_steps: int = 100
@@ -148,7 +150,7 @@ class DemonstrationStream:
         first = self._rows < 0.4 * phase.steps * self._recipe.batch_size
         self._rows += 1
         if self._rng.random() < phase.drill_shares[0 if first else 1]:
-            return self._join([], arithmetic_drill(self._rng), [])
+            return self._join([], DRILLS[phase.drill](self._rng), [])
         demo = random_demonstration(self._rng, self._recipe.shares, phase.habits, phase.difficulties)
         return self._join(self._policy.encode_prompt(demo.task), demo.pieces, self._end if demo.ends else [])
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
+from zorplex_rl.learning.advantages import zero_variance_share
 from zorplex_rl.system.actors import AdvantageActor, DatasetActor, Group, ReplayBufferActor, RewardActor, ToolActor
 from zorplex_rl.system.devices import assign_devices, count_cuda_devices
 from zorplex_rl.system.generators import GeneratorPool, Restart, Worker, WorkerDied
@@ -94,8 +95,7 @@ class Crew:
         reference = await self.reference.logprobs.call_one(episodes) if self.reference else None
         metrics = await self.trainer.step.call_one(episodes, advantages, reference)
         await self.publish()
-        uniform = sum(max(group) == min(group) for group in rewards)
-        return metrics | {"zero_variance_share": uniform / len(rewards)}
+        return metrics | {"zero_variance_share": zero_variance_share(rewards)}
 
     async def publish(self) -> int:
         """Publish the trainer's weights and tell generators that wait for them."""

@@ -6,8 +6,10 @@ TrainerActor.step ──► Publisher (ring in host memory) ──one-sided read
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -218,15 +220,28 @@ def save_learner(learner: Learner, folder: Path) -> None:
     """A torch.distributed.checkpoint of ``learner`` and torch's random state."""
     import torch.distributed.checkpoint as checkpoint
 
-    state = learner.state_dict() | {"torch_rng": torch.get_rng_state()}
-    checkpoint.save(state, checkpoint_id=folder, no_dist=True)
+    with _without_process_group():
+        checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
 
 
 def load_learner(learner: Learner, folder: Path) -> None:
     """Bring ``learner`` and torch's random state to what ``save_learner`` wrote."""
     import torch.distributed.checkpoint as checkpoint
 
-    state = learner.state_dict() | {"torch_rng": torch.get_rng_state()}
-    checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+    state = _state(learner)
+    with _without_process_group():
+        checkpoint.load(state, checkpoint_id=folder, no_dist=True)
     learner.load_state_dict(state)
     torch.set_rng_state(state["torch_rng"])
+
+
+def _state(learner: Learner) -> dict[str, Any]:
+    return learner.state_dict() | {"torch_rng": torch.get_rng_state()}
+
+
+@contextlib.contextmanager
+def _without_process_group() -> Iterator[None]:
+    """A single process saves and loads without torch.distributed; keep it from warning of that each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.distributed.*")
+        yield

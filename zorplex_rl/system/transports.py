@@ -42,10 +42,10 @@ class Publisher:
     def __init__(self, model: nn.Module, slots: int = 2) -> None:
         from monarch.rdma import RDMABuffer
 
+        _meet_rdma()
         self.ring = WeightRing(model, slots)
-        with quiet_stderr():
-            self._headers = RDMABuffer(self.ring.headers.view(-1).view(torch.uint8))
-            self._slots = tuple(RDMABuffer(slot) for slot in self.ring.slots)
+        self._headers = RDMABuffer(self.ring.headers.view(-1).view(torch.uint8))
+        self._slots = tuple(RDMABuffer(slot) for slot in self.ring.slots)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self.ring.publish(model, version)
@@ -83,6 +83,7 @@ class RdmaSubscriber:
         self._layout.check(handle.layout)
         self._handle, self._model = handle, model
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8)
+        _meet_rdma()
         self._headers = torch.zeros(len(handle.slots), 2, dtype=torch.int64)
 
     async def pull(self) -> int:
@@ -123,3 +124,11 @@ class MessageSubscriber:
             self._layout.unpack(payload, self._model)
             self.version = version
         return self.version
+
+
+def _meet_rdma() -> None:
+    """Let Monarch's native code say once, where nobody has to read it, which RDMA hardware and drivers it has not found."""
+    from monarch.rdma import RDMABuffer
+
+    with quiet_stderr():
+        RDMABuffer(torch.zeros(8, dtype=torch.uint8))

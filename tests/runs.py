@@ -1,0 +1,128 @@
+"""Small real runs for the tests of the system: in this process, or through the command line in a process tree of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from zorplex_rl.config import Config
+from zorplex_rl.run_folder import RunFolder
+
+SMALL = Config(
+    task="simple", mode="sync", steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
+    spares=0, max_tokens=64, device="cpu",
+)  # fmt: skip
+MARK = "ZORPLEX_TEST_RUN"
+
+
+def train_here(config: Config, path: Path, **options) -> RunFolder:
+    """A whole run, controlled by this process."""
+    from zorplex_rl.system.loop import run_training
+
+    folder = RunFolder.create(path, config)
+    asyncio.run(run_training(config, folder, **options))
+    return folder
+
+
+def final_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The parameters that a finished run has left behind."""
+    return load_file(path / "policy" / "model.safetensors")
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether both hold the same tensors, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def counters(folder: RunFolder) -> dict[str, int]:
+    """What has happened to groups, as the last checkpoint counted it."""
+    return folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
+
+
+def as_flags(config: Config) -> list[str]:
+    """The command line that asks for ``config``."""
+    flags = []
+    for name, value in vars(config).items():
+        flag = name.replace("_", "-")
+        flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return flags
+
+
+@dataclass(slots=True)
+class Command:
+    """A running ``zorplex-rl`` in a session of its own; ``mark`` is in the environment of every process that it has started."""
+
+    process: subprocess.Popen
+    mark: str
+
+    def members(self) -> list[int]:
+        """The ids of all its processes that are alive."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                    if self.mark.encode() in (folder / "environ").read_bytes() and state != "Z":
+                        found.append(int(folder.name))
+                except OSError:
+                    continue
+        return found
+
+    def finish(self, timeout: float = 120) -> tuple[int, str]:
+        """Wait for its end; (exit code, everything that it printed)."""
+        output, _ = self.process.communicate(timeout=timeout)
+        return self.process.returncode, output
+
+    def all_gone(self, timeout: float = 20) -> bool:
+        """Whether every process ends within ``timeout`` seconds."""
+        return eventually(lambda: not self.members(), timeout)
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator[Command]:
+    """Run ``zorplex-rl`` with ``arguments``; whatever is left of it afterwards is killed."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zorplex_rl", *arguments],
+        env=os.environ | {MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    running = Command(process, mark)
+    try:
+        yield running
+    finally:
+        for pid in running.members():
+            os.kill(pid, 9)
+        process.wait()
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 60) -> bool:
+    """Whether ``condition`` comes true within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def rows(path: Path, event: str) -> list[dict]:
+    """The rows of ``metrics.jsonl`` about ``event``, as far as they are written."""
+    file = path / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row["event"] == event]

@@ -1,0 +1,164 @@
+"""The learner, on real episodes of the embedded policy."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from zorplex_rl.learning.advantages import group_relative, zero_variance_share
+from zorplex_rl.learning.batches import collate, split_by_tokens
+from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
+from zorplex_rl.learning.losses import LOSSES
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.rewards import score
+
+
+@pytest.fixture(scope="module")
+def episodes(embedded):
+    """Four groups of four, one of each kind."""
+    zorplex = Zorplex(0)
+    tasks = zorplex.tasks(("simple:easy", "compositional:easy", "multi_step:easy", "recursive:easy"), 4, "train")
+    requests = [Request(task, 10 * g + i, g) for g, task in enumerate(tasks) for i in range(4)]
+    found = rollout(embedded, requests, zorplex.execute, Sampling())
+    for episode in found:
+        episode.score = score(episode)
+    return found
+
+
+@pytest.fixture(scope="module")
+def advantages(episodes):
+    groups = [[e.score.reward for e in episodes[i : i + 4]] for i in range(0, 16, 4)]
+    return [a for group in group_relative(groups) for a in group]
+
+
+def fresh(embedded: Policy, dtype: torch.dtype = torch.float32) -> Policy:
+    return Policy(copy.deepcopy(embedded.model).to(dtype), embedded.tokenizer, embedded.name, embedded.eos_ids)
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.detach().float().flatten() for p in policy.model.parameters()])
+
+
+def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(embedded, episodes):
+    for episode, found in zip(episodes, response_logprobs(embedded, episodes), strict=True):
+        assert len(found) == len(episode.token_ids)
+        for mine, theirs, sampled in zip(found, episode.logprobs, episode.sampled, strict=True):
+            assert mine == pytest.approx(theirs, abs=1e-4) if sampled else mine == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advantages, loss):
+    policy = fresh(embedded)
+    before = weights(policy)
+    metrics = Learner(policy, Learning(loss=loss, updates_per_batch=2)).step(episodes, advantages)
+    assert not torch.equal(before, weights(policy))
+    promised = (
+        "loss entropy grad_norm mismatch_kl max_logp_difference ratio_mean ratio_max effective_sample_size "
+        "reward accuracy format_rate truncation_rate lag_mean lag_max"
+    )
+    assert set(promised.split()) <= metrics.keys()
+    if loss in ("grpo", "dapo", "decoupled_ppo"):
+        assert {"clip_fraction_low", "clip_fraction_high"} <= metrics.keys()
+
+
+def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedded, episodes, advantages):
+    found = []
+    for budget in (100_000, 300):
+        policy = fresh(embedded)
+        assert (len(collate(episodes, advantages, budget)) > 3) == (budget == 300)
+        metrics = Learner(policy, Learning(token_budget=budget)).step(episodes, advantages)
+        found.append((weights(policy), metrics["loss"], metrics["grad_norm"]))
+    (whole, loss, norm), (split, split_loss, split_norm) = found
+    torch.testing.assert_close(whole, split, atol=1e-5, rtol=0)
+    assert (loss, norm) == pytest.approx((split_loss, split_norm), rel=1e-4)
+
+
+def test_every_row_is_in_exactly_one_micro_batch():
+    lengths = [7, 3, 9, 9, 1, 30]
+    batches = split_by_tokens(lengths, 18)
+    assert sorted(i for batch in batches for i in batch) == list(range(6))
+    for batch in batches:
+        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= 18
+
+
+def test_better_than_expected_becomes_likelier_and_worse_less_likely(embedded, episodes, advantages):
+    policy = fresh(embedded)
+    before = [sum(row) for row in response_logprobs(policy, episodes)]
+    learner = Learner(policy, Learning(learning_rate=1e-3, warmup_steps=1))
+    for _ in range(3):
+        learner.step(episodes, advantages)
+    after = [sum(row) for row in response_logprobs(policy, episodes)]
+    gained = [a - b for a, b in zip(after, before, strict=True)]
+    assert sum(g * a for g, a in zip(gained, advantages, strict=True)) > 0.5
+
+
+def test_injected_tokens_carry_no_gradient(embedded, episodes):
+    episode = next(e for e in episodes if e.tool_calls)
+    tampered = copy.copy(episode)
+    tampered.logprobs = [lp if s else -99.0 for lp, s in zip(episode.logprobs, episode.sampled, strict=True)]
+    changed = []
+    for one in (episode, tampered):
+        policy = fresh(embedded)
+        Learner(policy).step([one], [1.0])
+        changed.append(weights(policy))
+    assert torch.equal(*changed)
+
+
+def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
+    policy = fresh(embedded, torch.bfloat16)
+    learner = Learner(policy, Learning(learning_rate=1e-7, warmup_steps=1))
+    before = weights(policy)
+    masters = torch.cat([m.detach().flatten() for m in learner._masters])
+    learner.step(episodes, advantages)
+    moved = torch.cat([m.detach().flatten() for m in learner._masters]) - masters
+    assert (weights(policy) == before).float().mean() > 0.99
+    assert (moved != 0).float().mean() > 0.9
+    assert all(p.dtype == torch.bfloat16 for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype):
+    from zorplex_rl.system.model_actors import load_learner, save_learner
+
+    straight = Learner(fresh(embedded, dtype))
+    for _ in range(2):
+        straight.step(episodes, advantages)
+    interrupted = Learner(fresh(embedded, dtype))
+    interrupted.step(episodes, advantages)
+    save_learner(interrupted, tmp_path / "checkpoint")
+    resumed = Learner(fresh(embedded, dtype))
+    load_learner(resumed, tmp_path / "checkpoint")
+    resumed.step(episodes, advantages)
+    assert resumed.version == straight.version == 2
+    assert torch.equal(weights(resumed.policy), weights(straight.policy))
+
+
+def test_a_batch_without_sampled_tokens_is_refused(embedded):
+    with pytest.raises(ValueError, match="no sampled token"):
+        Learner(fresh(embedded)).step([], [])
+
+
+def test_groups_without_variance_teach_nothing_and_are_counted():
+    assert group_relative([[0.3, 0.3], [0.1, 0.2]])[0] == [0.0, 0.0]
+    assert zero_variance_share([[0.3, 0.3], [0.1, 0.2]]) == 0.5
+
+
+def test_training_a_few_steps_on_policy_raises_the_reward():
+    policy, zorplex = load_policy(), Zorplex(0)
+    learner = Learner(policy, Learning(learning_rate=3e-4))
+    rewards = []
+    for step in range(12):
+        tasks = [zorplex.task(("simple:easy",), 8 * step + g, "train") for g in range(8)]
+        requests = [Request(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
+        found = rollout(policy, requests, zorplex.execute, Sampling())
+        groups = []
+        for start in range(0, 64, 8):
+            for episode in found[start : start + 8]:
+                episode.score = score(episode)
+            groups.append([episode.score.reward for episode in found[start : start + 8]])
+        rewards.append(learner.step(found, [a for group in group_relative(groups) for a in group])["reward"])
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3

@@ -1,0 +1,91 @@
+"""The training loops, on real Monarch processes: what is the same as what, and that what is sampled is what is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from runs import SMALL, counters, final_weights, same_weights, train_here
+
+from zorplex_rl.policy.load import EMBEDDED_PATH
+
+
+@pytest.fixture(scope="module")
+def sync_run(tmp_path_factory):
+    """Four synchronous steps."""
+    return train_here(SMALL, tmp_path_factory.mktemp("runs") / "sync")
+
+
+def test_training_changes_the_weights(sync_run):
+    from safetensors.torch import load_file
+
+    assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
+
+
+def test_two_synchronous_runs_with_one_seed_end_in_the_same_weights(sync_run, tmp_path):
+    again = train_here(SMALL, tmp_path / "again")
+    assert same_weights(final_weights(sync_run.path), final_weights(again.path))
+
+
+def test_another_seed_ends_in_other_weights(sync_run, tmp_path):
+    other = train_here(replace(SMALL, seed=1), tmp_path / "other")
+    assert not same_weights(final_weights(sync_run.path), final_weights(other.path))
+
+
+@pytest.mark.parametrize("transport", ["rdma", "message"])
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path, transport):
+    config = replace(SMALL, mode="async", max_lag=0, transport=transport)
+    run = train_here(config, tmp_path / "async")
+    assert same_weights(final_weights(sync_run.path), final_weights(run.path))
+
+
+def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
+    steps = [row for row in sync_run.metrics() if row["event"] == "step"]
+    assert len(steps) == SMALL.steps
+    for row in steps:
+        assert row["max_logp_difference"] < 1e-4
+        assert row["lag_max"] == 0
+        assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
+
+
+def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(tmp_path):
+    config = replace(SMALL, mode="async", max_lag=2, steps=8, generators=2, checkpoint_every=8)
+    run = train_here(config, tmp_path / "lag2")
+    ages = [row["lag_max"] for row in run.metrics() if row["event"] == "step"]
+    assert len(ages) == 8
+    assert max(ages) <= 2
+    groups = config.steps * config.prompts_per_step
+    found = counters(run)
+    assert found["trained"] == groups
+    assert found["stale"] == found["refused"] == found["abandoned"] == 0
+
+
+def test_slow_tools_are_called_in_a_process_of_their_own(tmp_path):
+    config = replace(SMALL, mode="async", steps=2, tool_latency=0.05, checkpoint_every=100)
+    run = train_here(config, tmp_path / "tools")
+    assert (
+        any('"tool"' in line for line in run.timeline.read_text().splitlines()) or '"tool' in run.timeline.read_text()
+    )
+
+
+def test_the_kl_penalty_is_measured_against_the_starting_policy(tmp_path):
+    config = replace(SMALL, steps=2, kl_coefficient=0.1, checkpoint_every=100)
+    run = train_here(config, tmp_path / "kl")
+    penalties = [row["reference_kl"] for row in run.metrics() if row["event"] == "step"]
+    assert penalties[0] == pytest.approx(0, abs=1e-6)
+    assert penalties[1] > 0
+
+
+def test_a_run_folder_holds_everything_that_is_promised(sync_run):
+    names = {path.name for path in sync_run.path.iterdir()}
+    assert names == {
+        "config.json",
+        "metrics.jsonl",
+        "episodes.jsonl",
+        "timeline.json",
+        "curve.svg",
+        "checkpoints",
+        "policy",
+    }
+    evaluations = [row for row in sync_run.metrics() if row["event"] == "eval"]
+    assert [row["step"] for row in evaluations] == [0, SMALL.steps]

@@ -1,0 +1,177 @@
+"""Weights from one process to another: a real publisher in a Monarch process, real RDMABuffers, and a writer that never stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from zorplex_rl.system.runtime import Actor, concurrent_endpoint, spawn
+from zorplex_rl.system.transports import MessageSubscriber, Publisher, RdmaSubscriber
+from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
+from zorplex_rl.weights.ring import WeightPullError
+
+WIDTH = 1024
+
+
+def make_model(width: int = WIDTH) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(width, width), nn.Linear(width, 8))
+
+
+class WriterActor(Actor):
+    """Publishes a model whose every number is the version's."""
+
+    def __init__(self, slots: int) -> None:
+        self.model = make_model()
+        self.publisher = Publisher(self.model, slots)
+        self.version = 0
+        self.stop = threading.Event()
+
+    @concurrent_endpoint
+    async def handle(self):
+        return self.publisher.rdma_handle()
+
+    @concurrent_endpoint
+    async def process_id(self) -> int:
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def layout(self):
+        return self.publisher.ring.layout
+
+    @concurrent_endpoint
+    async def newest(self, newer_than: int):
+        return self.publisher.newest(newer_than)
+
+    @concurrent_endpoint
+    async def publish(self) -> int:
+        self._write()
+        return self.version
+
+    @concurrent_endpoint
+    async def publish_random(self) -> list[torch.Tensor]:
+        self.version += 1
+        with torch.no_grad():
+            for tensor in named_weights(self.model).values():
+                tensor.normal_()
+        self.publisher.publish(self.model, self.version)
+        return [tensor.detach().clone() for tensor in named_weights(self.model).values()]
+
+    @concurrent_endpoint
+    async def write_without_pause(self) -> None:
+        def write() -> None:
+            while not self.stop.is_set():
+                self._write()
+
+        threading.Thread(target=write, daemon=True).start()
+
+    @concurrent_endpoint
+    async def stop_writing(self) -> None:
+        self.stop.set()
+
+    def _write(self) -> None:
+        self.version += 1
+        with torch.no_grad():
+            for tensor in named_weights(self.model).values():
+                tensor.fill_(float(self.version))
+        self.publisher.publish(self.model, self.version)
+
+
+async def subscribe(writer, transport: str, model: nn.Module):
+    if transport == "rdma":
+        return RdmaSubscriber(await writer.handle.call_one(), model)
+    return MessageSubscriber(await writer.layout.call_one(), lambda newer: writer.newest.call_one(newer), model)
+
+
+@pytest.mark.parametrize("transport", ["rdma", "message"])
+def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        try:
+            model = make_model()
+            source = await subscribe(replica.actor, transport, model)
+            for expected_version in (1, 2, 3):
+                published = await replica.actor.publish_random.call_one()
+                assert await source.pull() == expected_version
+                for mine, theirs in zip(named_weights(model).values(), published, strict=True):
+                    assert torch.equal(mine, theirs)
+            untouched = [t.clone() for t in named_weights(model).values()]
+            assert await source.pull() == 3
+            assert all(map(torch.equal, untouched, named_weights(model).values()))
+        finally:
+            await replica.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("transport", ["rdma", "message"])
+def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader(transport):
+    async def run():
+        replica = await spawn("writer", WriterActor, 3)
+        pulls = last = 0
+        try:
+            model = make_model()
+            source = await subscribe(replica.actor, transport, model)
+            await replica.actor.publish.call_one()
+            await replica.actor.write_without_pause.call_one()
+            for _ in range(40):
+                try:
+                    version = await source.pull()
+                except WeightPullError:
+                    continue
+                values = torch.cat([t.flatten() for t in named_weights(model).values()])
+                assert (values == float(version)).all(), f"version {version} holds {values.unique()[:4].tolist()}"
+                assert version >= last
+                pulls, last = pulls + 1, version
+            await replica.actor.stop_writing.call_one()
+            assert await source.pull() >= last
+        finally:
+            await replica.stop()
+        assert pulls > 3
+
+    asyncio.run(run())
+
+
+def test_weights_for_another_model_are_refused_before_anything_is_copied():
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        try:
+            with pytest.raises(LayoutMismatch):
+                await subscribe(replica.actor, "rdma", make_model(8))
+        finally:
+            await replica.stop()
+
+    asyncio.run(run())
+
+
+def test_a_writer_that_is_gone_leaves_the_old_weights_in_place():
+    async def run():
+        from zorplex_rl.system import transports
+
+        replica = await spawn("writer", WriterActor, 2)
+        model = make_model()
+        source = await subscribe(replica.actor, "rdma", model)
+        await replica.actor.publish.call_one()
+        await source.pull()
+        before = [t.clone() for t in named_weights(model).values()]
+        transports.READ_TIMEOUT_SECONDS = 2
+        try:
+            os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
+            with pytest.raises(WeightPullError, match="could not be read"):
+                await source.pull()
+        finally:
+            transports.READ_TIMEOUT_SECONDS = 10
+            await replica.stop()
+        assert all(map(torch.equal, before, named_weights(model).values()))
+
+    asyncio.run(run())
+
+
+def test_the_layout_says_how_many_bytes_travel():
+    assert Layout.of(make_model()).size >= 4 * sum(p.numel() for p in make_model().parameters())
