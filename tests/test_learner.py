@@ -69,12 +69,33 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
     found = []
     for budget in (100_000, 300):
         policy = fresh(embedded)
-        assert (len(collate(episodes, advantages, budget)) > 3) == (budget == 300)
+        assert all(
+            b.ids.numel() + b.prompts.shape[1] * len(b.ids) <= budget for b in collate(episodes, advantages, budget)
+        )
         metrics = Learner(policy, Learning(token_budget=budget)).step(episodes, advantages)
         found.append((weights(policy), metrics["loss"], metrics["grad_norm"]))
     (whole, loss, norm), (split, split_loss, split_norm) = found
     torch.testing.assert_close(whole, split, atol=1e-5, rtol=0)
     assert (loss, norm) == pytest.approx((split_loss, split_norm), rel=1e-4)
+
+
+def test_a_group_runs_its_prompt_once(episodes, advantages):
+    for batch in collate(episodes, advantages, 100_000):
+        assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})
+        for row, index in zip(batch.follows.tolist(), batch.episodes, strict=True):
+            prompt = batch.prompts[row, : batch.prompt_lengths[row]].tolist()
+            assert prompt == episodes[index].prompt_ids
+
+
+def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(embedded, episodes, advantages):
+    changed, muted = [], [0.0 if i < 4 else advantage for i, advantage in enumerate(advantages)]
+    for chosen in (range(16), range(4, 16)):
+        policy = fresh(embedded)
+        learner = Learner(policy, Learning(max_grad_norm=1e9))
+        learner.step([episodes[i] for i in chosen], [muted[i] for i in chosen])
+        changed.append(torch.cat([m["exp_avg"].flatten() for m in learner.optimizer.state.values()]))
+    share = sum(sum(e.sampled) for e in episodes[4:]) / sum(sum(e.sampled) for e in episodes)
+    torch.testing.assert_close(changed[0], changed[1] * share, atol=1e-7, rtol=1e-4)
 
 
 def test_every_row_is_in_exactly_one_micro_batch():

@@ -1,8 +1,11 @@
-"""Episodes become tensors: right-padded rows, packed into micro-batches that hold a bounded number of tokens.
+"""Episodes become tensors: responses in rows of like length, and every prompt once, however many responses follow it.
 
-row      prompt p₀ p₁ p₂ | response t₀ t₁ t₂ t₃ | padding
-target                     t₀ t₁ t₂ t₃            position i is predicted from position i − 1
-mask                       1  1  0  1             0 where injected
+prompts   p₀ p₁ p₂            one row for each distinct prompt
+rows      │ t₀ t₁ t₂ t₃       the responses; ``follows`` says which prompt each continues
+mask        1  1  0  1        0 where injected or padding
+
+A group's samples share their prompt, and the prompt is often longer than the response: running it once for all of them halves the work of
+a training step, forward and backward.
 """
 
 from __future__ import annotations
@@ -15,15 +18,22 @@ from torch import Tensor
 
 from zorplex_rl.task.episode import Episode
 
+PADDING = 1.35
+"""A row may be made this many times as long by padding; beyond it, a micro-batch of its own is cheaper."""
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows that go through the model together. T is the longest row less one: the number of predicted positions.
+    """B responses of up to T tokens that follow G prompts of up to P tokens; both are padded on the right.
 
-    ids [B, T + 1]; behaviour_logp, mask, reference_logp [B, T]; advantage [B]. ``episodes`` says which of the batch they are.
+    prompts [G, P], prompt_lengths [G]; follows [B]; ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B]. ``episodes`` says which of
+    the batch the rows are.
     """
 
     episodes: tuple[int, ...]
+    prompts: Tensor
+    prompt_lengths: Tensor
+    follows: Tensor
     ids: Tensor
     mask: Tensor
     behaviour_logp: Tensor
@@ -31,15 +41,22 @@ class MicroBatch:
     advantage: Tensor
 
 
-def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Indices of ``lengths`` in micro-batches of at most ``token_budget`` padded tokens, each of at least one row; like lengths go together.
+def split_by_tokens(lengths: Sequence[int], token_budget: int, prompt_length: int = 0) -> list[list[int]]:
+    """Indices of responses of ``lengths`` in micro-batches of at least one row, of like lengths, and of at most ``token_budget`` padded tokens.
 
-    >>> split_by_tokens([10, 4, 5, 10], token_budget=20)
-    [[1, 2], [0, 3]]
+    A row counts with its prompt, which stands in the key-value memory of each.
+
+    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
+    [[4, 2, 0], [3], [1]]
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        if not batches or (len(batches[-1]) + 1) * lengths[index] > token_budget:
+        longest = lengths[index]
+        if (
+            not batches
+            or (len(batches[-1]) + 1) * (prompt_length + longest) > token_budget
+            or longest > PADDING * lengths[batches[-1][0]]
+        ):
             batches.append([])
         batches[-1].append(index)
     return batches
@@ -52,12 +69,19 @@ def collate(
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[MicroBatch]:
-    """The micro-batches of ``episodes``. ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``."""
-    lengths = [len(e.prompt_ids) + len(e.token_ids) for e in episodes]
-    return [
-        _micro_batch(indices, episodes, advantages, reference_logprobs, device)
-        for indices in split_by_tokens(lengths, token_budget)
-    ]
+    """The micro-batches of ``episodes``. Rows whose advantage is 0 are kept apart from the others: there is nothing to learn from them.
+
+    ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``.
+    """
+    longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
+    batches = []
+    for teaches in (True, False):
+        chosen = [i for i in range(len(episodes)) if (advantages[i] != 0) == teaches]
+        lengths = [len(episodes[i].token_ids) for i in chosen]
+        for part in split_by_tokens(lengths, token_budget, longest_prompt):
+            indices = [chosen[i] for i in part]
+            batches.append(_micro_batch(indices, episodes, advantages, reference_logprobs, device))
+    return batches
 
 
 def _micro_batch(
@@ -67,17 +91,22 @@ def _micro_batch(
     reference_logprobs: Sequence[Sequence[float]] | None,
     device: torch.device | str,
 ) -> MicroBatch:
-    width = max(len(episodes[i].prompt_ids) + len(episodes[i].token_ids) for i in indices)
-    ids = torch.zeros(len(indices), width, dtype=torch.long)
-    mask, behaviour, reference = torch.zeros(3, len(indices), width - 1)
+    prompts = list(dict.fromkeys(tuple(episodes[i].prompt_ids) for i in indices))
+    follows = [prompts.index(tuple(episodes[i].prompt_ids)) for i in indices]
+    shape = (len(indices), max(len(episodes[i].token_ids) for i in indices))
+    ids = torch.zeros(shape, dtype=torch.long)
+    mask, behaviour, reference = torch.zeros(3, *shape)
     for row, index in enumerate(indices):
         episode = episodes[index]
-        start, end = len(episode.prompt_ids), len(episode.prompt_ids) + len(episode.token_ids)
-        ids[row, :end] = torch.tensor(episode.prompt_ids + episode.token_ids)
-        mask[row, start - 1 : end - 1] = torch.tensor(episode.sampled, dtype=torch.float32)
-        behaviour[row, start - 1 : end - 1] = torch.tensor(episode.logprobs)
+        end = len(episode.token_ids)
+        ids[row, :end] = torch.tensor(episode.token_ids)
+        mask[row, :end] = torch.tensor(episode.sampled, dtype=torch.float32)
+        behaviour[row, :end] = torch.tensor(episode.logprobs)
         if reference_logprobs is not None:
-            reference[row, start - 1 : end - 1] = torch.tensor(reference_logprobs[index])
-    advantage = torch.tensor([float(advantages[index]) for index in indices])
-    tensors = (tensor.to(device) for tensor in (ids, mask, behaviour, reference, advantage))
-    return MicroBatch(tuple(indices), *tensors)
+            reference[row, :end] = torch.tensor(reference_logprobs[index])
+    padded = torch.zeros(len(prompts), max(map(len, prompts)), dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = torch.tensor(prompt)
+    prompt_lengths, advantage = [len(p) for p in prompts], [float(advantages[i]) for i in indices]
+    tensors = (padded, torch.tensor(prompt_lengths), torch.tensor(follows), ids, mask, behaviour, reference)
+    return MicroBatch(tuple(indices), *(tensor.to(device) for tensor in (*tensors, torch.tensor(advantage))))

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Metrics = dict[str, float]
 
@@ -85,14 +89,17 @@ class Learner:
         totals: Metrics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
-            logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
+            # Without an advantage the gradient is 0, unless a penalty has one: then the diagnostics are all that is needed.
+            with torch.set_grad_enabled(self.learning.kl_coefficient > 0 or bool(batch.advantage.any())):
+                logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
             loss, found = loss_function(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
             if self.learning.kl_coefficient > 0:
                 penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
                 found = found | {"reference_kl": penalty.item()}
                 loss = loss + self.learning.kl_coefficient * penalty
-            loss.backward()
+            if loss.requires_grad:
+                loss.backward()
             logps.append(logp.detach())
             found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
             for name, value in found.items():
@@ -106,6 +113,8 @@ class Learner:
 
     def _apply_gradients(self) -> float:
         for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
             if master is not parameter:
                 master.grad = parameter.grad.float()
                 parameter.grad = None
@@ -159,15 +168,41 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
     The vocabulary projection, the largest tensor of a step, is computed for sampled positions only.
     """
     chosen = batch.mask.bool()
-    # Padding stands on the right, where causal attention hides it from every real token.
-    hidden = policy.model.base_model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state[chosen]
-    logits = policy.model.get_output_embeddings()(hidden).float() / temperature
+    states = response_states(policy.model, batch)[chosen]
+    logits = policy.model.get_output_embeddings()(states).float() / temperature
     all_logp = torch.log_softmax(logits, dim=-1)
-    picked = all_logp.gather(1, batch.ids[:, 1:][chosen][:, None])[:, 0]
+    picked = all_logp.gather(1, batch.ids[chosen][:, None])[:, 0]
     with torch.no_grad():
         entropies = -(all_logp.exp() * all_logp).sum(-1)
     zeros = torch.zeros_like(batch.mask)
     return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
+
+
+def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+    """The last hidden states [B, T, hidden_size] from which each token of the responses is predicted.
+
+    Prompts run once. Their keys and values are handed to every response that follows, and collect the gradients of all of them.
+    """
+    follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
+    shared = DynamicCache()
+    # Padding stands on the right, where causal attention hides it from every real token of its row.
+    states = model.base_model(input_ids=batch.prompts, past_key_values=shared, use_cache=True).last_hidden_state
+    first = states[follows, lengths - 1][:, None]
+    if batch.ids.shape[1] == 1:
+        return first
+    cache = DynamicCache()
+    for index, layer in enumerate(shared.layers):
+        cache.update(layer.keys[follows], layer.values[follows], index)
+    steps = torch.arange(batch.ids.shape[1] - 1, device=follows.device)
+    real = torch.arange(batch.prompts.shape[1], device=follows.device) < lengths[:, None]
+    states = model.base_model(
+        input_ids=batch.ids[:, :-1],
+        attention_mask=torch.cat((real, torch.ones_like(batch.ids[:, :-1], dtype=torch.bool)), 1),
+        position_ids=lengths[:, None] + steps,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return torch.cat((first, states), 1)
 
 
 @torch.no_grad()
@@ -179,9 +214,7 @@ def response_logprobs(
     for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.device):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
-            episode = episodes[index]
-            start = len(episode.prompt_ids) - 1
-            found[index] = logp[row, start : start + len(episode.token_ids)].tolist()
+            found[index] = logp[row, : len(episodes[index].token_ids)].tolist()
     return found
 
 

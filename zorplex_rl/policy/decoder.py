@@ -36,7 +36,8 @@ def is_lean(model: PreTrainedModel) -> bool:
         type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-        and (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") in ("default", "linear", "llama3")
+        and (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        in ("default", "linear", "llama3")
         and all(type(layer.self_attn.q_proj) is torch.nn.Linear for layer in model.model.layers)
     )
 

@@ -153,6 +153,7 @@ class TrainerActor(ModelActor):
             Learning(
                 loss=config.loss,
                 learning_rate=config.learning_rate,
+                decay_steps=config.steps,
                 temperature=config.temperature,
                 token_budget=config.token_budget,
                 kl_coefficient=config.kl_coefficient,
