@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Actors that are defined in a test are found by the processes that Monarch starts.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(__file__), os.environ.get("PYTHONPATH"))))
 
 import pytest
 import torch

@@ -650,3 +650,40 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
     (_, before), (_, after) = episodes
     assert (before.first_version, after.first_version) == (0, 1)
     assert logprob_gap(policy, after) < 1e-4
+
+
+# --- The lean decoding step --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, architecture, dtype):
+    from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of
+    from zorplex_rl.policy.slots import SlotCache
+
+    model = babbler(tokenizer, architecture, dtype).model
+    assert isinstance(decoder_of(model), LeanDecoder)
+    logits = []
+    for decode in (OwnForward(model), LeanDecoder(model)):
+        torch.manual_seed(0)
+        cache = SlotCache(model, 6, 64)
+        cache.kv.normal_()
+        with torch.inference_mode():
+            mask, positions = cache.begin_step([3, 40, 17, 0, 25])
+            mask = torch.where(torch.arange(mask.shape[-1]) <= positions[:, None, None, None], 0.0, -torch.inf).to(
+                dtype
+            )
+            logits.append((decode(torch.tensor([5, 6, 7, 8, 9]), positions, mask, cache), cache.kv))
+    tolerance = 1e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(logits[0][0], logits[1][0], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(logits[0][1], logits[1][1], atol=tolerance, rtol=tolerance)
+
+
+def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(tokenizer):
+    from zorplex_rl.policy.decoder import OwnForward, decoder_of
+
+    hooked, wrapped = babbler(tokenizer).model, babbler(tokenizer).model
+    hooked.model.layers[0].register_forward_hook(lambda module, args, output: output)
+    wrapped.model.layers[0].self_attn.q_proj = torch.nn.Sequential(wrapped.model.layers[0].self_attn.q_proj)
+    assert isinstance(decoder_of(hooked), OwnForward)
+    assert isinstance(decoder_of(wrapped), OwnForward)

@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from zorplex_rl.policy.demonstrations import Habits, arithmetic_drill, demonstrate, random_demonstration
+from zorplex_rl.policy.demonstrations import (
+    Habits,
+    arithmetic_drill,
+    demonstrate,
+    random_demonstration,
+    solution_drill,
+)
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Request, rollout
 from zorplex_rl.policy.warmstart import (
@@ -30,8 +36,8 @@ from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import score, score_turns
 from zorplex_rl.task.zorplex import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec, split_of
 
-EQUAL_SHARES = dict.fromkeys(TASK_SPECS, 1.0)
-SMALL = WarmStart(steps=3, batch_size=4, hidden_size=16, layers=1, threads=1)
+EQUAL_SHARES = tuple((kind, 1.0) for kind in TASK_SPECS)
+SMALL = WarmStart(batch_size=4, hidden_size=16, layers=1, threads=1).shortened(3)
 CAREFUL = Habits(tag_by_phrasing=(1.0, 1.0, 1.0), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
 
 
@@ -182,7 +188,7 @@ def test_an_imitator_of_the_demonstrations_would_be_right_between_a_fifth_and_tw
 
 def test_demonstrations_come_in_the_shares_that_are_asked_for_and_never_from_two_equal_tables():
     rng = random.Random(4)
-    kinds = [random_demonstration(rng, {"simple": 1.0, "recursive": 3.0}).task.kind for _ in range(2000)]
+    kinds = [random_demonstration(rng, (("simple", 1.0), ("recursive", 3.0))).task.kind for _ in range(2000)]
     assert near(kinds.count("recursive"), 2000, 0.75)
     assert set(kinds) == {"simple", "recursive"}
 
@@ -195,6 +201,18 @@ def test_a_drill_gives_the_left_side_and_teaches_the_right_one():
             left, sign, right = re.fullmatch(r"(-?\d+)([+-])(\d+)", question).groups()
             assert (asked, written) == (False, True)
             assert result == f"={int(left) + (int(right) if sign == '+' else -int(right))}\n"
+
+
+def test_a_solution_drill_is_a_question_and_its_right_solution():
+    rng = random.Random(6)
+    for _ in range(200):
+        (question, asked), *pieces = solution_drill(rng)
+        assert not asked
+        shown = dict(re.findall(r"LOOKUP\[(\w+)\] -> (\d+)\n", "".join(text for text, _ in pieces)))
+        values = [int(shown[word]) for word in re.findall(r"\w+", question) if word in shown]
+        signs = re.findall(r" ([+-]) ", question)
+        total = values[0] + sum(v if sign == "+" else -v for sign, v in zip(signs, values[1:], strict=True))
+        assert int(re.findall(r"-?\d+", pieces[-1][0])[-1]) == total
 
 
 def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_results(tokenizer):
@@ -267,7 +285,7 @@ def test_a_saved_policy_is_loaded_as_the_one_that_was_saved(tmp_path):
 def test_the_warm_start_learns(tmp_path):
     losses = []
     warm_start(
-        replace(SMALL, steps=40, batch_size=16, hidden_size=32, warmup_steps=5),
+        replace(SMALL, batch_size=16, hidden_size=32, warmup_steps=5).shortened(40),
         progress=lambda _, loss: losses.append(loss),
     )
     assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
@@ -276,7 +294,7 @@ def test_the_warm_start_learns(tmp_path):
 def test_a_build_leaves_the_callers_thread_count_as_it_was():
     before = torch.get_num_threads()
     try:
-        warm_start(replace(SMALL, steps=1, threads=2))
+        warm_start(replace(SMALL, threads=2))
         assert torch.get_num_threads() == before
     finally:
         torch.set_num_threads(before)

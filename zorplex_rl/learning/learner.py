@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.load import Policy, project
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
     """
     chosen = batch.mask.bool()
     states = response_states(policy.model, batch)[chosen]
-    logits = policy.model.get_output_embeddings()(states).float() / temperature
+    logits = project(policy.model, states).float() / temperature
     all_logp = torch.log_softmax(logits, dim=-1)
     picked = all_logp.gather(1, batch.ids[chosen][:, None])[:, 0]
     with torch.no_grad():

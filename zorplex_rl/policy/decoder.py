@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+from transformers import LlamaForCausalLM, LlamaModel, PreTrainedModel, Qwen2ForCausalLM, Qwen2Model
 
 from zorplex_rl.policy.slots import SlotCache
 
@@ -30,10 +30,11 @@ def decoder_of(model: PreTrainedModel) -> Decode:
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether ``LeanDecoder`` computes what ``model`` does. Subclasses, wrapped layers and long-context variants are left alone."""
+    """Whether ``LeanDecoder`` computes what ``model`` does. Subclasses, wrapped layers, hooks and long-context variants are left alone."""
     config = model.config
     return (
-        type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
+        (type(model), type(model.base_model)) in ((LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model))
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -64,11 +65,40 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
     logging.disable_progress_bar()
     tokenizer = _load_tokenizer(name, source)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
+        model, found = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise PolicyError(f"policy {name!r} has no weights that can be loaded: {_first_line(error)}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise PolicyError(
+            f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
+        )
     model.to(device).eval()
+    _check_projection(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+
+
+def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
+    """The logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them."""
+    logits, config = model.get_output_embeddings()(states), model.config
+    if getattr(config, "logits_scaling", None):
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):
+        logits = logits * config.logit_scale
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+@torch.inference_mode()
+def _check_projection(name: str, model: PreTrainedModel) -> None:
+    """Refuse a model that does more with its last hidden states than ``project`` knows of, before it is trained wrongly."""
+    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    expected = model(input_ids=ids).logits
+    found = project(model, model.base_model(input_ids=ids).last_hidden_state)
+    if not torch.allclose(expected.float(), found.float(), atol=1e-3, rtol=1e-2, equal_nan=True):
+        raise PolicyError(
+            f"policy {name!r} is a {type(model).__name__}, whose output layer is not supported; use a Llama, Qwen or similar model"
+        )
 
 
 def check_policy(name: str) -> str:
@@ -86,8 +116,12 @@ def check_policy(name: str) -> str:
             f"policy {name!r} does not exist; give {EMBEDDED!r}, an existing folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
     source = str(path) if path.exists() else _fetch(name)
-    config = json.loads((Path(source) / "config.json").read_text())
+    config = _read_json(name, Path(source) / "config.json")
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise PolicyError(
+            f"policy {name!r} has a config.json whose 'architectures' is {architectures!r}; expected a list"
+        )
     if not any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
         found = ", ".join(architectures) or config.get("model_type", "an unknown model")
         raise PolicyError(
@@ -97,6 +131,7 @@ def check_policy(name: str) -> str:
         raise PolicyError(
             f"policy {name!r} has no chat template; use an instruction-tuned model or add chat_template.jinja to its folder"
         )
+    _check_files(name, Path(source))
     return source
 
 
@@ -109,7 +144,37 @@ def _has_chat_template(folder: Path) -> bool:
     if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
         return True
     tokenizer_config = folder / "tokenizer_config.json"
-    return tokenizer_config.is_file() and bool(json.loads(tokenizer_config.read_text()).get("chat_template"))
+    return tokenizer_config.is_file() and bool(_read_json(folder.name, tokenizer_config).get("chat_template"))
+
+
+def _read_json(name: str, file: Path) -> dict[str, Any]:
+    """The object in ``file``; PolicyError if there is none."""
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise PolicyError(
+            f"policy {name!r} has no {file.name} that can be read ({_first_line(error)}); download the model again"
+        ) from error
+    if not isinstance(content, dict):
+        raise PolicyError(f"policy {name!r} has a {file.name} that is no JSON object; download the model again")
+    return content
+
+
+def _check_files(name: str, folder: Path) -> None:
+    """Refuse a folder whose tokenizer or weights are not there or were cut off, as a broken download leaves it."""
+    from safetensors import SafetensorError, safe_open
+
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise PolicyError(f"policy {name!r} has no tokenizer; add its tokenizer.json to the folder")
+    if not weight_bytes(str(folder)):
+        raise PolicyError(f"policy {name!r} has no weights; add its model.safetensors to the folder")
+    for file in folder.glob("*.safetensors"):
+        try:
+            safe_open(file, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise PolicyError(
+                f"policy {name!r} has weights that were cut off, {file.name}; download it again"
+            ) from error
 
 
 def _fetch(hub_id: str) -> str:

@@ -104,6 +104,7 @@ class RolloutEngine:
         self._waiting: deque[tuple[int, Request]] = deque()
         self._demand: Counter[Task] = Counter()
         self._prompts: dict[Task, Prefilled] = {}
+        self._prompts_version = 0
         self._active: list[_Row] = []
         self._parked: list[tuple[_Row, Snapshot, torch.Tensor]] = []
         self._cache: SlotCache | None = None
@@ -148,8 +149,9 @@ class RolloutEngine:
             draws = [0.0 if row.forced else row.rng.random() for row in self._active]
             # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
             cumulated = logprobs.exp().cumsum(-1)
-            thresholds = torch.tensor(draws, device=logits.device)[:, None] * cumulated[:, -1:]
-            tokens = torch.searchsorted(cumulated, thresholds, right=True).clamp_(max=logits.shape[-1] - 1)
+            # A draw that float32 would round up to 1 is kept below the total, or it would fall behind the last token.
+            draws = torch.tensor(draws, device=logits.device).clamp_(max=1 - 2**-23)
+            tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
         else:
             tokens = logprobs.argmax(-1, keepdim=True)
         return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
@@ -182,8 +184,6 @@ class RolloutEngine:
         if token in self._eos:
             return "eos"
         line = self.policy.tokenizer.decode(row.token_ids[row.line_start :], skip_special_tokens=True)
-        if answer_is_complete(line):
-            return "answer"
         if call := find_call(line):
             self._end_turn(row, call)
             if len(row.turns) >= self.sampling.max_turns:
@@ -193,6 +193,8 @@ class RolloutEngine:
                 row.pending, row.called = result, time.monotonic()
             else:
                 self._feed(row, result)
+        elif answer_is_complete(line):
+            return "answer"
         elif "\n" in line:
             row.line_start = len(row.token_ids)
         return None
@@ -210,7 +212,11 @@ class RolloutEngine:
         row.turn_start = row.line_start = len(row.token_ids) + len(row.forced)
 
     def _finish(self, row: _Row, finish: Finish) -> Episode:
-        if finish != "turns" and row.turn_start < len(row.token_ids):
+        if row.forced:
+            # The token limit cut the result off: the turn says what was injected, not what was meant to be.
+            injected = self.policy.tokenizer.decode(row.token_ids[row.turns[-1].end :], skip_special_tokens=True)
+            row.turns[-1] = replace(row.turns[-1], result=injected or None)
+        elif finish != "turns" and row.turn_start < len(row.token_ids):
             self._end_turn(row, None)
         return Episode(
             task=row.request.task,
@@ -251,6 +257,9 @@ class RolloutEngine:
 
     def _prefill(self, tasks: list[Task]) -> None:
         """Have the prompts of ``tasks`` prefilled, and while at it some that will be needed next: a batch costs little more than one."""
+        if self._prompts_version != self.version:
+            self._prompts.clear()
+            self._prompts_version = self.version
         new = [task for task in dict.fromkeys(tasks) if task not in self._prompts]
         if not new:
             return

@@ -18,6 +18,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
+from zorplex_rl.policy.load import project
+
 Snapshot = torch.Tensor
 
 
@@ -106,6 +108,6 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
     cache = DynamicCache(config=model.config)
     ids, last = ids.to(model.device), (lengths - 1).to(model.device)
     hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
-    logits = model.get_output_embeddings()(hidden[torch.arange(len(prompts), device=hidden.device), last])
+    logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
     kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
     return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]

@@ -185,6 +185,7 @@ def warm_start(
     """Train the policy of ``recipe`` from nothing; ``progress(step, loss)`` is called after each of ``recipe.steps`` steps."""
     from transformers import Qwen2ForCausalLM
 
+    threads = torch.get_num_threads()
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     tokenizer = build_tokenizer(recipe)
@@ -195,6 +196,7 @@ def warm_start(
             progress(done + step, loss)
         done += phase.steps
     policy.model.eval()
+    torch.set_num_threads(threads)
     return policy
 
 

@@ -25,8 +25,8 @@ TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
 ANSWER_TAG = "[ANSWER]"
 
 _CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
-# After the digits: nothing that makes them a part of something else ("42.5", "1,000", "42nd", "4 2", "17 + 25").
-_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?![0-9A-Za-z_%]|[.,:][0-9]|[ \t]*[-+*/=^]?[ \t]*[0-9])")
+# After the digits: nothing that makes them a part of something else ("42.5", "1,000", "42nd", "4²", "4 2", "17 + 25", "17 == -4").
+_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w|%|[.,:][0-9]|[ \t]+[0-9]|[ \t]*[-+*/=^][-+*/=^ \t]*[0-9])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
@@ -94,7 +94,9 @@ class TaskSpec:
         return self.task(self._index, split)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        """Task number ``index`` of ``split``: always the same one."""
+        """Task number ``index`` of ``split``: always the same one. ValueError for an unknown split."""
+        if split not in get_args(Split):
+            raise ValueError(f"split is {split!r}; expected one of {', '.join(get_args(Split))}")
         rng = random.Random(f"{self.kind}:{self.difficulty}:{self.seed}:{split}:{index}")
         while True:
             words = self._draw_words(rng)
@@ -246,6 +248,9 @@ class Recursive(TaskSpec):
     def _example(self) -> str:
         target = next(w for w in ZORPLEX_WORDS if w not in ("blip", self.redirects.get("blip")))
         (value,) = self._false_value(target)
+        if value == self.table[self.chain("blip")[-1]]:
+            # False for the word looked up and yet the true answer; then take one that no word is worth.
+            value = VALUES.stop
         return f"What is blip?\nLOOKUP[blip] -> SEE: {target}\nLOOKUP[{target}] -> {value}\n[ANSWER] {value}"
 
 
