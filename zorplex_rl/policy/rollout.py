@@ -117,6 +117,13 @@ class RolloutEngine:
         """Whether nothing is waiting, active or parked."""
         return not (self._waiting or self._active or self._parked)
 
+    @property
+    def stalled_on(self) -> list[Future[str]]:
+        """The tools' futures if nothing can go on before one of them is done, else nothing."""
+        if self._waiting or self._active or any(row.pending.done() for row, _, _ in self._parked):
+            return []
+        return [row.pending for row, _, _ in self._parked]
+
     def submit(self, requests: Iterable[Request]) -> list[int]:
         """Queue ``requests``; ``step`` returns each one's episode under the ticket returned here."""
         tickets = []
@@ -139,6 +146,18 @@ class RolloutEngine:
         if self._active:
             self._forward()
         return finished
+
+    def run(
+        self, requests: Iterable[Request], on_episode: Callable[[Episode], None] = lambda episode: None
+    ) -> list[Episode]:
+        """Submit ``requests`` and step until nothing is left to do; their episodes, in their order."""
+        tickets = self.submit(requests)
+        episodes: dict[int, Episode] = {}
+        while not self.idle:
+            for ticket, episode in self.step():
+                episodes[ticket] = episode
+                on_episode(episode)
+        return [episodes[ticket] for ticket in tickets]
 
     def _choose(self) -> tuple[list[int], list[float]]:
         """A token and its log-probability for every active row."""
@@ -335,13 +354,7 @@ def rollout(
     """Sample all ``requests`` to their end; episodes in the order of the requests. ``on_episode`` is called as each one ends."""
     engine = RolloutEngine(policy, execute, sampling)
     engine.version = version
-    tickets = engine.submit(requests)
-    episodes: dict[int, Episode] = {}
-    while not engine.idle:
-        for ticket, episode in engine.step():
-            episodes[ticket] = episode
-            on_episode(episode)
-    return [episodes[ticket] for ticket in tickets]
+    return engine.run(requests, on_episode)
 
 
 def _token_marks(policy: Policy) -> frozenset[int]:

@@ -79,9 +79,9 @@ class Crew:
         try:
             tasks = await self.dataset.tasks.call_one(numbers)
             groups = await worker.generate(list(zip(numbers, tasks, strict=True)))
-        except WorkerDied:
+        except WorkerDied as death:
             await self.replay.abandon.call_one(numbers)
-            await self.replace(worker)
+            await self.replace(worker, death)
             return
         await self.score([episode for _, group in groups for episode in group])
         for number, group in groups:
@@ -118,16 +118,22 @@ class Crew:
         for episode, score in zip(episodes, await self.reward.score.call_one(attempts), strict=True):
             episode.score = score
 
-    async def replace(self, worker: Worker) -> None:
-        self.on_restart(await self.generators.replace(worker))
+    async def admit(self, version: int, count: int) -> list[int] | None:
+        """Group numbers that weights ``version`` may be used for, as soon as there are any; see ``ReplayBufferActor.admit``."""
+        return await self.replay.admit.call_one(version, count)
+
+    async def replace(self, worker: Worker, death: WorkerDied) -> None:
+        """Fill the place of ``worker``, once, however many calls have died with its process."""
+        if restart := await self.generators.replace(worker, death):
+            self.on_restart(restart)
 
     async def retry(self, worker: Worker, action: Callable[[Worker], Awaitable[Any]]) -> Any:
         """``action(worker)``, again with a new process whenever the worker dies in it."""
         while True:
             try:
                 return await action(worker)
-            except WorkerDied:
-                await self.replace(worker)
+            except WorkerDied as death:
+                await self.replace(worker, death)
 
     async def drain_spans(self) -> list[Span]:
         """What all timed actors have recorded since the last call; a dead one says nothing."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zorplex_rl.system.runtime import Replica, ReplicaDied
@@ -24,7 +24,11 @@ MAX_RESTARTS_IN_A_ROW = 5
 
 
 class WorkerDied(RuntimeError):
-    """The process of a worker has died during a call; it has to be replaced before the next one."""
+    """The process of a worker, ``replica``, has died during a call; it has to be replaced before the next one."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(f"{replica.name} (process {replica.pid}) has died")
+        self.replica = replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Worker:
     replica: Replica
     version: int = -1
     deaths_in_a_row: int = 0
+    replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def pull(self) -> int:
         self.version = await self._call("pull")
@@ -58,10 +63,11 @@ class Worker:
         return await self._call("evaluate", tasks, temperature)
 
     async def _call(self, endpoint: str, *args: Any) -> Any:
+        replica = self.replica
         try:
-            return await getattr(self.replica.actor, endpoint).call_one(*args)
+            return await getattr(replica.actor, endpoint).call_one(*args)
         except ReplicaDied as error:
-            raise WorkerDied(f"{self.replica.name} (process {self.replica.pid}) has died") from error
+            raise WorkerDied(replica) from error
 
 
 class GeneratorPool:
@@ -85,8 +91,15 @@ class GeneratorPool:
         """Wait until every spare is loaded, so that loading them disturbs nobody later."""
         await asyncio.gather(*self._spares)
 
-    async def replace(self, worker: Worker) -> Restart:
-        """Fill ``worker``'s place with a spare, or with a new process if there is none. Raises RuntimeError if that keeps dying too."""
+    async def replace(self, worker: Worker, death: WorkerDied) -> Restart | None:
+        """Fill ``worker``'s place with a spare, or with a new process if there is none.
+
+        None if the place was filled already, for another call that died of the same ``death``. Raises RuntimeError if the new ones keep dying too.
+        """
+        async with worker.replacing:
+            return await self._replace(worker) if worker.replica is death.replica else None
+
+    async def _replace(self, worker: Worker) -> Restart:
         began, dead = time.monotonic(), worker.replica
         worker.deaths_in_a_row += 1
         if worker.deaths_in_a_row > MAX_RESTARTS_IN_A_ROW:

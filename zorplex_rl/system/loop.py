@@ -16,8 +16,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
@@ -25,6 +25,8 @@ from zorplex_rl.system.crew import Crew
 from zorplex_rl.system.generators import Worker, WorkerDied
 from zorplex_rl.system.journal import Journal, Row, StopRequested
 from zorplex_rl.task.curriculum import ladder_of, tier_of
+
+Result = TypeVar("Result")
 
 
 async def train_sync(crew: Crew, journal: Journal) -> None:
@@ -50,21 +52,30 @@ async def train_async(crew: Crew, journal: Journal) -> None:
 
 
 async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
-    """One generator: pull the newest weights, start what they may still be used for, hand it in; until all has been trained on."""
+    """One generator: pull the newest weights and start what they may still be used for, until all has been trained on.
+
+    What has been started is collected on the side, so that a slow group holds up neither the next ones nor the next pull.
+    """
     share = -(-crew.config.prompts_per_step // crew.config.generators)
-    while True:
-        try:
-            version = await worker.pull()
-            if worker.index == 0 and journal.evaluation_is_due(version):
-                await journal.evaluate(crew, worker)
-        except WorkerDied:
-            await crew.replace(worker)
-            continue
-        numbers = await crew.replay.admit.call_one(version, share)
-        if numbers is None:
-            return
-        if numbers:
-            await crew.collect(worker, numbers)
+    collecting: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            try:
+                version = await worker.pull()
+                if worker.index == 0 and journal.evaluation_is_due(version):
+                    await journal.evaluate(crew, worker)
+            except WorkerDied as death:
+                await crew.replace(worker, death)
+                continue
+            numbers = await _beside(collecting, crew.admit(version, share))
+            if numbers is None:
+                return
+            if numbers:
+                collecting.add(asyncio.create_task(crew.collect(worker, numbers)))
+    finally:
+        for task in collecting:
+            task.cancel()
+        await asyncio.gather(*collecting, return_exceptions=True)
 
 
 async def train(crew: Crew, journal: Journal) -> None:
@@ -75,6 +86,20 @@ async def train(crew: Crew, journal: Journal) -> None:
             await journal.after_step(crew, batch, metrics)
     finally:
         await crew.replay.close.call_one()
+
+
+async def _beside(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The result of ``coroutine``, unless one of ``tasks`` fails before: then that failure. Tasks that have ended are forgotten."""
+    mine = asyncio.ensure_future(coroutine)
+    try:
+        while not mine.done():
+            done, _ = await asyncio.wait({mine, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {mine}:
+                tasks.discard(task)
+                task.result()
+        return mine.result()
+    finally:
+        mine.cancel()
 
 
 async def run_together(*coroutines: Any) -> None:

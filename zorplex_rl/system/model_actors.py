@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ from torch import Tensor
 from zorplex_rl.config import Config
 from zorplex_rl.learning.learner import Learner, Learning, Metrics, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling
+from zorplex_rl.policy.rollout import Execute, Request, RolloutEngine, Sampling
+from zorplex_rl.policy.stream import RolloutStream
 from zorplex_rl.system.actors import Group, Loaded, TimedActor
 from zorplex_rl.system.runtime import concurrent_endpoint
 from zorplex_rl.system.transports import MessageSubscriber, Publisher, RdmaHandle, RdmaSubscriber, Subscriber
@@ -66,6 +68,13 @@ class GeneratorActor(ModelActor):
         self._zorplex = Zorplex(config.seed, config.hints)
         self._tools = tools
         self._source: Subscriber | None = None
+        self._stream: RolloutStream | None = None
+
+    def _load(self) -> None:
+        super()._load()
+        self._stream = RolloutStream(
+            lambda: self._engine(self.config.temperature, self._call_tool), self._one_at_a_time, self._generating
+        )
 
     @concurrent_endpoint
     async def subscribe(self, source: RdmaHandle | tuple[Layout, Any]) -> None:
@@ -80,21 +89,23 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def pull(self) -> int:
-        """Take over the newest published weights; their version."""
+        """Take over the newest published weights, between two steps of what is being sampled; their version."""
         async with self._one_at_a_time:
             with self.recorder.span("pull"):
-                return await self._source.pull()
+                version = await self._source.pull()
+            self._stream.use_version(version)
+        return version
 
     @concurrent_endpoint
     async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
-        """``group_size`` episodes for each (group number, task), all in one batch."""
+        """``group_size`` episodes for each (group number, task), together with whatever else is being generated."""
+        self._loop = asyncio.get_running_loop()
         requests = [
             Request(task, episode_seed(self.config.seed, number, sample), number)
             for number, task in tasks
             for sample in range(self.config.group_size)
         ]
-        with self.recorder.span("generate", groups=len(tasks), version=self._source.version):
-            episodes = await self._sample(requests, self.config.temperature)
+        episodes = await self._stream.sample(requests)
         size = self.config.group_size
         return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
 
@@ -102,32 +113,31 @@ class GeneratorActor(ModelActor):
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """One episode for each of ``tasks``, with the same random draws every time."""
         requests = [Request(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
-        with self.recorder.span("evaluate", version=self._source.version):
-            return await self._sample(requests, temperature)
+        return await self.compute(self._evaluate, requests, temperature)
 
-    async def _sample(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
-        loop = asyncio.get_running_loop()
+    def _evaluate(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
+        engine = self._engine(temperature, self._zorplex.execute)
+        engine.version = self._source.version
+        with self.recorder.span("evaluate", version=engine.version):
+            return engine.run(requests)
 
-        def execute(task: Task, call: ToolCall) -> str | Future[str]:
-            if self._tools is None:
-                return self._zorplex.execute(task, call)
-            return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), loop)
+    def _engine(self, temperature: float, execute: Execute) -> RolloutEngine:
+        config = self.config
+        return RolloutEngine(
+            self.policy, execute, Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
+        )
 
-        return await self.compute(self._run, requests, temperature, execute)
+    def _generating(self) -> AbstractContextManager[object]:
+        return self.recorder.span("generate", version=self._source.version)
+
+    def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
+        """What a tool says: at once where it runs in this process, else a future of the tool actor's answer."""
+        if self._tools is None:
+            return self._zorplex.execute(task, call)
+        return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
 
     async def _ask_tool(self, task: Task, call: ToolCall) -> str:
         return await self._tools.execute.choose(task, call)
-
-    def _run(self, requests: Sequence[Request], temperature: float, execute: Callable[..., Any]) -> list[Episode]:
-        config = self.config
-        sampling = Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
-        engine = RolloutEngine(self.policy, execute, sampling)
-        engine.version = self._source.version
-        tickets = engine.submit(requests)
-        episodes: dict[int, Episode] = {}
-        while not engine.idle:
-            episodes.update(engine.step())
-        return [episodes[ticket] for ticket in tickets]
 
 
 class ReferenceActor(ModelActor):

@@ -1,0 +1,137 @@
+"""The rollout stream: one engine for many callers, with weights that change between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from conftest import babbler
+
+from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+from zorplex_rl.policy.stream import RolloutStream
+from zorplex_rl.task.curriculum import Zorplex, tier_of
+
+ENV = Zorplex(0)
+SAMPLING = Sampling(max_tokens=40, slots=8)
+
+
+def requests_for(count: int, first: int = 0) -> list[Request]:
+    tasks = ENV.tasks(tier_of("mix"), first + count, "train")[first:]
+    return [Request(task, first + i, i) for i, task in enumerate(tasks)]
+
+
+def stream_of(policy, execute=ENV.execute) -> tuple[RolloutStream, asyncio.Lock]:
+    turn = asyncio.Lock()
+    return RolloutStream(lambda: RolloutEngine(policy, execute, SAMPLING), turn), turn
+
+
+def ids(episodes) -> list[list[int]]:
+    return [episode.token_ids for episode in episodes]
+
+
+def test_one_caller_gets_what_a_rollout_gives(tokenizer):
+    policy, requests = babbler(tokenizer), requests_for(24)
+
+    async def run():
+        stream, _ = stream_of(policy)
+        return await stream.sample(requests)
+
+    assert ids(asyncio.run(run())) == ids(rollout(policy, requests, ENV.execute, SAMPLING))
+
+
+def test_callers_share_the_slots_and_each_gets_its_own_episodes_in_order(tokenizer):
+    policy = babbler(tokenizer)
+
+    async def run():
+        stream, _ = stream_of(policy)
+        return await asyncio.gather(*(stream.sample(requests_for(10, first)) for first in (0, 10, 20)))
+
+    for first, episodes in zip((0, 10, 20), asyncio.run(run()), strict=True):
+        assert [episode.task for episode in episodes] == [request.task for request in requests_for(10, first)]
+        assert all(len(episode.token_ids) <= SAMPLING.max_tokens for episode in episodes)
+
+
+def test_a_slow_tool_of_one_caller_does_not_hold_up_another(tokenizer):
+    policy, never = babbler(tokenizer), Future()
+
+    def execute(task, call):
+        return never if task.kind == "simple" else ENV.execute(task, call)
+
+    async def run():
+        stream, _ = stream_of(policy, execute)
+        slow_tasks = ENV.tasks(("simple",), 8, "train")
+        slow = asyncio.create_task(stream.sample([Request(task, i) for i, task in enumerate(slow_tasks)]))
+        while not stream._engine.stalled_on:
+            await asyncio.sleep(0.01)
+        quick = await stream.sample([Request(task, i) for i, task in enumerate(ENV.tasks(("recursive",), 12, "train"))])
+        assert not slow.done()
+        never.set_result("17")
+        return quick, await slow
+
+    quick, slow = asyncio.run(run())
+    assert len(quick) == 12
+    assert len(slow) == 8
+    assert any("-> 17" in episode.text for episode in slow)
+
+
+def test_tools_of_many_episodes_wait_side_by_side(tokenizer):
+    policy = babbler(tokenizer)
+    with ThreadPoolExecutor(64) as pool:
+
+        def execute(task, call):
+            def answer():
+                time.sleep(0.05)
+                return ENV.execute(task, call)
+
+            return pool.submit(answer)
+
+        async def run():
+            stream, _ = stream_of(policy, execute)
+            return await stream.sample(requests_for(64))
+
+        episodes = asyncio.run(run())
+    calls = sum(turn.result is not None for episode in episodes for turn in episode.turns)
+    waited = sum(episode.tool_seconds for episode in episodes)
+    assert calls > 32
+    assert waited > 0.05 * calls
+
+
+def test_weights_change_only_while_somebody_has_the_turn_and_episodes_say_so(tokenizer):
+    policy = babbler(tokenizer)
+
+    async def run():
+        stream, turn = stream_of(policy)
+        sampling = asyncio.create_task(stream.sample(requests_for(40)))
+        version = 0
+        while not sampling.done():
+            async with turn:
+                version += 1
+                stream.use_version(version)
+            await asyncio.sleep(0)
+        return await sampling, version
+
+    episodes, version = asyncio.run(run())
+    assert version > 2
+    assert all(0 <= e.first_version <= e.last_version <= version for e in episodes)
+    assert any(e.first_version < e.last_version for e in episodes)
+    assert all(e.policy_version == e.first_version for e in episodes)
+
+
+def test_a_tool_that_fails_fails_its_callers_and_leaves_the_stream_usable(tokenizer):
+    policy, broken = babbler(tokenizer), [True]
+
+    def execute(task, call):
+        if broken[0]:
+            raise ConnectionError("the tool is down")
+        return ENV.execute(task, call)
+
+    async def run():
+        stream, _ = stream_of(policy, execute)
+        with pytest.raises(ConnectionError, match="the tool is down"):
+            await stream.sample(requests_for(16))
+        broken[0] = False
+        return await stream.sample(requests_for(16))
+
+    assert len(asyncio.run(run())) == 16

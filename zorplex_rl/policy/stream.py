@@ -1,0 +1,95 @@
+"""A rollout engine that never stops: requests arrive while others are under way, and weights change between two steps.
+
+    sample(requests) ──► inbox ──► engine ──► one future for each episode
+                                     ▲
+    turn (a lock) ───────────────────┘   held for a few steps at a time; whoever else takes it finds the model at rest
+
+A batch with a slow tool or a long answer in it does not hold up the next one: both share the slots. An episode that is under way when new
+weights are copied in goes on with them; it says so (``first_version``, ``last_version``), and its log-probs are those it was sampled with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+
+from zorplex_rl.policy.rollout import Request, RolloutEngine
+from zorplex_rl.task.episode import Episode
+
+STEPS_AT_ONCE = 16
+"""Steps between two chances for others to have their turn: some tens of milliseconds, a hundred times what handing over costs."""
+
+
+class RolloutStream:
+    """Runs ``make_engine()`` in a thread, for many callers at once. ``busy`` is entered while the model computes."""
+
+    def __init__(
+        self,
+        make_engine: Callable[[], RolloutEngine],
+        turn: asyncio.Lock,
+        busy: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._make_engine, self._turn, self._busy = make_engine, turn, busy
+        self._engine = make_engine()
+        self._inbox: list[tuple[Request, asyncio.Future[Episode]]] = []
+        self._promised: dict[int, asyncio.Future[Episode]] = {}
+        self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def use_version(self, version: int) -> None:
+        """Stamp what is sampled from now on with ``version``. To be called by who holds the turn and has changed the weights."""
+        self._engine.version = version
+
+    async def sample(self, requests: Sequence[Request]) -> list[Episode]:
+        """Episodes for ``requests``, in their order. Raises what a tool has raised; other callers' episodes then fail with it."""
+        promises = [asyncio.get_running_loop().create_future() for _ in requests]
+        self._inbox += zip(requests, promises, strict=True)
+        self._wake.set()
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return list(await asyncio.gather(*promises))
+
+    async def _run(self) -> None:
+        try:
+            while self._inbox or not self._engine.idle:
+                async with self._turn:
+                    self._accept()
+                    finished = await asyncio.to_thread(self._advance)
+                for ticket, episode in finished:
+                    if not (promise := self._promised.pop(ticket)).done():
+                        promise.set_result(episode)
+                if stalled := self._engine.stalled_on:
+                    await self._wait_for_any(stalled)
+        except Exception as error:
+            version, self._engine = self._engine.version, self._make_engine()
+            self._engine.version = version
+            promises = [*self._promised.values(), *(promise for _, promise in self._inbox)]
+            self._promised, self._inbox = {}, []
+            for promise in promises:
+                if not promise.done():
+                    promise.set_exception(error)
+
+    def _accept(self) -> None:
+        arrived, self._inbox = self._inbox, []
+        tickets = self._engine.submit(request for request, _ in arrived)
+        self._promised |= {ticket: promise for ticket, (_, promise) in zip(tickets, arrived, strict=True)}
+
+    def _advance(self) -> list[tuple[int, Episode]]:
+        finished: list[tuple[int, Episode]] = []
+        with self._busy():
+            for _ in range(STEPS_AT_ONCE):
+                if self._engine.idle or self._engine.stalled_on:
+                    break
+                finished += self._engine.step()
+        return finished
+
+    async def _wait_for_any(self, stalled: list[Future[str]]) -> None:
+        """Until one of the tools has answered, or a request has come."""
+        self._wake.clear()
+        loop = asyncio.get_running_loop()
+        for future in stalled:
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake.set))
+        if not self._inbox:
+            await self._wake.wait()
