@@ -114,6 +114,7 @@ def test_resuming_needs_a_run_folder_with_a_checkpoint_and_the_same_configuratio
 def test_an_unknown_command_is_refused(capsys, tmp_path):
     assert "no command 'trian'" in refused(capsys, tmp_path, "trian")
     assert "no command" in refused(capsys, tmp_path, "policy", "destroy")
+    assert "no benchmark 'speed'; expected all or one of" in refused(capsys, tmp_path, "bench", "speed")
 
 
 def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds(capsys, tmp_path):

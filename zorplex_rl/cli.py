@@ -10,6 +10,7 @@ Whatever is wrong with what was asked for is said in one sentence, with exit cod
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -137,6 +138,8 @@ def train(command: Train) -> int:
                 f"--resume {str(command.resume)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
             )
     config.check()
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
     assign_devices(config.device, ["trainer"], count_cuda_devices() if config.device != "cpu" else 0)
     if not command.resume:

@@ -1,0 +1,133 @@
+"""What asynchrony buys, and what it costs: episodes per second and final accuracy of ``train_sync`` and ``train_async``.
+
+    sync           generate, train, generate, train …
+    async, lag k   side by side; what is trained on may be k versions old
+
+All run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted from
+the sixth step, when all is warm, to the last, with no evaluation in between; the accuracy is that of the last weights on held-out tasks,
+sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
+within it. ``--tool-latency`` adds a second part in which every tool call takes that long on average (log-normal); there only the speed
+is measured, on fewer steps.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import tyro
+from log import Report, append_report, print_report
+from rich.progress import Progress
+
+WARM_UP = 5
+CONTENDERS = {
+    "sync": ("--mode", "sync"),
+    "async, lag 1": ("--mode", "async", "--max-lag", "1"),
+    "async, lag 4": ("--mode", "async", "--max-lag", "4"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    task: str = "compositional"
+    """The task to train on."""
+    repeats: int = 5
+    """Seeds without tool latency."""
+    steps: int = 80
+    """Training steps without tool latency."""
+    tool_latency: float = 0.1
+    """Mean seconds of a tool call in the second part; 0 leaves that part out."""
+    latency_repeats: int = 3
+    """Seeds of the second part."""
+    latency_steps: int = 20
+    """Training steps of the second part."""
+    eval_tasks: int = 200
+    """Held-out tasks in the last evaluation."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run: episodes a second, and the accuracy of its last weights, sampled and greedy."""
+
+    rate: float
+    sampled: float
+    greedy: float
+
+
+def run(options: Options, flags: tuple[str, ...], seed: int, steps: int, latency: float) -> Measured:
+    """Train once in processes of its own and read off its metrics."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "run"
+        command = [sys.executable, "-m", "zorplex_rl", "train", "--task", options.task, *flags, "--out", str(out)]
+        command += ["--seed", str(seed), "--steps", str(steps), "--tool-latency", str(latency)]
+        command += ["--eval-every", "1000000", "--checkpoint-every", "1000000", "--eval-tasks", str(options.eval_tasks)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if row["event"] == "step"]
+    first, last = trained[WARM_UP - 1], trained[-1]
+    rate = (last["episodes"] - first["episodes"]) / (last["seconds"] - first["seconds"])
+    final = next(row for row in rows if row["event"] == "eval" and row["final"])
+    return Measured(rate, final["sampled_accuracy"], final["greedy_accuracy"])
+
+
+def measure(options: Options, repeats: int, steps: int, latency: float) -> dict[str, list[Measured]]:
+    """All contenders, ``repeats`` times."""
+    found: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
+    order = list(CONTENDERS)
+    with Progress(transient=True) as progress:
+        bar = progress.add_task(f"tool latency {latency:g} s", total=repeats * len(order))
+        for seed in range(repeats):
+            shift = seed % len(order)
+            for name in order[shift:] + order[:shift]:
+                found[name].append(run(options, CONTENDERS[name], seed, steps, latency))
+                progress.advance(bar)
+    return found
+
+
+def tabulate(title: str, found: dict[str, list[Measured]]) -> Report:
+    """Medians and spreads over the seeds; a contender's rate is also given as a multiple of sync's with the same seed."""
+    rows = []
+    for name, runs in found.items():
+        ratios = [mine.rate / theirs.rate for mine, theirs in zip(runs, found["sync"], strict=True)]
+        spread = f" ± {stdev(r.sampled for r in runs):.3f}" if len(runs) > 1 else ""
+        rows.append(
+            [
+                name,
+                f"{median(r.rate for r in runs):.0f}",
+                f"{median(ratios):.2f}",
+                f"{min(ratios):.2f} – {max(ratios):.2f}",
+                f"{mean(r.sampled for r in runs):.3f}{spread}",
+                f"{mean(r.greedy for r in runs):.3f}",
+            ]
+        )
+    columns = ["contender", "episodes/s", "× sync", "range", "sampled accuracy", "greedy"]
+    return Report(title, columns, rows, ["Accuracy: mean and standard deviation over the seeds."])
+
+
+def main(options: Options) -> None:
+    parts = [(options.repeats, options.steps, 0.0)]
+    if options.tool_latency:
+        parts.append((options.latency_repeats, options.latency_steps, options.tool_latency))
+    reports = []
+    for repeats, steps, latency in parts:
+        title = f"{options.task}, tool latency {latency:g} s, {steps} steps, {repeats} seeds"
+        reports.append(tabulate(title, measure(options, repeats, steps, latency)))
+        print_report(reports[-1])
+    if options.log:
+        settings = {name: value for name, value in asdict(options).items() if name != "log"}
+        append_report("benchmarks/async_vs_sync.py", settings, reports)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,41 @@
+"""Which device an actor gets: decided by counting alone, so it is tested without any GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.system.devices import assign_devices
+
+ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
+
+
+@pytest.mark.parametrize("requested", ["auto", "cpu"])
+def test_without_cuda_everything_is_on_the_cpu(requested):
+    assert set(assign_devices(requested, ACTORS, cuda_count=0).values()) == {"cpu"}
+
+
+def test_one_gpu_is_shared():
+    assert set(assign_devices("auto", ACTORS, cuda_count=1).values()) == {"cuda:0"}
+
+
+def test_of_several_gpus_the_trainer_gets_the_first_and_shares_it_last():
+    devices = assign_devices("auto", ACTORS, cuda_count=3)
+    assert devices == {
+        "trainer": "cuda:0",
+        "generator_0": "cuda:1",
+        "generator_1": "cuda:2",
+        "generator_2": "cuda:0",
+        "reference": "cuda:1",
+    }
+    eight = assign_devices("cuda", ACTORS, cuda_count=8)
+    assert len(set(eight.values())) == len(ACTORS)
+
+
+def test_the_cpu_is_used_where_it_is_asked_for_although_there_are_gpus():
+    assert set(assign_devices("cpu", ACTORS, cuda_count=4).values()) == {"cpu"}
+
+
+def test_cuda_that_is_not_there_is_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match="no CUDA device; use --device auto or cpu"):
+        assign_devices("cuda", ACTORS, cuda_count=0)
