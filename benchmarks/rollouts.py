@@ -9,9 +9,10 @@ Contenders, all on the same tasks of the compositional kind, in one process:
     floor, DynamicCache    the same shapes on transformers' cache, which concatenates a column per token
 
 The floor is recorded, not modelled: a hook on the model notes the batch size and the lengths of every call of an
-engine run, and the same calls are replayed with ready-made inputs. It draws no token, reads no text, runs no tool,
-moves no row, and encodes no prompt, so nothing that uses these shapes and this model can be faster. It is no lower
-bound for other shapes: an engine that made fewer calls would have a lower floor.
+engine run, and the same calls are replayed through the model's own ``forward`` with ready-made inputs. It draws no
+token, reads no text, runs no tool, moves no row, and encodes no prompt, so nothing that decodes through ``forward`` in
+these shapes can be faster. The engine can: for this architecture it spells the decoding step out in fewer operations
+(``zorplex_rl/policy/decoder.py``).
 
 Every repetition runs all contenders one after another, in a rotating order, on tasks and seeds of its own; ratios are
 taken within a repetition and their median is reported. What ``generate`` draws differs from what the engine draws, so
@@ -55,7 +56,7 @@ class Options:
     repeats: int = 7
     """Repetitions of every contender, for each layout."""
     batch: int = 64
-    """Episodes in flight; both layouts fill it: groups of 8 samples, and all prompts different."""
+    """Episodes in flight. Three layouts: a batch in groups of 8, a batch of different prompts, and a stream of eight batches in groups of 8."""
     threads: int = 1
     """Torch threads."""
     seed: int = 0
@@ -129,16 +130,19 @@ def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
     return time.perf_counter() - started
 
 
-def measure(options: Options, policy: Policy, prompts: int) -> Report:
-    """All contenders on ``options.batch`` episodes of ``prompts`` different tasks, ``options.repeats`` times."""
+def measure(options: Options, policy: Policy, prompts: int, count: int) -> Report:
+    """All contenders on ``count`` episodes of ``prompts`` different tasks, ``options.batch`` at once, ``options.repeats`` times.
+
+    The loop over single episodes has no use for more of them, and is given the first ``options.batch`` only.
+    """
     spec = get_spec("compositional", options.seed)
     sampling = Sampling(slots=options.batch)
     seconds: dict[str, list[float]] = {}
     episodes: dict[str, list[Episode]] = {}
     wall = computed = 0.0
-    title = f"{options.batch} episodes: {prompts} prompts × {options.batch // prompts} samples"
+    title = f"{count} episodes, {options.batch} at once: {prompts} prompts × {count // prompts} samples"
     for repeat in track(range(-1, options.repeats), description=title, transient=True):
-        tasks = [spec.task((repeat + 1) * prompts + index % prompts) for index in range(options.batch)]
+        tasks = [spec.task((repeat + 1) * prompts + index * prompts // count) for index in range(count)]
         run_engine = partial(_run_engine, policy, spec, tasks, 1000 * repeat, sampling)
         calls = record_calls(policy, run_engine)
         contenders: dict[str, Callable[[], list[Episode] | float]] = {
@@ -146,7 +150,7 @@ def measure(options: Options, policy: Policy, prompts: int) -> Report:
             FLOOR: partial(replay_on_slots, policy, calls),
             DYNAMIC_FLOOR: partial(replay_on_dynamic_cache, policy, calls),
             BATCHED: partial(_run_generate, policy, spec, tasks, options.batch),
-            ONE_BY_ONE: partial(_run_generate, policy, spec, tasks, 1),
+            ONE_BY_ONE: partial(_run_generate, policy, spec, tasks[:: count // options.batch], 1),
         }
         order = list(contenders)
         shift = repeat % len(order)
@@ -159,10 +163,11 @@ def measure(options: Options, policy: Policy, prompts: int) -> Report:
             result = contenders[name]()
             taken = time.perf_counter() - started
             wall, computed = wall + taken, computed + time.process_time() - began
-            seconds.setdefault(name, []).append(result if isinstance(result, float) else taken)
+            each = result / count if isinstance(result, float) else taken / len(result)
+            seconds.setdefault(name, []).append(each)
             if isinstance(result, list):
                 episodes.setdefault(name, []).extend(result)
-    rows = _tabulate(seconds, episodes, options.batch)
+    rows = _tabulate(seconds, episodes)
     columns = ["contender", "episodes/s", "its time ÷ engine's", "range", "tokens per episode"]
     share = computed / (wall * options.threads)
     verdict = "" if share > QUIET else ": other work disturbed it, do not quote it"
@@ -196,13 +201,14 @@ def _seen(call: Call) -> int:
     return 0 if call.mask is None else call.mask.shape[-1] - call.ids.shape[-1]
 
 
-def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]], batch: int) -> list[list[str]]:
+def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]]) -> list[list[str]]:
+    """``seconds`` are those of one episode."""
     rows = []
     for name, times in seconds.items():
         ratios = [own / other for own, other in zip(times, seconds[ENGINE], strict=True)]
         written = episodes.get(name, episodes[ENGINE])
         tokens = mean(len(episode.token_ids) for episode in written)
-        rate, spread = f"{batch / median(times):.1f}", f"{min(ratios):.2f} – {max(ratios):.2f}"
+        rate, spread = f"{1 / median(times):.1f}", f"{min(ratios):.2f} – {max(ratios):.2f}"
         rows.append([name, rate, f"{median(ratios):.2f}", spread, f"{tokens:.1f}"])
     return rows
 
@@ -210,7 +216,9 @@ def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]
 def main(options: Options) -> None:
     torch.set_num_threads(options.threads)
     policy = load_policy(options.policy)
-    reports = [measure(options, policy, prompts) for prompts in (options.batch // 8, options.batch)]
+    batch = options.batch
+    layouts = ((batch // 8, batch), (batch, batch), (batch, 8 * batch))
+    reports = [measure(options, policy, prompts, count) for prompts, count in layouts]
     for report in reports:
         print_report(report)
     if options.log:

@@ -47,8 +47,8 @@ class Job:
     """Prompts a step."""
     group_size: int = 8
     """Samples of each prompt."""
-    learning_rate: float = 3e-4
-    """Constant, without warm-up."""
+    learning_rate: float = 2e-4
+    """After a warm-up of five steps, as in ``Config``."""
     beta2: float = 0.95
     """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped at 1."""
     eval_every: int = 5
@@ -129,7 +129,8 @@ def train_with_trl(job: Job) -> None:
         max_completion_length=96,
         shuffle_dataset=False,
         learning_rate=job.learning_rate,
-        lr_scheduler_type="constant",
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=5,
         adam_beta2=job.beta2,
         max_grad_norm=1.0,
         temperature=1.0,

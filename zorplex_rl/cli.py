@@ -259,7 +259,7 @@ def _table(title: str, reports: list[Any]) -> Any:
     table = Table(title=title, title_justify="left")
     table.add_column()
     for report in reports:
-        table.add_column(report.name, justify="right")
+        table.add_column(report.name.partition(":")[0], justify="right")
     lines: dict[str, Callable[[Any], str]] = {
         "accuracy": lambda r: f"{r.accuracy:.1%}",
         "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
@@ -271,8 +271,8 @@ def _table(title: str, reports: list[Any]) -> Any:
         "turns": lambda r: f"{r.turns:.1f}",
         "tool calls": lambda r: f"{r.tool_calls:.1f}",
         "tokens": lambda r: f"{r.tokens:.0f}",
-        "latency, median": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
-        "latency, 95th percentile": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
+        "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
+        "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
     }
     for name, show in lines.items():
         table.add_row(name, *map(show, reports))
