@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -27,14 +28,8 @@ def test_two_synchronous_runs_with_one_seed_end_in_the_same_weights(sync_run, tm
     assert same_weights(final_weights(sync_run.path), final_weights(again.path))
 
 
-def test_another_seed_ends_in_other_weights(sync_run, tmp_path):
-    other = train_here(replace(SMALL, seed=1), tmp_path / "other")
-    assert not same_weights(final_weights(sync_run.path), final_weights(other.path))
-
-
-@pytest.mark.parametrize("transport", ["rdma", "message"])
-def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path, transport):
-    config = replace(SMALL, mode="async", max_lag=0, transport=transport)
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
+    config = replace(SMALL, mode="async", max_lag=0)
     run = train_here(config, tmp_path / "async")
     assert same_weights(final_weights(sync_run.path), final_weights(run.path))
 
@@ -48,8 +43,10 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
         assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
-def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(tmp_path):
-    config = replace(SMALL, mode="async", max_lag=2, steps=8, generators=2, checkpoint_every=8)
+def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(sync_run, tmp_path):
+    config = replace(
+        SMALL, mode="async", max_lag=2, steps=8, generators=2, checkpoint_every=8, transport="message", seed=1
+    )
     run = train_here(config, tmp_path / "lag2")
     ages = [row["lag_max"] for row in run.metrics() if row["event"] == "step"]
     assert len(ages) == 8
@@ -58,14 +55,14 @@ def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_
     found = counters(run)
     assert found["trained"] == groups
     assert found["stale"] == found["refused"] == found["abandoned"] == 0
+    assert not same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
 def test_slow_tools_are_called_in_a_process_of_their_own(tmp_path):
     config = replace(SMALL, mode="async", steps=2, tool_latency=0.05, checkpoint_every=100)
     run = train_here(config, tmp_path / "tools")
-    assert (
-        any('"tool"' in line for line in run.timeline.read_text().splitlines()) or '"tool' in run.timeline.read_text()
-    )
+    events = json.loads(run.timeline.read_text())["traceEvents"]
+    assert sum(event["name"] == "tool" for event in events) > 8
 
 
 def test_the_kl_penalty_is_measured_against_the_starting_policy(tmp_path):

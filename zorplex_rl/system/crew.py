@@ -50,17 +50,15 @@ class Crew:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         replicas: dict[str, Replica] = {}
         pool: GeneratorPool | None = None
+        source: asyncio.Future[Any] | None = None
         try:
             names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
             devices = assign_devices(config.device, names, count_cuda_devices())
             say(f"starting actors on {devices['trainer']}")
-            replicas |= await _start_roles(config, tier, devices)
-            trainer = replicas["trainer"].actor
+            replicas |= await _spawn_roles(config, tier, devices)
             tools = replicas["tools"].actor if "tools" in replicas else None
-            if config.transport == "rdma":
-                source = await trainer.rdma_handle.call_one()
-            else:
-                source = (await trainer.layout.call_one(), trainer)
+            # Trainer and generators load side by side; a generator only needs to know where weights come from once it has a model.
+            source = asyncio.ensure_future(_load_roles(config, replicas))
             pool = GeneratorPool(
                 lambda n: _start_generator(n, config, devices, tools, source), config.generators, config.spares
             )
@@ -69,6 +67,8 @@ class Crew:
             reference = replicas["reference"].actor if "reference" in replicas else None
             yield cls(config, **actors, generators=pool, reference=reference, replicas=replicas)
         finally:
+            if source is not None:
+                source.cancel()
             await asyncio.shield(_stop(replicas, pool))
 
     async def collect(self, worker: Worker, numbers: list[int]) -> None:
@@ -150,8 +150,8 @@ async def _drain(replica: Replica) -> list[Span]:
         return []
 
 
-async def _start_roles(config: Config, tier: Tier, devices: dict[str, str]) -> dict[str, Replica]:
-    """Every role but the generators, each in its own process; those with a model have it loaded."""
+async def _spawn_roles(config: Config, tier: Tier, devices: dict[str, str]) -> dict[str, Replica]:
+    """Every role but the generators, each in its own process."""
     from zorplex_rl.system.model_actors import ReferenceActor, TrainerActor
 
     replicas = {
@@ -165,20 +165,30 @@ async def _start_roles(config: Config, tier: Tier, devices: dict[str, str]) -> d
         replicas["reference"] = await spawn("reference", ReferenceActor, "reference", config, devices["reference"])
     if config.tool_latency > 0:
         replicas["tools"] = await spawn("tools", ToolActor, "tools", config)
+    return replicas
+
+
+async def _load_roles(config: Config, replicas: dict[str, Replica]) -> Any:
+    """Have those with a model load it; then what a generator subscribes to."""
     with_model = [replicas[role] for role in ("trainer", "reference") if role in replicas]
     loaded = await asyncio.gather(*(replica.actor.setup.call_one() for replica in with_model))
     for replica, found in zip(with_model, loaded, strict=True):
         replica.pid = found.pid
-    return replicas
+    trainer = replicas["trainer"].actor
+    if config.transport == "rdma":
+        return await trainer.rdma_handle.call_one()
+    return await trainer.layout.call_one(), trainer
 
 
-async def _start_generator(number: int, config: Config, devices: dict[str, str], tools: Any, source: Any) -> Replica:
+async def _start_generator(
+    number: int, config: Config, devices: dict[str, str], tools: Any, source: asyncio.Future[Any]
+) -> Replica:
     from zorplex_rl.system.model_actors import GeneratorActor
 
     name = f"generator_{number}"
     replica = await spawn(name, GeneratorActor, name, config, devices.get(name, devices["trainer"]), tools)
     replica.pid = (await replica.actor.setup.call_one()).pid
-    await replica.actor.subscribe.call_one(source)
+    await replica.actor.subscribe.call_one(await asyncio.shield(source))
     return replica
 
 
