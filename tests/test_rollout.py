@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import queue
 import random
 import threading
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+from zorplex_rl.policy.slots import prefill
 from zorplex_rl.task.curriculum import Zorplex, tier_of
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
@@ -621,6 +623,23 @@ def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice
     assert any(episode.tool_calls for episode in episodes)
     # Every token but an episode's last one is run exactly once.
     assert sum(rows for rows, width in widths if width == 1) == sum(len(episode.token_ids) - 1 for episode in episodes)
+
+
+def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_gives_alone(tokenizer):
+    policy, shapes = babbler(tokenizer), []
+    policy.model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    prompts = [policy.encode_prompt(task) for task in ENV.tasks(("compositional", "simple"), 6)]
+    prompts += [prompts[0][:20], prompts[0][:20] + prompts[1][20:]]
+    with torch.inference_mode():
+        together = prefill(policy.model, prompts)
+        shared = len(os.path.commonprefix(prompts[:-2]))
+        assert shapes == [(1, min(shared, 19)), (len(prompts), max(map(len, prompts)) - min(shared, 19))]
+        for prompt, (snapshot, logits) in zip(prompts, together, strict=True):
+            ((alone, alone_logits),) = prefill(policy.model, [prompt])
+            torch.testing.assert_close(snapshot, alone, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(logits, alone_logits, atol=1e-4, rtol=1e-4)
 
 
 def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenizer):

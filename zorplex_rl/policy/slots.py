@@ -12,7 +12,11 @@ all samples of a group start from.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from math import prod
 
 import torch
 from transformers import PreTrainedModel
@@ -31,7 +35,7 @@ class SlotCache(Cache):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, 2, slots, heads, length, head_dim)
-        self.kv = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.kv = _zeros(shape, model.dtype, model.device)
         self._mask = torch.full((slots, length), float("-inf"), dtype=model.dtype, device=model.device)
         super().__init__(layers=[_SlotLayer(self, *layer.unbind(0)) for layer in self.kv])
         self.rows = torch.arange(slots, device=model.device)
@@ -99,15 +103,42 @@ class _SlotLayer(CacheLayerMixin):
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run all ``prompts`` at once; for each its snapshot and the logits [V] of the token that comes next."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    """Run all ``prompts`` at once; for each its snapshot and the logits [V] of the token that comes next.
+
+    What all prompts begin with (the system prompt, as a rule) is run once.
+    """
+    shared = _shared_length(prompts)
+    lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
     ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
     for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt)] = torch.tensor(prompt)
-    # Padding stands on the right: with causal attention no real token sees it, so no mask is needed.
+        row[: len(prompt) - shared] = torch.tensor(prompt[shared:])
     cache = DynamicCache(config=model.config)
+    if shared:
+        start = torch.tensor([prompts[0][:shared]], device=model.device)
+        model.base_model(input_ids=start, past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(len(prompts))
+    # Padding stands on the right: with causal attention no real token sees it, so no mask is needed.
     ids, last = ids.to(model.device), (lengths - 1).to(model.device)
     hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
     logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
     kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
     return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]
+
+
+def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all ``prompts`` have in common, of which each has more; none if there is but one prompt."""
+    if len(prompts) == 1:
+        return 0
+    first, last = min(prompts), max(prompts)
+    agree = (a == b for a, b in zip(first, last, strict=False))
+    return min(sum(takewhile(bool, agree)), min(map(len, prompts)) - 1)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on Linux's main memory in large pages, since a decode step reads all over the cache and page look-ups would slow it."""
+    if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, prod(shape) * dtype.itemsize)
+    with suppress(OSError):  # A kernel without large pages: the same memory, only slower.
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
