@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
+import itertools
 import queue
 import random
 import threading
@@ -621,8 +621,9 @@ def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=4))
     assert sum(rows for rows, width in widths if width > 1) == len(tasks)
     assert any(episode.tool_calls for episode in episodes)
-    # Every token but an episode's last one is run exactly once.
-    assert sum(rows for rows, width in widths if width == 1) == sum(len(episode.token_ids) - 1 for episode in episodes)
+    # Every token before an episode's last sampled one is run exactly once.
+    last_sampled = [len(episode.sampled) - 1 - episode.sampled[::-1].index(True) for episode in episodes]
+    assert sum(rows for rows, width in widths if width == 1) == sum(last_sampled)
 
 
 def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_gives_alone(tokenizer):
@@ -634,7 +635,7 @@ def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_give
     prompts += [prompts[0][:20], prompts[0][:20] + prompts[1][20:]]
     with torch.inference_mode():
         together = prefill(policy.model, prompts)
-        shared = len(os.path.commonprefix(prompts[:-2]))
+        shared = next(i for i, tokens in enumerate(zip(*prompts[:-2], strict=False)) if len(set(tokens)) > 1)
         assert shapes == [(1, min(shared, 19)), (len(prompts), max(map(len, prompts)) - min(shared, 19))]
         for prompt, (snapshot, logits) in zip(prompts, together, strict=True):
             ((alone, alone_logits),) = prefill(policy.model, [prompt])
@@ -653,8 +654,10 @@ def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenize
     for ticket in tickets:
         episode = episodes[ticket]
         assert episode.last_version == spans[ticket]
-        assert all(turn.version == episode.first_version + turn.end - 1 for turn in episode.turns)
-        assert episode.first_version == episode.policy_version == episode.last_version - len(episode.token_ids) + 1
+        # A step samples one token; a tool's result takes none of its own.
+        steps = list(itertools.accumulate(episode.sampled))
+        assert all(turn.version == episode.first_version + steps[turn.end - 1] - 1 for turn in episode.turns)
+        assert episode.first_version == episode.policy_version == episode.last_version - steps[-1] + 1
 
 
 def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alone(tokenizer):
@@ -688,14 +691,45 @@ def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, arch
         cache = SlotCache(model, 6, 64)
         cache.kv.normal_()
         with torch.inference_mode():
-            mask, positions = cache.begin_step([3, 40, 17, 0, 25])
-            mask = torch.where(torch.arange(mask.shape[-1]) <= positions[:, None, None, None], 0.0, -torch.inf).to(
-                dtype
-            )
-            logits.append((decode(torch.tensor([5, 6, 7, 8, 9]), positions, mask, cache), cache.kv))
+            lengths = [3, 40, 17, 0, 25]
+            for slot, length in enumerate(lengths):
+                cache.put(slot, cache.take(slot, length))
+            step = cache.begin_step(lengths, [[5], [6], [7], [8], [9]])
+            logits.append((decode(step, cache), cache.kv))
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(logits[0][0], logits[1][0], atol=tolerance, rtol=tolerance)
     torch.testing.assert_close(logits[0][1], logits[1][1], atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenizer, architecture, dtype):
+    from zorplex_rl.policy.decoder import LeanDecoder
+    from zorplex_rl.policy.slots import SlotCache
+
+    model = babbler(tokenizer, architecture, dtype).model
+    decode, lengths = LeanDecoder(model), [3, 40, 17, 0, 25]
+    tokens = [[5], [6, 16, 26, 36], [7], [8, 18], [9, 19, 29, 39, 49, 59]]
+    caches = [SlotCache(model, 6, 64) for _ in range(2)]
+    for slot, length in enumerate(lengths):
+        snapshot = torch.randn_like(caches[0].take(slot, length))
+        for cache in caches:
+            cache.put(slot, snapshot)
+    with torch.inference_mode():
+        at_once = decode(caches[0].begin_step(lengths, tokens), caches[0])
+        for slot, row in enumerate(tokens):
+            for number, token in enumerate(row):
+                # Earlier slots run a token again where they ended: the same key and value, written to the same place.
+                ends = [n + len(fed) - 1 for n, fed in zip(lengths[:slot], tokens, strict=False)]
+                again = [[fed[-1]] for fed in tokens[:slot]]
+                step = caches[1].begin_step([*ends, lengths[slot] + number], [*again, [token]])
+                one_by_one = decode(step, caches[1])[-1]
+            tolerance = 1e-5 if dtype == torch.float32 else 0.1
+            torch.testing.assert_close(at_once[slot], one_by_one, atol=tolerance, rtol=tolerance)
+    held = [n + len(fed) for n, fed in zip(lengths, tokens, strict=True)]
+    for slot, length in enumerate(held):
+        kept = [cache.take(slot, length) for cache in caches]
+        torch.testing.assert_close(*kept, atol=tolerance, rtol=tolerance)
 
 
 def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(tokenizer):

@@ -1,8 +1,9 @@
-"""One decoding step of a model: the newest token of every row in, the logits of the next ones out.
+"""One decoding step of a model: the new tokens of every row in, the logits of the next ones out.
 
-A step for 64 rows of a small model is some two hundred small tensor operations, and what it costs is calling them. ``LeanDecoder`` spells
-the step out for models of the Llama family (Llama, Qwen2), straight on their parameters: same mathematics, a third of the calls. Every
-other causal model decodes through its own ``forward``; nothing else depends on which it is.
+A step for 64 rows of a small model is some two hundred small tensor operations, and much of what it costs is calling them. ``LeanDecoder``
+spells the step out for models of the Llama family (Llama, Qwen2), straight on their parameters: same mathematics, a third of the calls, and
+a tool's result is fed in one step with the other rows' single tokens. Every other causal model decodes through its own ``forward``, a token
+a row at a time; nothing else depends on which it is.
 
     x = embed(ids)
     each layer:   q, k, v = project(norm(x));  rotate q, k;  k, v → cache;  x += project(attend(q, cache))
@@ -12,19 +13,25 @@ other causal model decodes through its own ``forward``; nothing else depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM, LlamaModel, PreTrainedModel, Qwen2ForCausalLM, Qwen2Model
 
-from zorplex_rl.policy.slots import SlotCache
-
-Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, SlotCache], torch.Tensor]
-"""(ids [B], positions [B], mask [B, 1, 1, width], cache) -> logits [B, V], with the new keys and values written to the cache."""
+from zorplex_rl.policy.slots import Results, SlotCache, Step
 
 
-def decoder_of(model: PreTrainedModel) -> Decode:
+class Decoder(Protocol):
+    """Runs one step. ``feeds_results``: a step may have several tokens for a row."""
+
+    feeds_results: bool
+
+    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
+        """The logits [B, V] after every row's last token; the new keys and values are written to the cache."""
+
+
+def decoder_of(model: PreTrainedModel) -> Decoder:
     """The quickest way to decode with ``model``."""
     return LeanDecoder(model) if is_lean(model) else OwnForward(model)
 
@@ -46,16 +53,16 @@ def is_lean(model: PreTrainedModel) -> bool:
 class OwnForward:
     """Decodes through the model's own ``forward``, whatever its architecture."""
 
+    feeds_results = False
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
 
-    def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: SlotCache
-    ) -> torch.Tensor:
+    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
         output = self._model(
-            input_ids=ids[:, None],
-            attention_mask=mask,
-            position_ids=positions[:, None],
+            input_ids=step.ids[:, None],
+            attention_mask=step.mask,
+            position_ids=step.positions[:, None],
             past_key_values=cache,
             use_cache=True,
         )
@@ -65,6 +72,8 @@ class OwnForward:
 class LeanDecoder:
     """The step written out. It reads the model's live parameters, so weights that are copied into the model count from the next step on."""
 
+    feeds_results = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config
         self._model = model
@@ -72,34 +81,55 @@ class LeanDecoder:
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._cos = self._sin = torch.empty(0)
 
-    def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: SlotCache
-    ) -> torch.Tensor:
-        body, batch, width = self._model.model, len(ids), mask.shape[-1]
+    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
+        body, tokens = self._model.model, len(step.ids)
         heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
         if len(self._cos) < cache.length:
             self._tabulate_rotation(cache.length)
-        cos, sin = self._cos[positions], self._sin[positions]
-        x = F.embedding(ids, body.embed_tokens.weight)
+        cos, sin = self._cos[step.positions], self._sin[step.positions]
+        x = F.embedding(step.ids, body.embed_tokens.weight)
         for layer, kv in zip(body.layers, cache.kv, strict=True):
             attention, mlp = layer.self_attn, layer.mlp
             h = _norm(x, layer.input_layernorm)
             qk = torch.cat((_linear(h, attention.q_proj), _linear(h, attention.k_proj)), -1)
-            qk = qk.view(batch, heads + kv_heads, dim)
+            qk = qk.view(tokens, heads + kv_heads, dim)
             # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling by half swaps the parts, and the sign is in the sine.
             qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
             q, k = qk.split((heads, kv_heads), 1)
-            v = _linear(h, attention.v_proj).view(batch, kv_heads, dim)
-            kv[0, cache.rows, :, positions] = k
-            kv[1, cache.rows, :, positions] = v
-            keys, values = kv[0, :batch, :, :width], kv[1, :batch, :, :width]
-            # The query heads that share a key-value head stand where a query's positions would: no key is copied for them.
-            q = q.reshape(batch, kv_heads, heads // kv_heads, dim)
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=dim**-0.5)
-            x = x + _linear(mixed.reshape(batch, heads * dim), attention.o_proj)
+            v = _linear(h, attention.v_proj).view(tokens, kv_heads, dim)
+            kv[0, step.rows, :, step.positions] = k
+            kv[1, step.rows, :, step.positions] = v
+            x = x + _linear(self._attend(q, kv, step), attention.o_proj)
             h = _norm(x, layer.post_attention_layernorm)
             x = x + _linear(F.silu(_linear(h, mlp.gate_proj)) * _linear(h, mlp.up_proj), mlp.down_proj)
+        if step.results:
+            x = x[step.last]
         return _linear(_norm(x, body.norm), self._model.lm_head)
+
+    def _attend(self, q: torch.Tensor, kv: torch.Tensor, step: Step) -> torch.Tensor:
+        """The values [N, heads · head_dim] that the queries q [N, heads, head_dim] see in kv [2, slots, kv_heads, length, head_dim]."""
+        batch, width, dim = len(step.mask), step.mask.shape[-1], self._head_dim
+        keys, values = kv[:, :batch, :, :width].unbind(0)
+        # The query heads that share a key-value head stand where a query's positions would: no key is copied for them.
+        q = q.reshape(len(q), self._kv_heads, -1, dim)
+        mixed = F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask, scale=dim**-0.5)
+        mixed = mixed.reshape(batch, -1)
+        if step.results is None:
+            return mixed
+        return torch.cat((mixed, self._attend_in_results(q, keys, values, step.results)))
+
+    def _attend_in_results(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, results: Results
+    ) -> torch.Tensor:
+        """The same for the tokens of ``results``; q [N, kv_heads, group, head_dim], keys and values [B, kv_heads, width, head_dim]."""
+        (n, length), (_, kv_heads, group, dim) = results.index.shape, q.shape
+        q = q[results.index].permute(0, 2, 3, 1, 4).reshape(n, kv_heads, group * length, dim)
+        mask = results.mask.repeat(1, 1, group, 1)
+        mixed = F.scaled_dot_product_attention(
+            q, keys[results.rows], values[results.rows], attn_mask=mask, scale=dim**-0.5
+        )
+        mixed = mixed.view(n, kv_heads, group, length, dim).permute(0, 3, 1, 2, 4)
+        return mixed.reshape(n * length, -1)[results.real]
 
     def _tabulate_rotation(self, length: int) -> None:
         """The model's own cosines and sines [length, 1, head_dim] for all positions, the first half of the sines negated."""

@@ -8,8 +8,8 @@ Every step samples one token for every active row, and rows leave and enter betw
                                             ▼  │
                                           parked (only if the tool is slow)
 
-* Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed token by token
-  while other rows go on sampling.
+* Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed in the very step in which
+  the other rows run their newest tokens.
 * A slow tool stops only its own row, whose slot goes to another one meanwhile.
 * Each row draws from its own random numbers, and the draw for a token depends on the row alone. What else is in the batch changes an
   episode by no more than the rounding of a matrix product.
@@ -70,7 +70,7 @@ class Prefilled:
 
 @dataclass(slots=True)
 class _Row:
-    """An episode in the making. ``forced`` holds tokens of a tool's result that are still to be fed."""
+    """An episode in the making. The model has not yet run the last ``unfed`` of its tokens: one that was just sampled, and a tool's result."""
 
     ticket: int
     request: Request
@@ -82,7 +82,7 @@ class _Row:
     sampled: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    forced: deque[int] = field(default_factory=deque)
+    unfed: int = 0
     pending: Future[str] | None = None
     called: float = 0.0
     turn_start: int = 0
@@ -90,12 +90,13 @@ class _Row:
     tool_seconds: float = 0.0
 
     @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + len(self.token_ids)
+    def cached(self) -> int:
+        """How many of its tokens, prompt included, are in the cache."""
+        return len(self.prompt_ids) + len(self.token_ids) - self.unfed
 
 
 class RolloutEngine:
-    """Samples submitted requests together; ``step`` advances every active row by one token and returns what has finished."""
+    """Samples submitted requests together; ``step`` samples a token in every active row and returns what has finished."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
@@ -136,7 +137,7 @@ class RolloutEngine:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
-        """Advance every active row by one token; (ticket, episode) of those that ended. Blocks only if all rows wait for tools."""
+        """Sample a token in every active row; (ticket, episode) of those that ended. Blocks only if all rows wait for tools."""
         self._settle_calls()
         if self._waiting and len(self._active) < self.sampling.slots:
             self._start()
@@ -160,12 +161,12 @@ class RolloutEngine:
         return [episodes[ticket] for ticket in tickets]
 
     def _choose(self) -> tuple[list[int], list[float]]:
-        """A token and its log-probability for every active row."""
+        """A token and its log-probability for every active row; they mean nothing where the model has yet to run a result."""
         temperature = self.sampling.temperature
         logits = self._logits[: len(self._active)].float()
         logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
         if temperature > 0:
-            draws = [0.0 if row.forced else row.rng.random() for row in self._active]
+            draws = [0.0 if row.unfed else row.rng.random() for row in self._active]
             # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
             cumulated = logprobs.exp().cumsum(-1)
             # A draw that float32 would round up to 1 is kept below the total, or it would fall behind the last token.
@@ -176,19 +177,16 @@ class RolloutEngine:
         return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
-        """Add the chosen or forced token to every row, act on completed calls and answers, and take out what has ended."""
+        """Add the chosen token to every row that is ready for one, act on completed calls and answers, and take out what has ended."""
         limit, marks = self.sampling.max_tokens, self._marks
         ended: list[tuple[int, Finish]] = []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
             finish = None
-            if row.forced:
-                row.token_ids.append(row.forced.popleft())
-                row.sampled.append(False)
-                row.logprobs.append(0.0)
-            else:
+            if not row.unfed:
                 row.token_ids.append(token)
                 row.sampled.append(True)
                 row.logprobs.append(logprob)
+                row.unfed = 1
                 if token in marks:
                     finish = self._read(row, token)
             if finish or len(row.token_ids) >= limit:
@@ -222,20 +220,24 @@ class RolloutEngine:
         end = len(row.token_ids)
         text = self.policy.tokenizer.decode(row.token_ids[row.turn_start : end], skip_special_tokens=True)
         row.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, self.version))
+        row.turn_start = end
 
     def _feed(self, row: _Row, result: str) -> None:
-        """Queue a tool's result as forced tokens; the next turn begins behind it."""
+        """Append a tool's result, as far as the token limit allows; the turn says what was injected, and the next one begins behind it."""
         injected = format_result(result)
+        ids = self.policy.encode_text(injected)
+        if (room := self.sampling.max_tokens - len(row.token_ids)) < len(ids):
+            ids = ids[:room]
+            injected = self.policy.tokenizer.decode(ids, skip_special_tokens=True) or None
         row.turns[-1] = replace(row.turns[-1], result=injected)
-        row.forced.extend(self.policy.encode_text(injected))
-        row.turn_start = row.line_start = len(row.token_ids) + len(row.forced)
+        row.token_ids += ids
+        row.sampled += [False] * len(ids)
+        row.logprobs += [0.0] * len(ids)
+        row.unfed += len(ids)
+        row.turn_start = row.line_start = len(row.token_ids)
 
     def _finish(self, row: _Row, finish: Finish) -> Episode:
-        if row.forced:
-            # The token limit cut the result off: the turn says what was injected, not what was meant to be.
-            injected = self.policy.tokenizer.decode(row.token_ids[row.turns[-1].end :], skip_special_tokens=True)
-            row.turns[-1] = replace(row.turns[-1], result=injected or None)
-        elif finish != "turns" and row.turn_start < len(row.token_ids):
+        if row.turn_start < len(row.token_ids):
             self._end_turn(row, None)
         return Episode(
             task=row.request.task,
@@ -254,10 +256,14 @@ class RolloutEngine:
         )
 
     def _forward(self) -> None:
-        """Run the model on the last token of every active row; the logits are those of each row's next token."""
-        mask, positions = self._cache.begin_step([row.length - 1 for row in self._active])
-        ids = torch.tensor([row.token_ids[-1] for row in self._active], device=mask.device)
-        self._logits[: len(self._active)] = self._decode(ids, positions, mask, self._cache)
+        """Run the model on what every active row has not yet fed it; the logits are those of each row's next token."""
+        tokens = [row.token_ids[-row.unfed :] for row in self._active]
+        if not self._decode.feeds_results:
+            tokens = [row[:1] for row in tokens]
+        step = self._cache.begin_step([row.cached for row in self._active], tokens)
+        self._logits[: len(self._active)] = self._decode(step, self._cache)
+        for row, fed in zip(self._active, tokens, strict=True):
+            row.unfed -= len(fed)
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""
@@ -297,7 +303,7 @@ class RolloutEngine:
             if row.pending.done():
                 self._answer(row)
             else:
-                self._parked.append((row, self._cache.take(slot, row.length), self._logits[slot].clone()))
+                self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
                 self._remove(slot)
         if self._parked and not self._active and not self._waiting:
             wait([row.pending for row, _, _ in self._parked], return_when=FIRST_COMPLETED)
@@ -325,7 +331,7 @@ class RolloutEngine:
         """Free ``slot`` by moving the last active row into it."""
         last = self._active.pop()
         if slot < len(self._active):
-            self._cache.move(len(self._active), slot, last.length)
+            self._cache.move(len(self._active), slot, last.cached)
             self._logits[slot] = self._logits[len(self._active)]
             self._active[slot] = last
 
@@ -340,7 +346,7 @@ class RolloutEngine:
             self._logits = torch.zeros(self.sampling.slots, vocabulary, dtype=model.dtype, device=model.device)
         else:
             for slot, row in enumerate(self._active):
-                self._cache.put(slot, old.take(slot, row.length))
+                self._cache.put(slot, old.take(slot, row.cached))
 
 
 def rollout(

@@ -6,6 +6,9 @@ Active rows always stand in the first slots, so a decode step works on *views* o
 the longest one needs: nothing is concatenated, gathered or copied from step to step. Rows have different lengths; an additive
 mask hides what lies beyond each. A row can be taken out (it waits for a tool), put back, or moved to close a gap.
 
+A step feeds one token to most rows, and a whole tool result to the few that have just received one. The ``Step`` that describes it lists
+every row's first token, so that these can attend together in place, and the results' other tokens behind them.
+
 A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: a parked row, or the prefilled prompt that
 all samples of a group start from.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
 
@@ -25,6 +29,35 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from zorplex_rl.policy.load import project
 
 Snapshot = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The tokens of a step beyond every row's first, as n rows of up to Q tokens each, the shorter ones filled up.
+
+    ``index`` [n, Q] says where each token stands in the step, ``mask`` [n, 1, Q, width] is causal, and ``real`` holds the places in
+    the flattened [n · Q] that are no filling.
+    """
+
+    rows: torch.Tensor
+    index: torch.Tensor
+    mask: torch.Tensor
+    real: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one decode step feeds to B rows: ``ids``, ``rows`` and ``positions`` [N], first one token of each row, then ``results``.
+
+    ``mask`` [B, 1, 1, width] is the additive attention mask of the first B tokens; ``last`` [B] says where each row's last token stands.
+    """
+
+    ids: torch.Tensor
+    rows: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor
+    last: torch.Tensor
+    results: Results | None = None
 
 
 class SlotCache(Cache):
@@ -63,16 +96,34 @@ class SlotCache(Cache):
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
         self._mask[target] = self._mask[source]
 
-    def begin_step(self, lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prepare for one new token in each of the first ``len(lengths)`` rows.
-
-        Returns the additive attention mask [B, 1, 1, width] and the position ids [B].
-        """
-        batch = len(lengths)
-        self.positions = torch.tensor(lengths, device=self.kv.device)
-        self.rows, self.width = torch.arange(batch, device=self.kv.device), max(lengths) + 1
+    def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> Step:
+        """Prepare to feed ``tokens`` (at least one a row) to the first rows, which hold ``lengths`` tokens so far."""
+        batch, device = len(lengths), self.kv.device
+        ids, positions, rows, last = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
+        spans: list[range] = []
+        for slot, (length, (_, *more)) in enumerate(zip(lengths, tokens, strict=True)):
+            if more:
+                spans.append(range(len(ids), len(ids) + len(more)))
+                ids += more
+                positions += range(length + 1, length + 1 + len(more))
+                rows += [slot] * len(more)
+                last[slot] = len(ids) - 1
+        self.width = max(positions) + 1
+        ids, rows, positions, last = (torch.tensor(x, device=device) for x in (ids, rows, positions, last))
+        self.rows, self.positions = rows[:batch], positions[:batch]
         self._mask[self.rows, self.positions] = 0
-        return self._mask[:batch, None, None, : self.width], self.positions
+        mask = self._mask[:batch, None, None, : self.width]
+        if not spans:
+            return Step(ids, rows, positions, mask, last)
+        mask = mask.clone()
+        self._mask[rows[batch:], positions[batch:]] = 0
+        longest = max(map(len, spans))
+        index = torch.tensor([[*span] + [span[-1]] * (longest - len(span)) for span in spans], device=device)
+        real = [row * longest + column for row, span in enumerate(spans) for column in range(len(span))]
+        hidden = torch.arange(self.width, device=device) > positions[index][..., None]
+        causal = torch.zeros(hidden.shape, dtype=mask.dtype, device=device).masked_fill_(hidden, float("-inf"))
+        results = Results(rows[index[:, 0]], index, causal[:, None], torch.tensor(real, device=device))
+        return Step(ids, rows, positions, mask, last, results)
 
 
 class _SlotLayer(CacheLayerMixin):
