@@ -27,7 +27,7 @@ os.environ.setdefault("MONARCH_FILE_LOG", "error")
 import monarch
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
-from monarch.actor import Actor, ActorError, concurrent_endpoint, context, endpoint, this_host
+from monarch.actor import Actor, ActorError, concurrent_endpoint, context, endpoint, get_or_spawn_controller, this_host
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +60,20 @@ class Replica:
     actor: Any
     pid: int = 0
 
-    async def stop(self, timeout: float = 5.0) -> None:
-        """End the process, or give up on it after ``timeout`` seconds; a process that is gone already is fine."""
-        with contextlib.suppress(Exception):
+    async def stop(self, timeout: float = 5.0) -> bool:
+        """End the process; False if it has not ended in good order within ``timeout`` seconds. One that is gone already is fine."""
+        try:
             await asyncio.wait_for(self.procs.stop().as_asyncio(), timeout)
+        except Exception as error:
+            return not isinstance(error, asyncio.TimeoutError)
+        return True
 
 
-async def spawn(name: str, actor_class: type[Actor], *args: Any) -> Replica:
-    """Start ``actor_class(*args)`` as ``name`` in a new process on this host."""
+async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
+    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``."""
     start_runtime()
-    procs = this_host().spawn_procs(per_host={"procs": 1}, name=name)
-    return Replica(name, procs, procs.spawn(name, actor_class, *args))
+    mesh = this_host().spawn_procs(per_host={"procs": procs}, name=name)
+    return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs))
 
 
 @contextlib.contextmanager
@@ -94,6 +97,7 @@ __all__ = [
     "ReplicaDied",
     "concurrent_endpoint",
     "endpoint",
+    "get_or_spawn_controller",
     "quiet_stderr",
     "spawn",
     "start_runtime",

@@ -1,0 +1,69 @@
+"""An actor to build services of. Not a test: Monarch's processes import it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from zorplex_rl.system.runtime import Actor, concurrent_endpoint
+
+
+class Echo(Actor):
+    """Answers, takes its time, raises, counts what it has done, and writes down what it did where a test can read it."""
+
+    def __init__(self, journal: str = "", setup_seconds: float = 0.0) -> None:
+        self._journal, self._setup_seconds = journal, setup_seconds
+        self._calls = 0
+        self._seen: list[int] = []
+
+    @concurrent_endpoint
+    async def setup(self) -> None:
+        await asyncio.sleep(self._setup_seconds)
+
+    @concurrent_endpoint
+    async def who(self) -> int:
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def count(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    @concurrent_endpoint
+    async def nap(self, seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def do(self, number: int, seconds: float = 0.0) -> int:
+        """Note that request ``number`` was carried out; then answer with it."""
+        with open(f"{self._journal}.{os.getpid()}", "a") as journal:
+            journal.write(f"{number}\n")
+        await asyncio.sleep(seconds)
+        return number
+
+    @concurrent_endpoint
+    async def ask(self, number: int, seconds: float = 0.0) -> int:
+        """The same, marked idempotent by the tests."""
+        await asyncio.sleep(seconds)
+        return number
+
+    @concurrent_endpoint
+    async def remember(self, number: int) -> list[int]:
+        self._seen.append(number)
+        return self._seen
+
+    @concurrent_endpoint
+    async def complain(self, about: str) -> None:
+        raise ValueError(about)
+
+
+class Finder(Actor):
+    """Finds a service by its name and uses it."""
+
+    @concurrent_endpoint
+    async def find_and_ask(self, name: str, requests: int) -> list[int]:
+        from zorplex_rl.system.discovery import get_service
+
+        service = await get_service(name)
+        return [await service.who.route() for _ in range(requests)]

@@ -1,0 +1,356 @@
+"""Services of real processes, which are killed, stopped and made to raise while requests are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from echo import Echo, Finder
+
+from zorplex_rl.system.discovery import (
+    StaleService,
+    UnknownService,
+    get_service,
+    list_services,
+    register_service,
+    unregister_service,
+)
+from zorplex_rl.system.pulse import replicas_of
+from zorplex_rl.system.requests import Failure, Limits, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.system.runtime import ActorError, spawn
+from zorplex_rl.system.service import Service, ServiceOptions
+
+IDEMPOTENT = ("who", "ask")
+
+
+@asynccontextmanager
+async def echoes(*args, name="echo", **options):
+    """A service of ``Echo``, and what it has restarted."""
+    restarts = []
+    options = ServiceOptions(**({"idempotent": IDEMPOTENT} | options))
+    async with Service(name, replicas_of(Echo, *args), options, restarts.append) as service:
+        yield service, restarts
+
+
+def pids(service):
+    return [place.live.replica.pid for place in service.places if place.live]
+
+
+def is_running(pid):
+    return Path(f"/proc/{pid}").exists()
+
+
+async def until(condition, seconds=20.0):
+    give_up_at = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < give_up_at, "it has not happened in time"
+        await asyncio.sleep(0.02)
+
+
+def test_requests_go_round_and_every_replica_answers_a_fanout():
+    async def scenario():
+        async with echoes(replicas=3) as (service, _):
+            homes = [await service.who.route() for _ in range(300)]
+            assert Counter(homes) == dict.fromkeys(pids(service), 100)
+            assert sorted(await service.who.fanout()) == sorted(pids(service))
+            everything = pids(service)
+        await until(lambda: not any(map(is_running, everything)))
+
+    asyncio.run(scenario())
+
+
+def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_alone():
+    async def scenario():
+        async with echoes(replicas=2) as (service, restarts):
+            before = pids(service)
+            for _ in range(10):
+                with pytest.raises(ActorError, match="the soup is cold"):
+                    await service.complain.route("the soup is cold")
+            failures = await service.complain.fanout("again")
+            assert {failure.replica for failure in failures} == {"echo_0", "echo_1"}
+            assert all(isinstance(failure, Failure) and "again" in str(failure.error) for failure in failures)
+            assert (pids(service), restarts) == (before, [])
+            assert (service.status().application_errors, service.status().errors) == (12, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_accounted_for(blow):
+    async def scenario():
+        async with echoes(replicas=2) as (service, restarts):
+            victim = service.places[0].live
+            (pid,) = victim.pids
+            repeated = [asyncio.create_task(service.ask.route(number, 1.0)) for number in range(10)]
+            unique = [asyncio.create_task(service.do.route(number, 1.0)) for number in range(10)]
+            await until(lambda: service.pool.in_flight == 20)
+            os.kill(pid, blow)
+            assert await asyncio.gather(*repeated) == list(range(10))
+            outcomes = await asyncio.gather(*unique, return_exceptions=True)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, ReplicaFailed)]
+            assert len(failed) == 5 and len(set(outcomes) & set(range(10))) == 5
+            assert all(error.replica == "echo_0" and "echo_0 of service 'echo'" in str(error) for error in failed)
+            assert victim.member not in service.pool.members
+            await until(lambda: len(pids(service)) == 2)
+            assert set(await service.who.fanout()) == set(pids(service)) and pid not in pids(service)
+            assert [(restart.died, restart.took_over) for restart in restarts] == [("echo_0", "echo_2")]
+            assert (service.status().retries, service.status().restarts) == (5, 1)
+            await until(lambda: not is_running(pid))
+            homes = Counter([await service.who.route() for _ in range(100)])
+            assert set(homes.values()) == {50}
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_service_notices_a_death_by_its_probe_and_a_spare_takes_over():
+    async def scenario():
+        async with echoes("", 1.0, replicas=1, spares=1) as (service, restarts):
+            await service.spares_ready()
+            os.kill(pids(service)[0], signal.SIGKILL)
+            await until(lambda: restarts)
+            # A spare was set up already: nobody waited for that second.
+            assert restarts[0].seconds < 1.0
+            assert await service.who.route() == pids(service)[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_replaced_replica_returns_only_after_its_setup():
+    async def scenario():
+        async with echoes("", 1.0, replicas=2) as (service, restarts):
+            os.kill(pids(service)[0], signal.SIGKILL)
+            await until(lambda: restarts)
+            assert restarts[0].seconds >= 1.0
+
+    asyncio.run(scenario())
+
+
+def test_no_more_is_in_flight_or_queued_than_allowed_and_who_waits_too_long_is_told():
+    async def scenario():
+        limits = Limits(max_in_flight=2, max_queue=3, wait_timeout=1.0)
+        async with echoes(replicas=1, limits=limits) as (service, _):
+            requests = [asyncio.create_task(service.nap.route(2.0)) for _ in range(2)]
+            requests += [asyncio.create_task(service.nap.route(0.0)) for _ in range(8)]
+            await until(lambda: service.pool.in_flight == 2)
+            (row,) = service.status().replicas
+            assert (row.in_flight, row.queued, service.status().queue_depth) == (2, 3, 8)
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
+            assert outcomes[:2] == pids(service) * 2
+            assert all(isinstance(outcome, Overloaded) for outcome in outcomes[2:])
+            assert "could not take the request for 1 s" in str(outcomes[-1])
+            assert await service.nap.route(0.0) == pids(service)[0]
+            assert service.pool.in_flight == service.pool.queue_depth == 0
+
+    asyncio.run(scenario())
+
+
+def test_callers_that_give_up_leave_no_trace_in_the_queues():
+    async def scenario():
+        limits = Limits(max_in_flight=1, max_queue=2)
+        async with echoes(replicas=1, limits=limits) as (service, _):
+            requests = [asyncio.create_task(service.nap.route(0.2)) for _ in range(6)]
+            await until(lambda: service.pool.queue_depth == 5)
+            for request in requests[1:4]:
+                request.cancel()
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
+            assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [
+                False,
+                *[True] * 3,
+                False,
+                False,
+            ]
+            assert service.pool.in_flight == service.pool.queue_depth == 0
+            assert await service.who.route() == pids(service)[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_stays_with_its_replica_in_order_and_moves_when_that_dies():
+    async def scenario():
+        limits = Limits(max_in_flight=2, max_queue=2)
+        async with echoes(replicas=3, limits=limits) as (service, _), service.session() as session:
+            answers = await asyncio.gather(*(session.remember.route(number) for number in range(40)))
+            assert answers[-1] == list(range(40))
+            home = await session.who.route()
+            os.kill(home, signal.SIGKILL)
+            assert await session.who.route() != home
+            assert await session.remember.route(7) == [7]
+
+    asyncio.run(scenario())
+
+
+def test_sessions_with_the_same_key_share_a_replica():
+    async def scenario():
+        async with echoes(replicas=3) as (service, _):
+            homes = []
+            for _ in range(5):
+                async with service.session("learner 7") as session:
+                    homes.append(await session.who.route())
+                await service.who.route()
+            assert len(set(homes)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
+    async def scenario():
+        async with echoes(replicas=3) as (service, _):
+            requests = [asyncio.create_task(service.nap.route(1.0)) for _ in range(9)]
+            await until(lambda: service.pool.in_flight == 9)
+            await service.scale_to(1)
+            assert len(pids(service)) == 1
+            assert len(set(await asyncio.gather(*requests))) == 3
+            await service.scale_to(4)
+            assert len({await service.who.route() for _ in range(8)}) == 4
+            with pytest.raises(ValueError, match="scale to 1 or more"):
+                await service.scale_to(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
+    async def scenario():
+        limits = Limits(max_in_flight=4, max_queue=8, wait_timeout=60)
+        async with echoes(replicas=1, min_replicas=1, max_replicas=3, limits=limits) as (service, _):
+            peak = 0
+
+            async def request():
+                nonlocal peak
+                await service.nap.route(0.1)
+                peak = max(peak, len(service.pool.members))
+
+            await asyncio.gather(*(request() for _ in range(200)))
+            assert peak == 3
+            await until(lambda: len(service.places) == 1)
+            assert (service.status().errors, service.status().answered) == (0, 200)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_lost_and_nothing_done_twice_while_replicas_are_killed_stopped_and_made_to_raise(tmp_path):
+    """Every request is answered with its own number or fails with an error that names its cause."""
+
+    async def scenario():
+        journal, rng, requests = str(tmp_path / "done"), random.Random(0), 1500
+        async with echoes(journal, replicas=4) as (service, _):
+
+            async def torment():
+                while True:
+                    await asyncio.sleep(0.7)
+                    victim = rng.choice(pids(service) or [0])
+                    if victim:
+                        with suppress(ProcessLookupError):
+                            os.kill(victim, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+                    with suppress(ActorError, ServiceError):
+                        await service.complain.route("ouch")
+
+            tormentor = asyncio.create_task(torment())
+            gate = asyncio.Semaphore(40)
+
+            async def request(number):
+                async with gate:
+                    return await (service.ask if number % 2 else service.do).route(number, 0.02 * rng.random())
+
+            outcomes = await asyncio.gather(*(request(n) for n in range(requests)), return_exceptions=True)
+            tormentor.cancel()
+            answered = [number for number, outcome in enumerate(outcomes) if outcome == number]
+            failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+            assert len(answered) + len(failed) == requests
+            assert all(isinstance(error, ServiceError) and "service 'echo'" in str(error) for error in failed)
+            assert len(answered) > 0.8 * requests
+        done = Counter(int(line) for file in tmp_path.iterdir() for line in file.read_text().split())
+        assert max(done.values()) == 1
+        assert {number for number in answered if number % 2 == 0} <= done.keys()
+
+    asyncio.run(scenario())
+
+
+def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
+    async def scenario():
+        async with echoes(replicas=2, name="found") as (service, restarts):
+            await register_service(service)
+            assert "2 replicas" in (await list_services())["found"]
+            finder = await spawn("finder", Finder)
+            assert set(await finder.actor.find_and_ask.call_one("found", 4)) == set(pids(service))
+            os.kill(pids(service)[0], signal.SIGKILL)
+            await until(lambda: restarts)
+            assert await finder.actor.find_and_ask.call_one("found", 1)
+            client = await get_service("found")
+            await until(lambda: {m.name for m in client.pool.members} == {p.live.name for p in service.places})
+            homes = Counter(await finder.actor.find_and_ask.call_one("found", 40))
+            assert set(homes) == set(pids(service))
+            with pytest.raises(ServiceError, match="registered already"):
+                await register_service(service)
+            await finder.stop()
+        with pytest.raises(StaleService, match="'found'.* is stale: the service has been closed"):
+            await get_service("found")
+        await unregister_service("found")
+        with pytest.raises(UnknownService, match="no service 'found' is registered"):
+            await get_service("found")
+        with pytest.raises(UnknownService):
+            await unregister_service("found")
+
+    asyncio.run(scenario())
+
+
+class Stillborn(Echo):
+    """Fails in ``setup``."""
+
+    from zorplex_rl.system.runtime import concurrent_endpoint
+
+    @concurrent_endpoint
+    async def setup(self) -> None:
+        raise OSError("no such model")
+
+
+def test_a_service_that_cannot_start_says_why_and_leaves_no_process():
+    async def scenario():
+        before = children()
+        with pytest.raises(ActorError, match="no such model"):
+            async with Service("stillborn", replicas_of(Stillborn), ServiceOptions(replicas=2)):
+                pass
+        await until(lambda: children() <= before)
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_may_have_several_processes():
+    async def scenario():
+        async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions()) as service:
+            assert len(set(service.places[0].live.pids)) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"replicas": 0}, "0 replicas"),
+        ({"replicas": 5, "max_replicas": 3}, "5 replicas"),
+        ({"router": "roulette"}, "round_robin, least_loaded"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        ServiceOptions(**options)
+
+
+def children():
+    """The process ids of everything that runs on behalf of this test process."""
+    found, frontier = set(), {os.getpid()}
+    while frontier:
+        frontier = {
+            int(child)
+            for pid in frontier
+            for tasks in [Path(f"/proc/{pid}/task/{pid}/children")]
+            if tasks.exists()
+            for child in tasks.read_text().split()
+        }
+        found |= frontier
+    return found

@@ -1,0 +1,96 @@
+"""A replica that is up: its processes, its actor, and the pulse by which one can tell that they still answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zorplex_rl.system.pool import Member
+from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
+
+ReplicaStart = Callable[[str], Awaitable[Replica]]
+"""Starts a replica under the name that it is given, and returns it when it is ready for requests."""
+
+
+class Pulse(Actor):
+    """Says that its process is alive."""
+
+    @concurrent_endpoint
+    async def beat(self) -> tuple[str, int]:
+        """Host and process id."""
+        return socket.gethostname(), os.getpid()
+
+
+@dataclass(eq=False, slots=True)
+class Live:
+    """A replica that has been started, set up and probed."""
+
+    replica: Replica
+    member: Member
+    pulse: Any
+    since: float
+    pids: tuple[int, ...]
+    """Of its processes on this host."""
+
+    @property
+    def name(self) -> str:
+        return self.replica.name
+
+    async def beat(self, timeout: float) -> None:
+        """Raise unless all its processes answer within ``timeout`` seconds."""
+        await asyncio.wait_for(self.pulse.beat.call().as_asyncio(), timeout)
+
+    async def stop(self) -> None:
+        """End its processes in good order, or by force if they do not follow."""
+        if not await self.replica.stop():
+            self._kill_processes()
+
+    async def kill(self) -> None:
+        """End its processes at once; a stopped or hanging one cannot be asked."""
+        self._kill_processes()
+        await self.replica.stop()
+
+    def _kill_processes(self) -> None:
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def bring_up(name: str, start: ReplicaStart, probe_timeout: float) -> Live:
+    """Start a replica and probe it; leaves no process behind if either fails."""
+    replica = await start(name)
+    try:
+        pulse = replica.procs.spawn(f"{name}_pulse", Pulse)
+        # The first beat waits for the actor to be spawned, which may import a lot; those that follow are timed.
+        homes = [home for _, home in await pulse.beat.call()]
+        here = tuple(pid for host, pid in homes if host == socket.gethostname())
+        replica.pid = replica.pid or homes[0][1]
+        live = Live(replica, Member(name, replica.actor), pulse, time.monotonic(), here)
+        await live.beat(probe_timeout)
+        return live
+    except BaseException:
+        await replica.stop()
+        raise
+
+
+def replicas_of(actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> ReplicaStart:
+    """Starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and calls its ``setup`` if it has one."""
+
+    async def start(name: str) -> Replica:
+        replica = await spawn(name, actor_class, *args, procs=procs, **kwargs)
+        if hasattr(actor_class, "setup"):
+            try:
+                await replica.actor.setup.call()
+            except BaseException:
+                await replica.stop()
+                raise
+        return replica
+
+    return start

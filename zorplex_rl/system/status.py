@@ -1,0 +1,93 @@
+"""What a service looks like at one moment, as plain rows: for a table in a terminal, a board on a page, a row of metrics."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zorplex_rl.system.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One place. ``state`` is ready, or starting while a replica is being brought up; ``up`` is in seconds."""
+
+    place: int
+    replica: str
+    state: str
+    pid: int
+    in_flight: int
+    queued: int
+    requests: int
+    up: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """A service at one moment; latencies are in milliseconds, of the latest requests."""
+
+    name: str
+    replicas: tuple[ReplicaStatus, ...]
+    requests: int
+    answered: int
+    application_errors: int
+    errors: int
+    retries: int
+    restarts: int
+    queue_depth: int
+    in_flight: int
+    p50: float
+    p95: float
+    p99: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        counts = (
+            f"{self.requests} requests: {self.answered} answered, {self.application_errors} raised, {self.errors} failed, "
+            f"{self.queue_depth} waiting, {self.in_flight} in flight; {self.retries} retries, {self.restarts} restarts; "
+            f"latency {self.p50:.1f} ms median, {self.p95:.1f} ms p95, {self.p99:.1f} ms p99"
+        )
+        table = Table(title=f"service {self.name}", caption=counts, caption_justify="left", title_justify="left")
+        for column in ("replica", "state", "pid", "in flight", "queued", "requests", "up"):
+            table.add_column(column, justify="left" if column in ("replica", "state") else "right")
+        for row in self.replicas:
+            cells = (row.replica, row.state, row.pid or "", row.in_flight, row.queued, row.requests, f"{row.up:.0f} s")
+            table.add_row(*map(str, cells))
+        text = io.StringIO()
+        Console(file=text, width=100).print(table)
+        return text.getvalue().rstrip()
+
+
+def status_of(service: Service) -> ServiceStatus:
+    """The present status of ``service``."""
+    now, rows = time.monotonic(), []
+    for place in service.places:
+        if (live := place.live) is None:
+            rows.append(ReplicaStatus(place.index, "—", "starting", 0, 0, 0, 0, 0.0))
+            continue
+        member, pid = live.member, live.replica.pid
+        counts = (member.sent, len(member.waiting), member.requests, now - live.since)
+        rows.append(ReplicaStatus(place.index, live.name, "ready", pid, *counts))
+    pool, metrics = service.pool, service.pool.metrics
+    return ServiceStatus(
+        service.name,
+        tuple(rows),
+        metrics.requests,
+        metrics.answered,
+        metrics.application_errors,
+        metrics.errors,
+        metrics.retries,
+        metrics.restarts,
+        pool.queue_depth,
+        pool.in_flight,
+        *(1000 * metrics.latency(share) for share in (0.5, 0.95, 0.99)),
+    )
