@@ -42,7 +42,7 @@ class Options:
     """Seeds without tool latency."""
     steps: int = 80
     """Training steps without tool latency."""
-    tool_latency: float = 0.25
+    tool_latency: float = 0.05
     """Mean seconds of a tool call in the second part; 0 leaves that part out."""
     latency_repeats: int = 3
     """Seeds of the second part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,45 +14,94 @@ from runs import SMALL, as_flags, command, counters, eventually, final_weights, 
 from zorplex_rl.run_folder import RunFolder
 
 
-@pytest.mark.parametrize("spares", [1, 0])
-def test_a_generator_killed_in_mid_run_is_replaced_and_no_group_is_lost(tmp_path, spares):
-    from zorplex_rl.system import crew
+@pytest.fixture
+def crew(monkeypatch):
+    """The crew of the run under way: ``crew()`` after its first step."""
+    from zorplex_rl.system.crew import Crew
 
+    seen, original = [], Crew.publish
+
+    async def publish(self):
+        seen.append(self)
+        return await original(self)
+
+    monkeypatch.setattr(Crew, "publish", publish)
+    return lambda: seen[-1]
+
+
+def kill(service):
+    """Kill one of its replicas outright; its process id."""
+    pid = next(place.live.pids[0] for place in service.places if place.live)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.parametrize("spares", [1, 0])
+def test_a_generator_killed_in_mid_run_is_replaced_and_no_group_is_lost(tmp_path, crew, spares):
     config = replace(
         SMALL, mode="async", max_lag=1, steps=8, prompts_per_step=4, generators=2, spares=spares, checkpoint_every=8
     )
-    killed_at: list[float] = []
-    noticed_at: list[float] = []
-    pids: list[int] = []
-    original = crew.Crew.publish
+    times: dict[str, float] = {}
 
     def show(row):
         if row["event"] == "step" and row["step"] == 2:
-            os.kill(pids[0], signal.SIGKILL)
-            killed_at.append(time.monotonic())
-        if row["event"] == "restart":
-            noticed_at.append(time.monotonic())
+            kill(crew().services["generator"])
+        times[row["event"], row.get("step")] = times[row["event"]] = time.monotonic()
 
-    async def note_pids(self):
-        pids[:] = [worker.replica.pid for worker in self.generators.workers]
-        return await original(self)
-
-    crew.Crew.publish = note_pids
-    try:
-        run = train_here(config, tmp_path / "run", show=show)
-    finally:
-        crew.Crew.publish = original
-
-    restarts = rows(run.path, "restart")
-    assert len(restarts) == 1
-    assert restarts[0]["died"] != restarts[0]["took_over"]
+    run = train_here(config, tmp_path / "run", show=show)
+    (restart,) = rows(run.path, "restart")
+    assert restart["role"] == "generator" and restart["died"] != restart["took_over"]
     assert len(rows(run.path, "step")) == config.steps
     found = counters(run)
     assert found["trained"] == config.steps * config.prompts_per_step
     assert found["started"] == found["trained"] + found["abandoned"]
     if spares:
-        assert restarts[0]["recovery_seconds"] < 5
-        assert noticed_at[0] - killed_at[0] < 5
+        assert times["restart"] - times["step", 2] < 5
+
+
+def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, crew):
+    config = replace(
+        SMALL, mode="async", max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, spares=1, eval_every=100
+    )
+    config = replace(config, tool_replicas=2, reward_replicas=2)
+
+    def show(row):
+        if row["event"] == "step":
+            match row["step"]:
+                case 2:
+                    kill(crew().services["tools"])
+                case 3:
+                    kill(crew().services["reward"])
+                case 5:
+                    kill(crew().services["generator"])
+                case 6:
+                    os.kill(crew().trainer.replica.pid, signal.SIGKILL)
+
+    run = train_here(config, tmp_path / "run", show=show)
+    restarts = rows(run.path, "restart")
+    assert sorted(row["role"] for row in restarts) == ["generator", "reward", "tools", "trainer"]
+    assert [row["step"] for row in rows(run.path, "step")] == list(range(1, 11))
+    found = counters(run)
+    assert found["trained"] == config.steps * config.prompts_per_step
+    assert found["started"] == found["trained"] + found["abandoned"]
+    assert found["stale"] == 0
+    trace = json.loads(run.timeline.read_text())["traceEvents"]
+    assert sum(event["name"] == "restart" for event in trace) == 4
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, crew, at):
+    """Before the first checkpoint it starts from the policy, later from the newest one; either way it takes the lost steps again."""
+    config = replace(SMALL, steps=4, checkpoint_every=2)
+    undisturbed = train_here(config, tmp_path / "undisturbed")
+
+    def show(row):
+        if row["event"] == "step" and row["step"] == at:
+            os.kill(crew().trainer.replica.pid, signal.SIGKILL)
+
+    run = train_here(config, tmp_path / "run", show=show)
+    assert [row["role"] for row in rows(run.path, "restart")] == ["trainer"]
+    assert same_weights(final_weights(run.path), final_weights(undisturbed.path))
 
 
 def test_a_killed_process_tree_is_resumed_and_ends_as_if_nothing_had_happened(tmp_path):

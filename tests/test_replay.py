@@ -155,6 +155,7 @@ def test_a_restored_buffer_generates_again_what_was_on_its_way_and_loses_nothing
     for number in numbers[:3]:
         buffer.add(number, 0, number)
     buffer.take()
+    buffer.forget_taken(1)
     restored = ReplayBuffer(2, 1, 8)
     restored.load_state_dict(buffer.state_dict())
     trained = list(range(2))
@@ -165,3 +166,17 @@ def test_a_restored_buffer_generates_again_what_was_on_its_way_and_loses_nothing
     assert sorted(trained) == list(range(8))
     counters = restored.counters
     assert counters.started == counters.trained + counters.abandoned
+
+
+def test_groups_that_were_taken_for_a_step_that_is_not_done_are_generated_again_after_a_restore():
+    buffer = ReplayBuffer(2, 1, 8)
+    for number in buffer.admit(0, 4):
+        buffer.add(number, 0, number)
+    buffer.take()
+    buffer.forget_taken(1)
+    taken = [number for number, _ in buffer.take()]
+    state = buffer.state_dict()
+    assert (state["version"], state["again"], state["counters"]["trained"]) == (1, taken, 2)
+    restored = ReplayBuffer(2, 1, 8)
+    restored.load_state_dict(state)
+    assert restored.admit(1, 2) == taken

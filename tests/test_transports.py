@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from zorplex_rl.system.runtime import Actor, concurrent_endpoint, spawn
-from zorplex_rl.system.transports import MessageSubscriber, Publisher, RdmaSubscriber
+from zorplex_rl.system.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightPullError
 
@@ -27,27 +28,27 @@ def make_model(width: int = WIDTH) -> nn.Module:
 class WriterActor(Actor):
     """Publishes a model whose every number is the version's."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, dtype: torch.dtype | None = None) -> None:
         self.model = make_model()
-        self.publisher = Publisher(self.model, slots)
+        self.publisher = Publisher(self.model, slots, dtype)
         self.version = 0
         self.stop = threading.Event()
 
     @concurrent_endpoint
-    async def handle(self):
-        return self.publisher.rdma_handle()
+    async def source(self):
+        return self.publisher.source()
 
     @concurrent_endpoint
     async def process_id(self) -> int:
         return os.getpid()
 
     @concurrent_endpoint
-    async def layout(self):
-        return self.publisher.ring.layout
+    async def ring_headers(self) -> torch.Tensor:
+        return self.publisher.read_headers()
 
     @concurrent_endpoint
-    async def newest(self, newer_than: int):
-        return self.publisher.newest(newer_than)
+    async def ring_slot(self, slot: int) -> torch.Tensor:
+        return self.publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def publish(self) -> int:
@@ -84,19 +85,17 @@ class WriterActor(Actor):
         self.publisher.publish(self.model, self.version)
 
 
-async def subscribe(writer, transport: str, model: nn.Module):
-    if transport == "rdma":
-        return RdmaSubscriber(await writer.handle.call_one(), model)
-    return MessageSubscriber(await writer.layout.call_one(), lambda newer: writer.newest.call_one(newer), model)
+async def subscribe_to(writer, transport: str, model: nn.Module):
+    return await subscribe(replace(await writer.source.call_one(), owner=writer), transport, model)
 
 
-@pytest.mark.parametrize("transport", ["rdma", "message"])
+@pytest.mark.parametrize("transport", ["shm", "rdma", "message"])
 def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
     async def run():
         replica = await spawn("writer", WriterActor, 2)
         try:
             model = make_model()
-            source = await subscribe(replica.actor, transport, model)
+            source = await subscribe_to(replica.actor, transport, model)
             for expected_version in (1, 2, 3):
                 published = await replica.actor.publish_random.call_one()
                 assert await source.pull() == expected_version
@@ -111,14 +110,14 @@ def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", ["rdma", "message"])
+@pytest.mark.parametrize("transport", ["shm", "rdma", "message"])
 def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader(transport):
     async def run():
         replica = await spawn("writer", WriterActor, 4)
         pulls = last = 0
         try:
             model = make_model()
-            source = await subscribe(replica.actor, transport, model)
+            source = await subscribe_to(replica.actor, transport, model)
             await replica.actor.publish.call_one()
             await replica.actor.write_without_pause.call_one()
             for _ in range(20):
@@ -144,32 +143,103 @@ def test_weights_for_another_model_are_refused_before_anything_is_copied():
         replica = await spawn("writer", WriterActor, 2)
         try:
             with pytest.raises(LayoutMismatch):
-                await subscribe(replica.actor, "rdma", make_model(8))
+                await subscribe_to(replica.actor, "rdma", make_model(8))
         finally:
             await replica.stop()
 
     asyncio.run(run())
 
 
-def test_a_writer_that_is_gone_leaves_the_old_weights_in_place():
+@pytest.mark.parametrize("transport", ["rdma", "message"])
+def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkeypatch):
     async def run():
-        from zorplex_rl.system import transports
-
         replica = await spawn("writer", WriterActor, 2)
         model = make_model()
-        source = await subscribe(replica.actor, "rdma", model)
+        source = await subscribe_to(replica.actor, transport, model)
         await replica.actor.publish.call_one()
         await source.pull()
         before = [t.clone() for t in named_weights(model).values()]
-        transports.READ_TIMEOUT_SECONDS = 2
+        monkeypatch.setattr("zorplex_rl.system.transports.READ_TIMEOUT_SECONDS", 2)
         try:
             os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
             with pytest.raises(WeightPullError, match="could not be read"):
                 await source.pull()
         finally:
-            transports.READ_TIMEOUT_SECONDS = 10
             await replica.stop()
         assert all(map(torch.equal, before, named_weights(model).values()))
+
+    asyncio.run(run())
+
+
+def test_shared_weights_outlive_their_writer_and_leave_nothing_behind():
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        model = make_model()
+        source = await subscribe_to(replica.actor, "shm", model)
+        await replica.actor.publish.call_one()
+        handle = await replica.actor.source.call_one()
+        os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
+        await replica.stop()
+        assert await source.pull() == 1
+        assert (torch.cat([t.flatten() for t in named_weights(model).values()]) == 1).all()
+        with pytest.raises(WeightPullError, match="cannot be shared"):
+            await subscribe(handle, "shm", model)
+
+    asyncio.run(run())
+
+
+def test_auto_takes_the_first_transport_that_works():
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        try:
+            handle = await replica.actor.source.call_one()
+            assert isinstance((await subscribe(handle, "auto", make_model())).reader, SharedReader)
+            elsewhere = replace(handle, shared=replace(handle.shared, boot_id="another host"))
+            assert isinstance((await subscribe(elsewhere, "auto", make_model())).reader, RdmaReader)
+            with pytest.raises(WeightPullError, match="another host"):
+                await subscribe(elsewhere, "shm", make_model())
+            with pytest.raises(ValueError, match="auto, shm, rdma, message"):
+                await subscribe(handle, "pigeon", make_model())
+        finally:
+            await replica.stop()
+
+    asyncio.run(run())
+
+
+def test_weights_may_travel_as_bfloat16_and_arrive_rounded():
+    async def run():
+        replica = await spawn("writer", WriterActor, 2, torch.bfloat16)
+        try:
+            model = make_model()
+            source = await subscribe_to(replica.actor, "auto", model)
+            published = await replica.actor.publish_random.call_one()
+            await source.pull()
+            for mine, theirs in zip(named_weights(model).values(), published, strict=True):
+                assert mine.dtype == torch.float32
+                assert torch.equal(mine, theirs.bfloat16().float())
+            assert (await replica.actor.source.call_one()).layout.size <= Layout.of(model).size / 2 + 64 * len(
+                published
+            )
+        finally:
+            await replica.stop()
+
+    asyncio.run(run())
+
+
+def test_what_is_fetched_reaches_the_model_only_with_the_swap():
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        try:
+            model = make_model()
+            before = [t.clone() for t in named_weights(model).values()]
+            source = await subscribe_to(replica.actor, "auto", model)
+            await replica.actor.publish.call_one()
+            assert await source.fetch() == 1
+            assert all(map(torch.equal, before, named_weights(model).values()))
+            assert source.swap() == source.version == 1
+            assert (next(model.parameters()) == 1).all()
+        finally:
+            await replica.stop()
 
     asyncio.run(run())
 

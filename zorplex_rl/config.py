@@ -65,8 +65,16 @@ class Config:
     """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a process of their own; at 0 in the generators."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
-    transport: str = "rdma"
-    """How weights travel: rdma (RDMABuffer, with its TCP fallback) or message (inside a reply)."""
+    tool_replicas: int = 1
+    """Tool processes, where tools have processes of their own."""
+    reward_replicas: int = 1
+    """Reward processes."""
+    update: str = "groups"
+    """When a generator takes new weights: groups (between groups, so that each is of one version) or in-flight (between decode steps)."""
+    transport: str = "auto"
+    """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that works)."""
+    transfer_dtype: str = "same"
+    """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32; metrics report the mismatch that it causes."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; there is always one before and one after training."""
     eval_tasks: int = 100
@@ -94,7 +102,9 @@ class Config:
         _one_of("difficulty", self.difficulty, DIFFICULTIES)
         _one_of("mode", self.mode, ("sync", "async"))
         _one_of("loss", self.loss, ADVANTAGES)
-        _one_of("transport", self.transport, ("rdma", "message"))
+        _one_of("transport", self.transport, ("auto", "shm", "rdma", "message"))
+        _one_of("transfer_dtype", self.transfer_dtype, ("same", "bfloat16"))
+        _one_of("update", self.update, ("groups", "in-flight"))
         _one_of("device", self.device, ("auto", "cpu", "cuda"))
         _one_of("dtype", self.dtype, ("float32", "bfloat16"))
         for name in _AT_LEAST_ONE:
@@ -148,6 +158,7 @@ class Config:
 
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
+    "tool_replicas reward_replicas "
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
 _AT_LEAST_ZERO = "max_lag kl_coefficient spares tool_latency tool_latency_variation".split()

@@ -65,6 +65,7 @@ class ReplayBuffer(Generic[Group]):
         self._again: deque[int] = deque()
         self._generating: dict[int, int] = {}
         self._ready: dict[int, tuple[int, Group]] = {}
+        self._taken: deque[tuple[int, list[int]]] = deque()
 
     @property
     def ready(self) -> int:
@@ -116,18 +117,30 @@ class ReplayBuffer(Generic[Group]):
         left = sorted([*self._generating.values(), *(self._ready[n][0] for n in by_deadline[self.groups_per_step :])])
         if self._generating and not self._feasible([v + self.max_lag for v in left], self.version + 1):
             return None
+        self._taken.append((self.version, chosen))
         self.version += 1
         self.counters.trained += len(chosen)
         return [(number, self._ready.pop(number)[1]) for number in sorted(chosen)]
 
+    def forget_taken(self, version: int) -> None:
+        """Steps below ``version`` are done: what was taken for them is in the weights."""
+        while self._taken and self._taken[0][0] < version:
+            self._taken.popleft()
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs. Groups on their way are not kept; their numbers are, and they are generated again."""
-        lost = len(self._generating) + len(self._ready)
+        """What a checkpoint needs. Groups on their way are not kept; their numbers are, and they are generated again.
+
+        So are those that have been taken for a step which is not done yet: the state is that before this step.
+        """
+        taken = [number for _, numbers in self._taken for number in numbers]
+        counters = asdict(self.counters)
+        counters["trained"] -= len(taken)
+        counters["abandoned"] += len(self._generating) + len(self._ready) + len(taken)
         return {
-            "version": self.version,
+            "version": self._taken[0][0] if self._taken else self.version,
             "next_group": self._next_group,
-            "again": sorted((*self._again, *self._generating, *self._ready)),
-            "counters": asdict(self.counters) | {"abandoned": self.counters.abandoned + lost},
+            "again": sorted((*self._again, *self._generating, *self._ready, *taken)),
+            "counters": counters,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,6 +150,7 @@ class ReplayBuffer(Generic[Group]):
         self._again = deque(state["again"])
         self._generating.clear()
         self._ready.clear()
+        self._taken.clear()
 
     def _new_group(self) -> int:
         self._next_group += 1

@@ -194,9 +194,10 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def published(self, version: int) -> None:
-        """Tell waiting generators that there are newer weights."""
+        """The weights ``version`` have been published: waiting generators are told, and the steps before it are done."""
         async with self._changed:
             self._published = version
+            self._buffer.forget_taken(version)
             self._changed.notify_all()
 
     @concurrent_endpoint

@@ -109,6 +109,11 @@ class ServiceClient:
         """Sticky routing, as in ``Service.session``."""
         yield Session(self.pool, key)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it still follows the registry: until the service is closed or forgotten."""
+        return self._following is not None and not self._following.done()
+
     def update(self, entry: Entry) -> None:
         """Take over the replicas of ``entry``."""
         self.version = entry.version
@@ -180,12 +185,12 @@ async def list_services() -> dict[str, str]:
 async def get_service(name: str) -> ServiceClient:
     """The service ``name``, from wherever this is called. Raises UnknownService, or StaleService if nothing behind the entry answers."""
     key = (name, asyncio.get_running_loop())
+    if (client := _clients.get(key)) and client.is_current:
+        return client
     registry = await _registry()
     entry = await registry.get.call_one(name)
     if entry is None:
         raise UnknownService(await _unknown(name))
-    if (client := _clients.get(key)) and not client._following.done():
-        return client
     give_up_at = asyncio.get_running_loop().time() + ALIVE_SECONDS
     while not entry.closed and not await _answers(entry):
         if asyncio.get_running_loop().time() > give_up_at:

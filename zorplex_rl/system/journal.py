@@ -11,11 +11,12 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from zorplex_rl.analysis.timeline import Timeline
+from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.system.crew import Batch, Crew
-from zorplex_rl.system.generators import Restart, Worker
+from zorplex_rl.system.generators import Worker
+from zorplex_rl.system.service import Restart
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
 
@@ -67,7 +68,7 @@ class Journal:
         row |= {"episodes_per_second": metrics["episodes"] / max(now - self._last_step, 1e-9), "busy": self._busy}
         self._last_step = now
         self._write(row)
-        self.folder.append_episode(self.step, batch[0][1][0], "train")
+        self.folder.append_episode(self.step, batch.episodes[0], "train")
         done = self.step >= self.config.steps
         if done or self.stop_requested or self.step % self.config.checkpoint_every == 0:
             await self.checkpoint(crew)
@@ -77,11 +78,11 @@ class Journal:
     def evaluation_is_due(self, version: int) -> bool:
         return self._next_evaluation <= version < self.config.steps
 
-    async def evaluate(self, crew: Crew, worker: Worker | None = None, final: bool = False) -> Row:
+    async def evaluate(self, crew: Crew, worker: Worker, final: bool = False) -> Row:
         """Measure held-out accuracy with the weights that ``worker`` has, write it down, and move up the curriculum if it is high enough."""
         began, seconds = time.monotonic(), self.seconds
         greedy, sampled = await crew.evaluate(worker)
-        version = (worker or crew.generators.workers[0]).version
+        version = worker.version
         row = {
             "event": "eval",
             "step": version,
@@ -106,26 +107,30 @@ class Journal:
             await self._climb(crew, row["greedy_accuracy"], version)
         return row
 
-    def restarted(self, restart: Restart) -> None:
-        """Write down that a generator was replaced."""
-        row = {"event": "restart", "step": self.step, "seconds": self.seconds, "died": restart.died}
-        self._write(row | {"took_over": restart.took_over, "recovery_seconds": restart.seconds})
+    def restarted(self, role: str, restart: Restart) -> None:
+        """Write down that a process was replaced."""
+        row = {"event": "restart", "step": self.step, "seconds": self.seconds, "role": role, "died": restart.died}
+        row |= {"took_over": restart.took_over, "recovery_seconds": restart.seconds, "reason": restart.reason}
+        self._write(row)
+        now = time.monotonic()
+        self.timeline.add([Span(restart.took_over, "restart", now - restart.seconds, now, {"died": restart.died})])
         self._say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
 
     async def checkpoint(self, crew: Crew) -> None:
         """Save everything from which the run can be continued."""
         folder = self.folder.begin_checkpoint(self.step)
-        await crew.trainer.save.call_one(str(folder / "trainer"))
+        await crew.trainer.save(folder / "trainer")
         replay, stages = await asyncio.gather(crew.replay.state.call_one(), crew.dataset.state.call_one())
         state = {"step": self.step, "episodes": self.episodes, "seconds": self.seconds, "tier": self.tier}
-        self.folder.finish_checkpoint(folder, state | {"replay": replay, "stages": stages})
+        finished = self.folder.finish_checkpoint(folder, state | {"replay": replay, "stages": stages})
+        crew.trainer.checkpointed(finished / "trainer")
         self.timeline.save(self.folder.timeline)
 
     async def restore(self, crew: Crew) -> None:
         """Bring every actor and this journal to the newest checkpoint."""
         checkpoint = self.folder.newest_checkpoint()
         state = self.folder.controller_state(checkpoint)
-        await crew.trainer.load.call_one(str(checkpoint / "trainer"))
+        await crew.trainer.load(checkpoint / "trainer")
         await crew.replay.load_state.call_one(state["replay"])
         await crew.dataset.load_state.call_one(state["stages"])
         self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]

@@ -22,8 +22,9 @@ from typing import Any, TypeVar
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.system.crew import Crew
-from zorplex_rl.system.generators import Worker, WorkerDied
+from zorplex_rl.system.generators import Worker
 from zorplex_rl.system.journal import Journal, Row, StopRequested
+from zorplex_rl.system.requests import ReplicaFailed
 from zorplex_rl.task.curriculum import ladder_of, tier_of
 
 Result = TypeVar("Result")
@@ -31,47 +32,53 @@ Result = TypeVar("Result")
 
 async def train_sync(crew: Crew, journal: Journal) -> None:
     """Generate a whole batch with the newest weights, train on it, publish; again."""
-    config, workers = crew.config, crew.generators.workers
+    config, workers = crew.config, crew.workers
     for step in range(journal.step, config.steps):
         # Once, normally. A worker that dies gives its groups back, and they are started again.
         while numbers := await crew.replay.admit_now.call_one(step, config.prompts_per_step):
-            await asyncio.gather(*(crew.retry(worker, Worker.pull) for worker in workers))
+            await asyncio.gather(*(pull(crew, worker) for worker in workers))
             shares = [numbers[worker.index :: len(workers)] for worker in workers]
             await asyncio.gather(*(crew.collect(w, share) for w, share in zip(workers, shares, strict=True) if share))
-        batch = await crew.replay.take.call_one()
+        batch = await crew.next_batch()
         metrics = await crew.improve(batch)
         await journal.after_step(crew, batch, metrics)
         if journal.evaluation_is_due(journal.step):
-            await crew.retry(workers[0], Worker.pull)
-            await crew.retry(workers[0], lambda worker: journal.evaluate(crew, worker))
+            await measure(crew, journal)
 
 
 async def train_async(crew: Crew, journal: Journal) -> None:
     """Generators and trainer side by side, each at its own pace within the age bound."""
-    await run_together(train(crew, journal), *(generate(crew, journal, worker) for worker in crew.generators.workers))
+    await run_together(train(crew, journal), *(generate(crew, journal, worker) for worker in crew.workers))
 
 
 async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
     """One generator: pull the newest weights and start what they may still be used for, until all has been trained on.
 
-    What has been started is collected on the side, so that a slow group holds up neither the next ones nor the next pull.
+    What has been started is collected on the side, so that a slow group does not hold up the next ones.
     """
-    share = -(-crew.config.prompts_per_step // crew.config.generators)
+    config = crew.config
+    share = -(-config.prompts_per_step // config.generators)
     collecting: set[asyncio.Task[None]] = set()
     try:
         while True:
-            try:
-                version = await worker.pull()
-                if worker.index == 0 and journal.evaluation_is_due(version):
-                    await journal.evaluate(crew, worker)
-            except WorkerDied as death:
-                await crew.replace(worker, death)
-                continue
-            numbers = await _beside(collecting, crew.admit(version, share))
+            # While the trainer is being restarted, old weights will do, as far as the age bound allows.
+            if worker.version < crew.published and (crew.trainer.is_up or worker.version < 0):
+                if config.update == "groups":
+                    await _settle(collecting)
+                try:
+                    version = await worker.pull(crew.trainer)
+                    if worker.index == 0 and journal.evaluation_is_due(version):
+                        await journal.evaluate(crew, worker)
+                except ReplicaFailed:
+                    continue
+            numbers = await _beside(collecting, crew.admit(worker.version, share))
             if numbers is None:
                 return
             if numbers:
                 collecting.add(asyncio.create_task(crew.collect(worker, numbers)))
+            else:
+                # Only newer weights help.
+                await _beside(collecting, crew.trainer.wait_until_up())
     finally:
         for task in collecting:
             task.cancel()
@@ -79,13 +86,27 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
 
 
 async def train(crew: Crew, journal: Journal) -> None:
-    """The trainer: take a batch as soon as there is one, improve, publish."""
+    """The trainer: improve on one batch while the next is fetched, publish."""
+    upcoming = asyncio.ensure_future(crew.next_batch())
     try:
-        while (batch := await crew.replay.take.call_one()) is not None:
+        while (batch := await upcoming) is not None:
+            upcoming = asyncio.ensure_future(crew.next_batch())
             metrics = await crew.improve(batch)
             await journal.after_step(crew, batch, metrics)
     finally:
+        upcoming.cancel()
         await crew.replay.close.call_one()
+
+
+async def pull(crew: Crew, worker: Worker) -> int:
+    """Have ``worker`` take the newest weights, whichever process it has."""
+    return await crew.retry(lambda: worker.pull(crew.trainer))
+
+
+async def _settle(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait until all of ``tasks`` have ended; raises what one has raised."""
+    while tasks:
+        await tasks.pop()
 
 
 async def _beside(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -135,23 +156,24 @@ async def run_training(
             say(f"continuing after step {journal.step}")
         await crew.publish()
         before = await measure(crew, journal)
-        await crew.generators.spares_ready()
+        await crew.services["generator"].spares_ready()
         journal.begin()
         await (train_sync if config.mode == "sync" else train_async)(crew, journal)
         after = await measure(crew, journal, final=True)
-        await crew.trainer.export.call_one(str(folder.policy))
+        await crew.trainer.export(folder.policy)
     journal.timeline.save(folder.timeline)
     return before, after
 
 
 async def measure(crew: Crew, journal: Journal, final: bool = False) -> Row:
     """Evaluate the newest weights, while nothing else goes on."""
+    worker = crew.workers[0]
 
-    async def pull_and_evaluate(worker: Worker) -> Row:
-        await worker.pull()
+    async def pull_and_evaluate() -> Row:
+        await worker.pull(crew.trainer)
         return await journal.evaluate(crew, worker, final)
 
-    return await crew.retry(crew.generators.workers[0], pull_and_evaluate)
+    return await crew.retry(pull_and_evaluate)
 
 
 __all__ = ["StopRequested", "run_training", "train_async", "train_sync"]

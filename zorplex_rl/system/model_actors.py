@@ -1,12 +1,13 @@
 """The roles that hold a model: generator, reference, trainer. Separate from ``actors.py`` because these need torch and transformers.
 
-TrainerActor.step ──► Publisher (ring in host memory) ──one-sided read──► GeneratorActor.pull ──► GeneratorActor.generate
+TrainerActor.step ──► Publisher (ring in host memory) ──► GeneratorActor.pull ──► GeneratorActor.generate
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +25,16 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Execute, Request, RolloutEngine, Sampling
 from zorplex_rl.policy.stream import RolloutStream
 from zorplex_rl.system.actors import Group, Loaded, TimedActor
+from zorplex_rl.system.discovery import get_service
 from zorplex_rl.system.runtime import concurrent_endpoint
-from zorplex_rl.system.transports import MessageSubscriber, Publisher, RdmaHandle, RdmaSubscriber, Subscriber
+from zorplex_rl.system.transports import Publisher, Subscriber, WeightSource, subscribe
 from zorplex_rl.task.curriculum import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.weights.layout import Layout
+from zorplex_rl.weights.ring import WeightPullError
 
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 EVALUATION_SEED = 1_000_003
 
 
@@ -63,12 +66,13 @@ class ModelActor(TimedActor):
 class GeneratorActor(ModelActor):
     """Samples groups of episodes with the newest weights that it has pulled."""
 
-    def __init__(self, name: str, config: Config, device: str, tools: Any = None) -> None:
+    def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
         super().__init__(name, config, device)
         self._zorplex = Zorplex(config.seed, config.hints)
         self._tools = tools
         self._source: Subscriber | None = None
         self._stream: RolloutStream | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def _load(self) -> None:
         super()._load()
@@ -77,22 +81,29 @@ class GeneratorActor(ModelActor):
         )
 
     @concurrent_endpoint
-    async def subscribe(self, source: RdmaHandle | tuple[Layout, Any]) -> None:
-        """Have ``pull`` read from a trainer: through its RDMA handle, or (layout, trainer actor) for replies."""
-        if isinstance(source, RdmaHandle):
-            self._source = RdmaSubscriber(source, self.policy.model)
-        else:
-            layout, trainer = source
-            self._source = MessageSubscriber(
-                layout, lambda newer_than: trainer.newest.call_one(newer_than), self.policy.model
-            )
+    async def subscribe(self, source: WeightSource) -> bool:
+        """Have ``pull`` read from a trainer; False if its weights cannot be read."""
+        try:
+            self._source = await subscribe(source, self.config.transport, self.policy.model)
+        except WeightPullError as error:
+            log.warning("%s", error)
+            return False
+        return True
 
     @concurrent_endpoint
-    async def pull(self) -> int:
-        """Take over the newest published weights, between two steps of what is being sampled; their version."""
-        async with self._one_at_a_time:
+    async def pull(self) -> int | None:
+        """Take over the newest published weights; their version, or None if they cannot be read.
+
+        They arrive while sampling goes on, and are put into the model between two of its steps.
+        """
+        try:
             with self.recorder.span("pull"):
-                version = await self._source.pull()
+                await self._source.fetch()
+        except WeightPullError as error:
+            log.warning("%s", error)
+            return None
+        async with self._one_at_a_time:
+            version = self._source.swap()
             self._stream.use_version(version)
         return version
 
@@ -131,13 +142,14 @@ class GeneratorActor(ModelActor):
         return self.recorder.span("generate", version=self._source.version)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
-        """What a tool says: at once where it runs in this process, else a future of the tool actor's answer."""
+        """What a tool says: at once where it runs in this process, else a future of the tool service's answer."""
         if self._tools is None:
             return self._zorplex.execute(task, call)
         return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
 
     async def _ask_tool(self, task: Task, call: ToolCall) -> str:
-        return await self._tools.execute.choose(task, call)
+        tools = await get_service(self._tools)
+        return await tools.execute.route(task, call)
 
 
 class ReferenceActor(ModelActor):
@@ -170,7 +182,8 @@ class TrainerActor(ModelActor):
                 updates_per_batch=config.updates_per_batch,
             ),
         )
-        self._publisher = Publisher(self.policy.model)
+        dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
+        self._publisher = Publisher(self.policy.model, dtype=dtype)
 
     @concurrent_endpoint
     async def step(
@@ -188,17 +201,18 @@ class TrainerActor(ModelActor):
         return self._learner.version
 
     @concurrent_endpoint
-    async def rdma_handle(self) -> RdmaHandle:
-        return self._publisher.rdma_handle()
+    async def source(self) -> WeightSource:
+        """What generators subscribe to."""
+        return self._publisher.source()
 
     @concurrent_endpoint
-    async def layout(self) -> Layout:
-        return self._publisher.ring.layout
+    async def ring_headers(self) -> Tensor:
+        return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def newest(self, newer_than: int) -> tuple[int, Tensor | None]:
-        """The newest published version and its bytes, for the ``message`` transport."""
-        return self._publisher.newest(newer_than)
+    async def ring_slot(self, slot: int) -> Tensor:
+        """The bytes of one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def save(self, folder: str) -> None:

@@ -175,11 +175,15 @@ class Service:
         """Wait until every spare is up, so that starting them disturbs nobody later."""
         await asyncio.gather(*self._spares)
 
-    async def call_at(self, index: int, method: str, *args: Any) -> Any:
-        """Have the replica at place ``index`` answer, whoever fills it; waits while it is being replaced. Raises ReplicaFailed."""
+    async def member_at(self, index: int) -> Member:
+        """Who fills place ``index``; waits while it is being replaced."""
         while (live := self.places[index].live) is None:
             await self.membership_changed()
-        return await self.pool.call(live.member, method, args, {})
+        return live.member
+
+    async def call_at(self, index: int, method: str, *args: Any) -> Any:
+        """Have the replica at place ``index`` answer, whoever fills it. Raises ReplicaFailed if that fails meanwhile."""
+        return await self.pool.call(await self.member_at(index), method, args, {})
 
     async def membership_changed(self) -> None:
         """Wait until a replica joins or leaves."""

@@ -1,18 +1,22 @@
 """How published weights get from the trainer's ring into a generator's model.
 
     trainer                                     generator
-    Publisher.publish(model, version)           Subscriber.pull() -> version
-      └► WeightRing (K slots + headers)  ─────►   staging buffer ──verified──► model
+    Publisher.publish(model, version)           Subscriber.fetch()     reader ──► staging buffer, verified    while it samples
+      └► WeightRing (K slots + headers)  ─────►   └► swap()            staging ──► model                      between two steps
 
+    reader    how it reads headers and slots
+    shm       the same memory, mapped by both: for processes of one host
     rdma      one-sided reads through Monarch's RDMABuffer: over ibverbs where there is hardware, else over its TCP fallback
     message   the bytes in the reply to a call: the baseline that needs nothing
+    auto      the first of these that works
 
-Both read into a staging buffer and touch the model only when a whole version has arrived, so a writer that dies leaves the old weights intact.
+All three read the same ring with the same seqlock, so none can take over half a version; and the model is touched only when a whole version
+has arrived, so a publisher that dies leaves the old weights in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,84 +25,102 @@ from torch import Tensor, nn
 
 from zorplex_rl.system.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, newest_slot, read_ring
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
+from zorplex_rl.weights.shared import SharedHandle, can_share, create_shared, open_shared
 
-TRANSPORTS = ("rdma", "message")
+TRANSPORTS = ("auto", "shm", "rdma", "message")
 READ_TIMEOUT_SECONDS = 10
+SLOTS = 3
+"""One that is being written, one that is being read, and one between them."""
 
 
-class Subscriber(Protocol):
-    """The reader's side of a transport. ``version`` is that of the weights now in the model."""
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """All that a reader needs, in some hundred bytes: the layout, and one handle for each way to the ring.
 
-    version: int
+    ``owner`` is the publisher's actor, with endpoints ``ring_headers`` and ``ring_slot``; ``dtype`` is set if weights are rounded to travel.
+    """
 
-    async def pull(self) -> int:
-        """Have the newest published weights in the model and return their version. Raises WeightPullError; the model is then unchanged."""
+    layout: Layout
+    dtype: torch.dtype | None
+    headers: Any
+    slots: tuple[Any, ...]
+    shared: SharedHandle | None
+    owner: Any = None
 
 
 class Publisher:
     """The writer's side, for every transport: a ring in this process's memory, and handles through which others read it."""
 
-    def __init__(self, model: nn.Module, slots: int = 2) -> None:
+    def __init__(self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None) -> None:
         from monarch.rdma import RDMABuffer
 
         _meet_rdma()
-        self.ring = WeightRing(model, slots)
+        memory, self._shared = None, None
+        if can_share() and not torch.cuda.is_available():
+            memory, self._shared = create_shared(ring_bytes(Layout.of(model, dtype), slots))
+        self.ring, self._dtype = WeightRing(model, slots, memory, dtype), dtype
         self._headers = RDMABuffer(self.ring.headers.view(-1).view(torch.uint8))
         self._slots = tuple(RDMABuffer(slot) for slot in self.ring.slots)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self.ring.publish(model, version)
 
-    def rdma_handle(self) -> RdmaHandle:
-        return RdmaHandle(self.ring.layout, self._headers, self._slots)
+    def source(self, owner: Any = None) -> WeightSource:
+        """What readers need; ``owner`` is the actor that answers for the ``message`` transport."""
+        return WeightSource(self.ring.layout, self._dtype, self._headers, self._slots, self._shared, owner)
 
-    def newest(self, newer_than: int) -> tuple[int, Tensor | None]:
-        """For the ``message`` transport: the newest version and its bytes, or None for the bytes if it is not newer."""
-        for _ in range(100):
-            header = newest_slot(self.ring.headers)
-            if header is None or header.version <= newer_than:
-                return newer_than, None
-            payload = self.ring.slots[header.slot].clone()
-            if self.ring.headers[header.slot].tolist() == [header.sequence, header.version]:
-                return header.version, payload
-        raise WeightPullError("the ring was overwritten during each of 100 copies; use more slots")
+    def read_headers(self) -> Tensor:
+        return self.ring.headers.clone()
+
+    def read_slot(self, slot: int) -> Tensor:
+        # A clone: a reply with a view would carry the whole ring.
+        return self.ring.slots[slot].clone()
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaHandle:
-    """All that a reader needs, a few hundred bytes: the layout and one remote buffer each for the headers and the slots."""
+class Reader(Protocol):
+    """Reads the ring of another process. Both raise WeightPullError if that cannot be reached within the time limit."""
 
-    layout: Layout
-    headers: Any
-    slots: tuple[Any, ...]
+    async def read_headers(self) -> Tensor:
+        """int64 [K, 2]."""
+
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        """Fill ``staging``, uint8 [size], from ``slot``."""
 
 
-class RdmaSubscriber:
-    """Pulls through one-sided reads; the trainer's Python never runs for it."""
+class SharedReader:
+    """Reads memory that it shares with the publisher. It needs no help from that, and outlives it."""
 
-    def __init__(self, handle: RdmaHandle, model: nn.Module) -> None:
-        self.version = NOTHING_PUBLISHED
-        self._layout = Layout.of(model)
-        self._layout.check(handle.layout)
-        self._handle, self._model = handle, model
-        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8)
+    def __init__(self, source: WeightSource) -> None:
+        if source.shared is None:
+            raise WeightPullError("the trainer does not share its memory; use --transport rdma, or auto")
+        try:
+            memory = open_shared(source.shared)
+        except OSError as error:
+            raise WeightPullError(f"the trainer's memory cannot be shared: {error}") from error
+        self._headers, self._slots = ring_views(memory, source.layout, len(source.slots))
+
+    async def read_headers(self) -> Tensor:
+        return self._headers.clone()
+
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        await asyncio.to_thread(staging.copy_, self._slots[slot])
+
+
+class RdmaReader:
+    """One-sided reads; the publisher's Python never runs for them."""
+
+    def __init__(self, source: WeightSource) -> None:
         _meet_rdma()
-        self._headers = torch.zeros(len(handle.slots), 2, dtype=torch.int64)
+        self._source = source
+        self._headers = torch.zeros(len(source.slots), 2, dtype=torch.int64)
 
-    async def pull(self) -> int:
-        version = await read_ring(self._read_headers, self._read_slot, newer_than=self.version)
-        if version != self.version:
-            self._layout.unpack(self._staging, self._model)
-            self.version = version
-        return version
+    async def read_headers(self) -> Tensor:
+        await self._read(self._source.headers, self._headers.view(-1).view(torch.uint8))
+        return self._headers.clone()
 
-    async def _read_headers(self) -> Tensor:
-        await self._read(self._handle.headers, self._headers.view(-1).view(torch.uint8))
-        return self._headers
-
-    async def _read_slot(self, slot: int) -> None:
-        await self._read(self._handle.slots[slot], self._staging)
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        await self._read(self._source.slots[slot], staging)
 
     async def _read(self, source: Any, target: Tensor) -> None:
         try:
@@ -107,23 +129,78 @@ class RdmaSubscriber:
             raise WeightPullError(f"the trainer's weights could not be read: {error}") from error
 
 
-class MessageSubscriber:
-    """Pulls through replies: ``ask(newer_than)`` returns (version, bytes or None)."""
+class MessageReader:
+    """Asks the publisher's actor, which answers with copies."""
 
-    def __init__(
-        self, layout: Layout, ask: Callable[[int], Awaitable[tuple[int, Tensor | None]]], model: nn.Module
-    ) -> None:
-        self.version = NOTHING_PUBLISHED
-        self._layout = Layout.of(model)
-        self._layout.check(layout)
-        self._ask, self._model = ask, model
+    def __init__(self, source: WeightSource) -> None:
+        if source.owner is None:
+            raise WeightPullError("the source names no actor that could be asked for weights; use another transport")
+        self._owner = source.owner
+
+    async def read_headers(self) -> Tensor:
+        return await self._ask(self._owner.ring_headers.call_one())
+
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        staging.copy_(await self._ask(self._owner.ring_slot.call_one(slot)))
+
+    async def _ask(self, call: Any) -> Tensor:
+        try:
+            return await asyncio.wait_for(call.as_asyncio(), READ_TIMEOUT_SECONDS)
+        except Exception as error:
+            why = str(error) or f"no answer within {READ_TIMEOUT_SECONDS} s"
+            raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
+
+
+READERS = {"shm": SharedReader, "rdma": RdmaReader, "message": MessageReader}
+
+
+class Subscriber:
+    """The reader's side of a transport. ``version`` is that of the weights now in the model."""
+
+    def __init__(self, reader: Reader, source: WeightSource, model: nn.Module) -> None:
+        self.version = self._fetched = NOTHING_PUBLISHED
+        self._layout = Layout.of(model, source.dtype)
+        self._layout.check(source.layout)
+        self.reader, self._model = reader, model
+        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8)
+
+    async def fetch(self) -> int:
+        """Have the newest published weights in the staging buffer; their version. Raises WeightPullError; ``swap`` must not be called then."""
+
+        async def read_slot(slot: int) -> None:
+            await self.reader.read_slot(slot, self._staging)
+
+        self._fetched, known = NOTHING_PUBLISHED, self._fetched
+        self._fetched = await read_ring(self.reader.read_headers, read_slot, newer_than=max(known, self.version))
+        return self._fetched
+
+    def swap(self) -> int:
+        """Have the fetched weights in the model; their version."""
+        if self._fetched > self.version:
+            self._layout.unpack(self._staging, self._model)
+            self.version = self._fetched
+        return self.version
 
     async def pull(self) -> int:
-        version, payload = await self._ask(self.version)
-        if payload is not None:
-            self._layout.unpack(payload, self._model)
-            self.version = version
-        return self.version
+        """Both at once. Raises WeightPullError; the model is then unchanged."""
+        await self.fetch()
+        return self.swap()
+
+
+async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
+    """A subscriber through ``transport``. Raises LayoutMismatch for another model's weights, WeightPullError if nothing works."""
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport {transport!r} is unknown; expected one of {', '.join(TRANSPORTS)}")
+    failures = []
+    for name in READERS if transport == "auto" else (transport,):
+        try:
+            reader = READERS[name](source)
+            await reader.read_headers()
+        except WeightPullError as error:
+            failures.append(f"{name}: {error}")
+        else:
+            return Subscriber(reader, source, model)
+    raise WeightPullError("; ".join(failures))
 
 
 def _meet_rdma() -> None:

@@ -42,11 +42,13 @@ class Layout:
     size: int
 
     @classmethod
-    def of(cls, model: nn.Module) -> Layout:
+    def of(cls, model: nn.Module, dtype: torch.dtype | None = None) -> Layout:
+        """The layout of ``model``'s weights; those of floating point as ``dtype``, if one is given."""
         entries, offset = [], 0
         for name, tensor in named_weights(model).items():
-            size = tensor.numel() * tensor.element_size()
-            entries.append(Entry(name, tuple(tensor.shape), tensor.dtype, offset, size))
+            travels_as = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+            size = tensor.numel() * travels_as.itemsize
+            entries.append(Entry(name, tuple(tensor.shape), travels_as, offset, size))
             offset += -(-size // ALIGNMENT) * ALIGNMENT
         return cls(tuple(entries), offset)
 
@@ -72,7 +74,7 @@ class Layout:
 
     @torch.no_grad()
     def pack(self, model: nn.Module, buffer: Tensor) -> None:
-        """Copy ``model``'s weights into ``buffer``, uint8 [size]."""
+        """Copy ``model``'s weights into ``buffer``, uint8 [size], rounded if they travel as a smaller type."""
         weights = named_weights(model)
         for entry in self.entries:
             self._view(entry, buffer).copy_(weights[entry.name])

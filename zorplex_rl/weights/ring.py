@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.weights.layout import Layout
+from zorplex_rl.weights.layout import ALIGNMENT, Layout
 
 NOTHING_PUBLISHED = -1
 
@@ -43,15 +43,24 @@ class Header:
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA."""
+    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA.
 
-    def __init__(self, model: nn.Module, slots: int = 2) -> None:
+    ``memory``, uint8 of at least ``ring_bytes``, is where headers and slots are put if it is given; shared memory, for example.
+    ``dtype`` is what floating-point weights travel as, if not as what they are.
+    """
+
+    def __init__(
+        self, model: nn.Module, slots: int = 2, memory: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> None:
         if slots < 2:
             raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
-        self.layout = Layout.of(model)
-        pin = torch.cuda.is_available()
-        self.headers = torch.tensor([[0, NOTHING_PUBLISHED]] * slots, dtype=torch.int64)
-        self.slots = [torch.zeros(self.layout.size, dtype=torch.uint8, pin_memory=pin) for _ in range(slots)]
+        self.layout = Layout.of(model, dtype)
+        if memory is None:
+            memory = torch.zeros(
+                ring_bytes(self.layout, slots), dtype=torch.uint8, pin_memory=torch.cuda.is_available()
+            )
+        self.headers, self.slots = ring_views(memory, self.layout, slots)
+        self.headers.copy_(torch.tensor([[0, NOTHING_PUBLISHED]] * slots))
         self._published = 0
 
     def publish(self, model: nn.Module, version: int) -> None:
@@ -62,6 +71,22 @@ class WeightRing:
         self.headers[slot, 1] = version
         self.headers[slot, 0] += 1
         self._published += 1
+
+
+def ring_bytes(layout: Layout, slots: int) -> int:
+    """How much memory a ring takes."""
+    return _headers_size(slots) + slots * layout.size
+
+
+def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
+    """The headers, int64 [K, 2], and the slots, uint8 [size] each, of a ring that begins where ``memory``, uint8, does."""
+    start = _headers_size(slots)
+    headers = memory[: 16 * slots].view(torch.int64).view(slots, 2)
+    return headers, [memory[start + k * layout.size : start + (k + 1) * layout.size] for k in range(slots)]
+
+
+def _headers_size(slots: int) -> int:
+    return -(-16 * slots // ALIGNMENT) * ALIGNMENT
 
 
 def newest_slot(headers: Tensor) -> Header | None:

@@ -1,0 +1,64 @@
+"""Memory that processes of one host share: written once, read by any number, with no copy in between.
+
+    publisher   create_shared(size) ──► uint8 tensor, and a handle of a few dozen bytes
+    reader      open_shared(handle) ──► a tensor on the same memory
+
+The memory has no name in any file system: it is a ``memfd``, which a reader opens through the publisher's entry in /proc. So nothing is
+left behind however the publisher ends, and what a reader has mapped stays readable after that. Linux only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHandle:
+    """Where the memory is: the host (by the id of its last boot), the process and its file descriptor, and the size in bytes."""
+
+    boot_id: str
+    pid: int
+    descriptor: int
+    size: int
+
+
+def can_share() -> bool:
+    """Whether this system has what it takes."""
+    return hasattr(os, "memfd_create") and BOOT_ID.exists()
+
+
+def create_shared(size: int) -> tuple[Tensor, SharedHandle]:
+    """Zeroed shared memory of ``size`` bytes, as uint8 [size]; it lives as long as this process or the last reader."""
+    descriptor = os.memfd_create("zorplex_weights")
+    os.ftruncate(descriptor, size)
+    return _map(descriptor, size), SharedHandle(_boot_id(), os.getpid(), descriptor, size)
+
+
+def open_shared(handle: SharedHandle) -> Tensor:
+    """The memory of ``handle``, to be read only. OSError if it is on another host, or its process is gone."""
+    if handle.boot_id != _boot_id():
+        raise OSError("the weights are in the memory of another host")
+    descriptor = os.open(f"/proc/{handle.pid}/fd/{handle.descriptor}", os.O_RDWR)
+    try:
+        if os.fstat(descriptor).st_size != handle.size:
+            raise OSError(f"process {handle.pid} is not the one that shared these weights")
+        return _map(descriptor, handle.size)
+    finally:
+        os.close(descriptor)
+
+
+def _map(descriptor: int, size: int) -> Tensor:
+    # Writable on both sides, because torch has no read-only tensors.
+    return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+
+
+def _boot_id() -> str:
+    return BOOT_ID.read_text().strip()
