@@ -1,0 +1,261 @@
+"""What a service costs, and what it keeps when its replicas are killed, stopped and made to raise.
+
+    a call        ``svc.METHOD.route`` against Monarch's bare ``call_one`` on the same replicas, one caller
+    throughput    the same with many callers at once
+    torment       every second one replica is killed, stopped or made to raise; who answered which request is written down by the
+                  replicas themselves, so that a request done twice or lost is seen
+    burst         ten times the load on a service that scales itself
+    fairness      the share of each replica in 1,000 requests, before and after replicas were killed and added
+
+A service is measured as a caller sees it: the time from the call to its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import tyro
+from log import Report, append_report, print_report
+
+from zorplex_rl.system.pulse import replicas_of
+from zorplex_rl.system.requests import Limits, ReplicaFailed, ServiceError
+from zorplex_rl.system.runtime import Actor, ActorError, concurrent_endpoint
+from zorplex_rl.system.service import Restart, Service, ServiceOptions
+
+BLOWS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    replicas: int = 4
+    """Replicas of the service."""
+    calls: int = 2000
+    """Calls of the first part, of each kind."""
+    callers: int = 64
+    """Callers at once in the second part."""
+    repeats: int = 5
+    """Repetitions of the second part; bare and routed take turns."""
+    requests: int = 10_000
+    """Requests of the torment."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+class Worker(Actor):
+    """Answers at once or after a while, and writes down which requests it carried out."""
+
+    def __init__(self, journal: str) -> None:
+        self._journal = open(f"{journal}/{os.getpid()}", "a", buffering=1)  # noqa: SIM115
+
+    @concurrent_endpoint
+    async def who(self) -> int:
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def do(self, number: int, seconds: float) -> int:
+        self._journal.write(f"{number}\n")
+        await asyncio.sleep(seconds)
+        return number
+
+    @concurrent_endpoint
+    async def look_up(self, number: int, seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return number
+
+    @concurrent_endpoint
+    async def complain(self) -> None:
+        raise ValueError("no")
+
+
+async def cost_of_a_call(service: Service, calls: int) -> Report:
+    actor = service.places[0].live.replica.actor
+    seconds: dict[str, list[float]] = {"bare call_one": [], "route": [], "route in a session": []}
+    async with service.session() as session:
+        callers = (actor.who.call_one, service.who.route, session.who.route)
+        for call in range(calls + 100):
+            for name, caller in zip(seconds, callers, strict=True):
+                began = time.perf_counter()
+                await caller()
+                if call >= 100:
+                    seconds[name].append(time.perf_counter() - began)
+    bare = median(seconds["bare call_one"])
+    rows = [
+        [name, f"{1e3 * median(s):.3f}", f"{1e3 * sorted(s)[int(0.99 * len(s))]:.2f}", f"{median(s) / bare:.2f}"]
+        for name, s in seconds.items()
+    ]
+    return Report(f"A call, one caller, {calls} each, in turns", ["call", "median ms", "p99 ms", "÷ bare"], rows)
+
+
+async def throughput(service: Service, calls: int, callers: int, repeats: int) -> Report:
+    actors = [place.live.replica.actor for place in service.places]
+    each = max(calls * 4 // callers, 1)
+
+    async def bare(caller: int) -> None:
+        for call in range(each):
+            await actors[(caller + call) % len(actors)].who.call_one()
+
+    async def routed(caller: int) -> None:
+        for _ in range(each):
+            await service.who.route()
+
+    rates: dict[str, list[float]] = {"bare call_one": [], "route": []}
+    for repeat in range(-1, repeats):
+        for name, caller in zip(rates, (bare, routed), strict=True):
+            began = time.perf_counter()
+            await asyncio.gather(*(caller(number) for number in range(callers)))
+            if repeat >= 0:
+                rates[name].append(each * callers / (time.perf_counter() - began))
+    shares = [routed / bare for bare, routed in zip(*rates.values(), strict=True)]
+    rows = [[name, f"{median(rate):.0f}"] for name, rate in rates.items()]
+    rows[0].append("1.00")
+    rows[1].append(f"{median(shares):.2f} ({min(shares):.2f} – {max(shares):.2f})")
+    title = f"Throughput, {callers} callers, {len(actors)} replicas"
+    return Report(title, ["call", "calls/s", "× bare"], rows)
+
+
+async def torment(service: Service, restarts: list[Restart], journal: Path, requests: int) -> Report:
+    rng, blows, back = random.Random(0), Counter(), {name: [] for name in BLOWS}
+    gate, clocks = asyncio.Semaphore(32), set()
+
+    async def strike() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            blow = rng.choice([*BLOWS, "raise"])
+            victims = [place.live for place in service.places if place.live]
+            blows[blow] += 1
+            if blow == "raise":
+                with suppress(ActorError, ServiceError):
+                    await service.complain.route()
+            elif victims:
+                victim = rng.choice(victims)
+                with suppress(ProcessLookupError):
+                    os.kill(victim.pids[0], BLOWS[blow])
+                    clocks.add(asyncio.create_task(time_recovery(victim.name, blow, time.monotonic())))
+
+    async def time_recovery(name: str, blow: str, began: float) -> None:
+        while name not in {restart.died for restart in restarts}:
+            await asyncio.sleep(0.01)
+        back[blow].append(time.monotonic() - began)
+
+    async def request(number: int) -> int:
+        async with gate:
+            return await (service.look_up if number % 2 else service.do).route(number, 0.1 * rng.random())
+
+    striking = asyncio.create_task(strike())
+    outcomes = await asyncio.gather(*(request(number) for number in range(requests)), return_exceptions=True)
+    striking.cancel()
+    await asyncio.wait(clocks, timeout=20)
+    done = Counter(int(line) for file in journal.iterdir() for line in file.read_text().split())
+    answered = sum(outcome == number for number, outcome in enumerate(outcomes))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ReplicaFailed)]
+    not_done = sum(
+        outcome == number and number % 2 == 0 and not done[number] for number, outcome in enumerate(outcomes)
+    )
+    status = service.status()
+    rows = [
+        ["requests", str(requests)],
+        ["answered", str(answered)],
+        ["failed, the error naming replica and cause", str(len(failed))],
+        ["anything else", str(requests - answered - len(failed))],
+        ["answered but not done", str(not_done)],
+        ["not idempotent and done twice", str(sum(count > 1 for count in done.values()))],
+        ["idempotent ones sent again", str(status.retries)],
+        ["blows", ", ".join(f"{count} × {blow}" for blow, count in sorted(blows.items()))],
+    ]
+    for blow, seconds in back.items():
+        if seconds:
+            rows.append([f"back in rotation after {blow}, s", f"{median(seconds):.1f} (worst {max(seconds):.1f})"])
+    return Report("Torment, a blow every second", ["", "count"], rows)
+
+
+async def burst(journal: str) -> Report:
+    options = ServiceOptions(
+        min_replicas=1, max_replicas=4, limits=Limits(max_in_flight=4, max_queue=64, wait_timeout=120)
+    )
+    async with Service("scaled", replicas_of(Worker, journal), options) as service:
+
+        async def load(callers: int, each: int) -> tuple[float, int]:
+            peak = 0
+
+            async def caller() -> None:
+                nonlocal peak
+                for _ in range(each):
+                    await service.look_up.route(0, 0.05)
+                    peak = max(peak, len(service.places))
+
+            began = time.monotonic()
+            await asyncio.gather(*(caller() for _ in range(callers)))
+            return callers * each / (time.monotonic() - began), peak
+
+        calm, calm_peak = await load(4, 50)
+        heavy, heavy_peak = await load(40, 100)
+        began = time.monotonic()
+        while len(service.places) > 1 and time.monotonic() - began < 60:
+            await asyncio.sleep(0.05)
+        rows = [
+            ["4 callers", f"{calm:.0f}", str(calm_peak), ""],
+            ["40 callers", f"{heavy:.0f}", str(heavy_peak), ""],
+            ["afterwards", "", str(len(service.places)), f"{time.monotonic() - began:.1f}"],
+        ]
+        errors = f"{service.status().errors} errors among {service.status().requests} requests."
+    return Report(
+        "A burst of ten times the load", ["load", "requests/s", "replicas", "s until scaled back"], rows, [errors]
+    )
+
+
+async def fairness(service: Service) -> Report:
+    async def deviation() -> str:
+        homes = Counter([await service.who.route() for _ in range(1000)])
+        fair = 1000 / len(service.places)
+        return f"{max(abs(homes[place.live.replica.pid] - fair) for place in service.places) / fair:.1%}"
+
+    rows = [["to begin with", await deviation()]]
+    os.kill(service.places[0].live.pids[0], signal.SIGKILL)
+    while service.status().restarts < 1 or not all(place.live for place in service.places):
+        await asyncio.sleep(0.05)
+    rows.append(["after a replica was killed and replaced", await deviation()])
+    await service.scale_to(len(service.places) + 1)
+    rows.append(["after one was added", await deviation()])
+    return Report("Fairness over 1,000 requests", ["when", "largest deviation from an equal share"], rows)
+
+
+async def measure(options: Options) -> list[Report]:
+    service_options = ServiceOptions(replicas=options.replicas, idempotent=("look_up", "who"))
+    reports = []
+    with tempfile.TemporaryDirectory() as folder:
+        start = replicas_of(Worker, folder)
+        async with Service("calls", start, service_options) as service:
+            reports.append(await cost_of_a_call(service, options.calls))
+            reports.append(await throughput(service, options.calls, options.callers, options.repeats))
+        restarts: list[Restart] = []
+        async with Service("tormented", start, service_options, restarts.append) as service:
+            reports.append(await torment(service, restarts, Path(folder), options.requests))
+        reports.append(await burst(folder))
+        async with Service("fair", start, replace(service_options, replicas=3)) as service:
+            reports.append(await fairness(service))
+    return reports
+
+
+def main(options: Options) -> None:
+    reports = asyncio.run(measure(options))
+    for report in reports:
+        print_report(report)
+    if options.log:
+        settings = {name: value for name, value in asdict(options).items() if name != "log"}
+        append_report("benchmarks/service.py", settings, reports)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
