@@ -58,6 +58,14 @@ def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_
     assert not same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
+@pytest.mark.parametrize("update", ["groups", "in-flight"])
+def test_weights_change_between_groups_or_if_asked_to_between_decode_steps(tmp_path, update):
+    config = replace(SMALL, mode="async", max_lag=3, steps=8, tool_latency=0.02, update=update, checkpoint_every=100)
+    run = train_here(config, tmp_path / update)
+    shares = [row["mixed_version_share"] for row in run.metrics() if row["event"] == "step"]
+    assert (max(shares) > 0) == (update == "in-flight")
+
+
 def test_slow_tools_are_called_in_a_process_of_their_own(tmp_path):
     config = replace(SMALL, mode="async", steps=2, tool_latency=0.05, checkpoint_every=100)
     run = train_here(config, tmp_path / "tools")

@@ -226,6 +226,7 @@ def describe(episodes: Sequence[Episode], version: int) -> Metrics:
         "episodes": len(episodes),
         "lag_mean": fmean(ages),
         "lag_max": max(ages),
+        "mixed_version_share": fmean(episode.first_version != episode.last_version for episode in episodes),
         "response_tokens": fmean(len(e.token_ids) for e in episodes),
         "tool_calls": fmean(e.tool_calls for e in episodes),
     }
