@@ -324,6 +324,7 @@ def test_a_replica_may_have_several_processes():
     async def scenario():
         async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions()) as service:
             assert len(set(service.places[0].live.pids)) == 2
+            assert sorted(await service.who.route()) == sorted(service.places[0].live.pids)
 
     asyncio.run(scenario())
 

@@ -42,14 +42,14 @@ class StaleService(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the registry knows of a service. ``replicas`` holds name, actor and pulse of each."""
+    """What the registry knows of a service. ``replicas`` holds name, actor, number of processes and pulse of each."""
 
     name: str
     owner: str
     limits: Limits
     router: str
     idempotent: frozenset[str]
-    replicas: tuple[tuple[str, Any, Any], ...]
+    replicas: tuple[tuple[str, Any, int, Any], ...]
     closed: bool = False
     version: int = 0
 
@@ -118,10 +118,10 @@ class ServiceClient:
         """Take over the replicas of ``entry``."""
         self.version = entry.version
         known = {member.name: member for member in self.pool.members}
-        for name, actor, _ in entry.replicas:
+        for name, actor, procs, _ in entry.replicas:
             if name not in known:
-                self.pool.join(Member(name, actor))
-        for name in known.keys() - {name for name, _, _ in entry.replicas}:
+                self.pool.join(Member(name, actor, procs))
+        for name in known.keys() - {name for name, *_ in entry.replicas}:
             self.pool.withdraw(known[name])
 
     def follow(self, registry: Any) -> None:
@@ -213,7 +213,7 @@ async def get_service(name: str) -> ServiceClient:
 
 async def _answers(entry: Entry) -> bool:
     """Whether any replica of ``entry`` is alive."""
-    beats = [asyncio.ensure_future(pulse.beat.call().as_asyncio()) for _, _, pulse in entry.replicas]
+    beats = [asyncio.ensure_future(pulse.beat.call().as_asyncio()) for *_, pulse in entry.replicas]
     try:
         for beat in asyncio.as_completed(beats, timeout=2.0):
             with suppress(Exception):
@@ -244,6 +244,6 @@ def _entry_of(service: Service) -> Entry:
         service.options.limits,
         service.options.router,
         service.pool.idempotent,
-        tuple((live.name, live.replica.actor, live.pulse) for live in lives),
+        tuple((live.name, live.replica.actor, live.member.procs, live.pulse) for live in lives),
         service.closed,
     )

@@ -35,9 +35,9 @@ Ticket: TypeAlias = "asyncio.Future[bool]"
 class Member(Candidate):
     """One replica in a pool: ``sent`` requests are with it, and ``waiting`` ones are to be sent as soon as it has answered one."""
 
-    def __init__(self, name: str, actor: Any) -> None:
+    def __init__(self, name: str, actor: Any, procs: int = 1) -> None:
         super().__init__(name)
-        self.actor = actor
+        self.actor, self.procs = actor, procs
         self.ready = True
         self.requests = self.sent = 0
         self.waiting: deque[Ticket] = deque()
@@ -54,7 +54,8 @@ class Member(Candidate):
     def call(self, method: str) -> Callable[..., Any]:
         """The function that sends a request for ``method`` and returns Monarch's future. AttributeError if there is no such endpoint."""
         if method not in self._calls:
-            self._calls[method] = getattr(self.actor, method).call_one
+            endpoint = getattr(self.actor, method)
+            self._calls[method] = endpoint.call_one if self.procs == 1 else endpoint.call
         return self._calls[method]
 
 
@@ -89,7 +90,10 @@ class Method:
     session: Session | None = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """The answer of one healthy replica. Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded."""
+        """The answer of one healthy replica; of one with several processes, the list of their answers.
+
+        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
+        """
         return await self.pool.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -217,7 +221,8 @@ class Pool:
             future = member.call(method)(*args, **kwargs).as_asyncio()
             member.in_flight[future] = None
             member.requests += 1
-            return await future
+            answer = await future
+            return answer if member.procs == 1 else [value for _, value in answer]
         finally:
             member.in_flight.pop(future, None)
             self._free_place(member)

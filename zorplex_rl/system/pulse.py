@@ -72,7 +72,7 @@ async def bring_up(name: str, start: ReplicaStart, probe_timeout: float) -> Live
         homes = [home for _, home in await pulse.beat.call()]
         here = tuple(pid for host, pid in homes if host == socket.gethostname())
         replica.pid = replica.pid or homes[0][1]
-        live = Live(replica, Member(name, replica.actor), pulse, time.monotonic(), here)
+        live = Live(replica, Member(name, replica.actor, len(homes)), pulse, time.monotonic(), here)
         await live.beat(probe_timeout)
         return live
     except BaseException:
