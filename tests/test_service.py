@@ -33,7 +33,7 @@ IDEMPOTENT = ("who", "ask")
 async def echoes(*args, name="echo", **options):
     """A service of ``Echo``, and what it has restarted."""
     restarts = []
-    options = ServiceOptions(**({"idempotent": IDEMPOTENT} | options))
+    options = ServiceOptions(**({"idempotent": IDEMPOTENT, "start_timeout": 60} | options))
     async with Service(name, replicas_of(Echo, *args), options, restarts.append) as service:
         yield service, restarts
 

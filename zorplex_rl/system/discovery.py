@@ -156,15 +156,8 @@ async def register_service(service: Service) -> None:
         async with writing:
             await registry.put.call_one(_entry_of(service))
 
-    tasks: set[asyncio.Task[None]] = set()
-
-    def publish_soon() -> None:
-        task = asyncio.ensure_future(publish())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
     await publish()
-    service.on_change = publish_soon
+    service.on_change = publish
 
 
 async def unregister_service(name: str) -> None:
@@ -185,12 +178,12 @@ async def list_services() -> dict[str, str]:
 async def get_service(name: str) -> ServiceClient:
     """The service ``name``, from wherever this is called. Raises UnknownService, or StaleService if nothing behind the entry answers."""
     key = (name, asyncio.get_running_loop())
-    if (client := _clients.get(key)) and client.is_current:
-        return client
     registry = await _registry()
     entry = await registry.get.call_one(name)
     if entry is None:
         raise UnknownService(await _unknown(name))
+    if not entry.closed and (client := _clients.get(key)) and client.is_current:
+        return client
     give_up_at = asyncio.get_running_loop().time() + ALIVE_SECONDS
     while not entry.closed and not await _answers(entry):
         if asyncio.get_running_loop().time() > give_up_at:

@@ -69,7 +69,7 @@ class GeneratorActor(ModelActor):
     def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
         super().__init__(name, config, device)
         self._zorplex = Zorplex(config.seed, config.hints)
-        self._tools = tools
+        self._tools, self._tool_client = tools, None
         self._source: Subscriber | None = None
         self._stream: RolloutStream | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,8 +148,9 @@ class GeneratorActor(ModelActor):
         return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
 
     async def _ask_tool(self, task: Task, call: ToolCall) -> str:
-        tools = await get_service(self._tools)
-        return await tools.execute.route(task, call)
+        if self._tool_client is None or not self._tool_client.is_current:
+            self._tool_client = await get_service(self._tools)
+        return await self._tool_client.execute.route(task, call)
 
 
 class ReferenceActor(ModelActor):

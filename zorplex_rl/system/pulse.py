@@ -63,13 +63,13 @@ class Live:
                 os.kill(pid, signal.SIGKILL)
 
 
-async def bring_up(name: str, start: ReplicaStart, probe_timeout: float) -> Live:
-    """Start a replica and probe it; leaves no process behind if either fails."""
-    replica = await start(name)
+async def bring_up(name: str, start: ReplicaStart, start_timeout: float, probe_timeout: float) -> Live:
+    """Start a replica and probe it; leaves no process behind if either fails. TimeoutError after ``start_timeout`` seconds."""
+    replica = await asyncio.wait_for(start(name), start_timeout)
     try:
         pulse = replica.procs.spawn(f"{name}_pulse", Pulse)
-        # The first beat waits for the actor to be spawned, which may import a lot; those that follow are timed.
-        homes = [home for _, home in await pulse.beat.call()]
+        # The first beat waits for the actor to be spawned, which may import a lot; those that follow have to be quick.
+        homes = [home for _, home in await asyncio.wait_for(pulse.beat.call().as_asyncio(), start_timeout)]
         here = tuple(pid for host, pid in homes if host == socket.gethostname())
         replica.pid = replica.pid or homes[0][1]
         live = Live(replica, Member(name, replica.actor, len(homes)), pulse, time.monotonic(), here)

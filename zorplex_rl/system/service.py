@@ -56,6 +56,8 @@ class ServiceOptions:
     idempotent: Collection[str] = ()
     """Endpoints that may be called again elsewhere when a replica fails in the middle of a call."""
     limits: Limits = field(default_factory=Limits)
+    start_timeout: float = 300.0
+    """For starting a replica, its ``setup`` included; one that takes longer is stopped and counts as one that could not be started."""
     probe_every: float = 1.0
     probe_timeout: float = 3.0
     back_off: float = 0.25
@@ -116,8 +118,8 @@ class Service:
         self.name, self.options, self.on_restart = name, options, on_restart
         self.pool = Pool(name, options.limits, ROUTERS[options.router](), options.idempotent, self._on_failure)
         self.places: list[Place] = []
-        self.on_change: Callable[[], None] = lambda: None
-        """Called whenever a replica has joined or left; discovery hooks in here."""
+        self.on_change: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Called whenever a replica has joined or left, and awaited at the end of ``close``; discovery hooks in here."""
         self._start, self._started = start, 0
         self._spares: list[asyncio.Task[Live]] = []
         self._changed = asyncio.Event()
@@ -165,6 +167,8 @@ class Service:
             self.pool.fail(live.member, f"service {self.name!r} was closed")
         await asyncio.gather(*(live.stop() for live in lives))
         self._notify()
+        if self.on_change:
+            await self.on_change()
 
     @asynccontextmanager
     async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
@@ -289,7 +293,7 @@ class Service:
     def _begin(self) -> asyncio.Task[Live]:
         name = f"{self.name}_{self._started}"
         self._started += 1
-        return self._spawn(bring_up(name, self._start, self.options.probe_timeout))
+        return self._spawn(bring_up(name, self._start, self.options.start_timeout, self.options.probe_timeout))
 
     def _back_off(self, early_deaths: int) -> float:
         return (
@@ -299,7 +303,8 @@ class Service:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self.on_change()
+        if self.on_change and not self.closed:
+            self._spawn(self.on_change())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run ``coroutine`` beside everything else, known to ``close``."""
