@@ -22,9 +22,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from zorplex_rl.weights.layout import Layout
+from zorplex_rl.weights.layout import Layout, Weights
 
 NOTHING_PUBLISHED = -1
 
@@ -43,18 +43,18 @@ class Header:
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA."""
+    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA; ``layout`` says where they stand."""
 
-    def __init__(self, model: nn.Module, slots: int = 2) -> None:
+    def __init__(self, model: Weights, slots: int = 2, layout: Layout | None = None) -> None:
         if slots < 2:
             raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
-        self.layout = Layout.of(model)
+        self.layout = layout or Layout.of(model)
         pin = torch.cuda.is_available()
         self.headers = torch.tensor([[0, NOTHING_PUBLISHED]] * slots, dtype=torch.int64)
         self.slots = [torch.zeros(self.layout.size, dtype=torch.uint8, pin_memory=pin) for _ in range(slots)]
         self._published = 0
 
-    def publish(self, model: nn.Module, version: int) -> None:
+    def publish(self, model: Weights, version: int) -> None:
         """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed."""
         slot = self._published % len(self.slots)
         self.headers[slot, 0] += 1
@@ -64,14 +64,18 @@ class WeightRing:
         self._published += 1
 
 
-def newest_slot(headers: Tensor) -> Header | None:
-    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
-    complete = [
+def complete_slots(headers: Tensor) -> list[Header]:
+    """The slots of ``headers`` [K, 2] that hold a whole version: neither empty nor being written."""
+    return [
         Header(slot, sequence, version)
         for slot, (sequence, version) in enumerate(headers.tolist())
         if sequence % 2 == 0 and version != NOTHING_PUBLISHED
     ]
-    return max(complete, key=lambda header: (header.version, header.sequence), default=None)
+
+
+def newest_slot(headers: Tensor) -> Header | None:
+    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
+    return max(complete_slots(headers), key=lambda header: (header.version, header.sequence), default=None)
 
 
 async def read_ring(
