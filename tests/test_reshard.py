@@ -24,8 +24,10 @@ def shapes(draw) -> tuple[int, ...]:
 
 
 @st.composite
-def shardings(draw, shape: tuple[int, ...]) -> Sharding:
-    mesh_shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=2).filter(lambda mesh: math.prod(mesh) <= 8))
+def shardings(draw, shape: tuple[int, ...], mesh_shape: tuple[int, ...] | None = None) -> Sharding:
+    if mesh_shape is None:
+        meshes = st.lists(st.integers(1, 4), min_size=1, max_size=2)
+        mesh_shape = draw(meshes.filter(lambda mesh: math.prod(mesh) <= 8))
     kinds = [st.just(EVERYWHERE)]
     if shape:
         dims = st.integers(0, len(shape) - 1)
