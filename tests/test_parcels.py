@@ -93,10 +93,11 @@ def test_every_shard_arrives_bit_for_bit_in_no_more_bytes_than_the_minimum(sides
     read = 0
     for rank in ranks_of(destination):
         model = rank_of(destination, rank)
-        subscriber = connect(plan, publishers, rank, model)
-        if not subscriber.parcel_bytes:
-            assert not any(tensor.numel() for tensor in model.buffers())
+        if not any(tensor.numel() for tensor in model.buffers()):
+            with pytest.raises(ValueError, match=f"rank {rank} holds no part"):
+                connect(plan, publishers, rank, model)
             continue
+        subscriber = connect(plan, publishers, rank, model)
         assert pull(subscriber) == 5
         expected = rank_of(destination, rank, number)
         assert all(map(torch.equal, model.buffers(), expected.buffers()))
@@ -186,6 +187,67 @@ def test_all_destination_ranks_install_the_same_version_even_if_one_fetched_an_o
     assert asyncio.run(second.fetch()) == 2
     assert pull(first, second) == 2
     assert all((target.p == 2).all() for target in targets)
+
+
+def test_nothing_is_installed_while_the_ranks_hold_different_versions():
+    fetched, installed = iter([[1, 2], [2, 3], [3, 3]]), []
+
+    async def fetch():
+        return next(fetched)
+
+    async def install(version):
+        installed.append(version)
+
+    assert asyncio.run(pull_together(fetch, install)) == 3
+    assert installed == [3]
+
+
+class FailingReader(LocalReader):
+    """Reads headers only."""
+
+    async def read_slot(self, slot, staging):
+        raise WeightPullError("the source is gone")
+
+
+class SlowReader(LocalReader):
+    """Delivers a slot after everybody else had a turn, and says so."""
+
+    delivered = False
+
+    async def read_slot(self, slot, staging):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await super().read_slot(slot, staging)
+        self.delivered = True
+
+
+def test_a_fetch_that_fails_leaves_the_model_and_nothing_to_install_and_no_read_under_way():
+    source, destination, plan = square()
+    models = [rank_of(source, rank) for rank in range(2)]
+    publishers = [ShardPublisher(model, plan, rank) for rank, model in enumerate(models)]
+    target = rank_of(destination, 0)
+    subscriber = connect(plan, publishers, 0, target)
+
+    def publish(version):
+        for publisher, model in zip(publishers, models, strict=True):
+            publisher.publish(fill(model, version), version)
+
+    publish(1)
+    assert pull(subscriber) == 1
+    whole = dict(subscriber.readers)
+    slow = SlowReader(publishers[1].rings[0])
+    subscriber.readers |= {0: FailingReader(publishers[0].rings[0]), 1: slow}
+    assert asyncio.run(subscriber.fetch()) == 1, "nothing is newer, so nothing has to be read"
+    publish(2)
+    with pytest.raises(WeightPullError, match="gone"):
+        asyncio.run(subscriber.fetch())
+    assert slow.delivered
+    with pytest.raises(WeightPullError, match="cannot be installed"):
+        subscriber.install(1)
+    assert (target.p == 1).all()
+    subscriber.readers |= whole
+    assert pull(subscriber) == 2
+    assert (target.p == 2).all()
 
 
 class ChunkedReader(LocalReader):

@@ -87,10 +87,12 @@ class ShardSubscriber:
         self.version = self.staged = NOTHING_PUBLISHED
         self._model, self._plan, self._rank = model, plan, rank
         wanted = incoming(plan, local_weights(model), rank)
-        self._readers = {source: readers[source] for source in wanted}
+        if not wanted:
+            raise ValueError(f"destination rank {rank} holds no part of any parameter; use a mesh with fewer ranks")
+        self.readers = {source: readers[source] for source in wanted}
         for source, pieces in wanted.items():
             Layout.of(pieces, alignment=1).check(readers[source].layout)
-        self._staging = {s: torch.zeros(r.layout.size, dtype=torch.uint8) for s, r in self._readers.items()}
+        self._staging = {s: torch.zeros(r.layout.size, dtype=torch.uint8) for s, r in self.readers.items()}
 
     @property
     def parcel_bytes(self) -> int:
@@ -101,7 +103,7 @@ class ShardSubscriber:
         """Have the newest version that all sources have in the staging buffers, and return it. The model is not touched."""
         # Until the read has succeeded, the buffers hold no version at all.
         newer_than, self.staged = self.staged, NOTHING_PUBLISHED
-        self.staged = await read_together(self._readers, self._staging, newer_than)
+        self.staged = await read_together(self.readers, self._staging, newer_than)
         return self.staged
 
     def install(self, version: int) -> None:
@@ -112,7 +114,7 @@ class ShardSubscriber:
             )
         if version != self.version:
             for source, pieces in incoming(self._plan, local_weights(self._model), self._rank).items():
-                self._readers[source].layout.unpack(self._staging[source], pieces)
+                self.readers[source].layout.unpack(self._staging[source], pieces)
             self.version = version
 
 
