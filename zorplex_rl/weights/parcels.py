@@ -1,10 +1,11 @@
 """How a resharding plan is carried out: a parcel for every pair of ranks that has something to move, each in a weight ring of its own.
 
-    trainer rank 0    ring of parcels for 0 ───────────────► staging ┐
-                      ring of parcels for 1 ─────────┐       staging ┴─ one version? ─► generator rank 0's shards
-    trainer rank 1    ring of parcels for 0 ──────── │ ────►
-                      ring of parcels for 1 ───────┐ └─────► staging ┐
-                                                   └───────► staging ┴─ one version? ─► generator rank 1's shards
+    trainer                                      generator
+    rank 0   ring of parcels for 0 ───────────►  from 0 ┐
+             ring of parcels for 1 ───┐ ┌─────►  from 1 ┴ staged, of one version? ───► shards of rank 0
+    rank 1   ring of parcels for 0 ───┼─┘
+             ring of parcels for 1 ─┐ └───────►  from 0 ┐
+                                    └─────────►  from 1 ┴ staged, of one version? ───► shards of rank 1
 
 A parcel holds all pieces, of all parameters, that one source rank has for one destination rank, without gaps: one large read instead of
 one for each run of neighbouring bytes, and not a byte more than the plan says. Its ring's headers reveal a torn read (``ring.py``).
@@ -80,7 +81,7 @@ class LocalReader:
 class ShardSubscriber:
     """The destination rank's side. ``staged`` is the version in the staging buffers, ``version`` the one in the model.
 
-    ``readers`` has one reader for every source rank that ``sources`` names; LayoutMismatch is raised if they follow another plan.
+    ``readers`` has one for every source rank that this rank wants something from; LayoutMismatch is raised if they follow another plan.
     """
 
     def __init__(self, readers: Mapping[int, ParcelReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
