@@ -27,6 +27,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
 from zorplex_rl.system.shard_transports import offer, subscribe
 from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, ShardSubscriber
+from zorplex_rl.weights.reshard import Places
 from zorplex_rl.weights.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
 from zorplex_rl.weights.sharding import Sharding, local_shape
 
@@ -121,7 +122,8 @@ class Sides:
         moved = await call(self.generator, "subscribe", "direct", offers, direct)
 
         whole = {name: ShardedWeight(w.shape, w.dtype, WHOLE) for name, w in self.source.items()}
-        gathering, scattering = plan_model(self.source, whole), plan_model(whole, self.destination)
+        here = Places(source=range(len(self.trainer)), destination=(0,))
+        gathering, scattering = plan_model(self.source, whole, here), plan_model(whole, self.destination)
         offers = await call(self.trainer, "offer", "gather", gathering, "shard")
         gathered = await call(self.trainer[:1], "gather", "gather", offers, gathering)
         offers = await call(self.trainer[:1], "offer", "scatter", scattering, "whole")

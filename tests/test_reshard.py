@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
@@ -141,6 +141,7 @@ def test_a_dimension_may_be_counted_from_the_end():
         assert last == second
 
 
+@settings(max_examples=300)
 @given(placed_reshardings())
 def test_a_plan_fills_every_shard_and_moves_exactly_the_minimum(case):
     check(*case)

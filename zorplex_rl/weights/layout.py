@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 ALIGNMENT = 64
 Weights = nn.Module | Mapping[str, Tensor]
+"""Anything whose tensors have names: a model, or just the tensors."""
 
 
 class LayoutMismatch(ValueError):
