@@ -17,7 +17,7 @@ has arrived, so a publisher that dies leaves the old weights in place.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from zorplex_rl.system.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
-from zorplex_rl.weights.shared import SharedHandle, can_share, create_shared, open_shared
+from zorplex_rl.weights.shared import SharedHandle, allocate, open_shared
 
 TRANSPORTS = ("auto", "shm", "rdma", "message")
 READ_TIMEOUT_SECONDS = 10
@@ -53,22 +53,17 @@ class Publisher:
     """The writer's side, for every transport: a ring in this process's memory, and handles through which others read it."""
 
     def __init__(self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None) -> None:
-        from monarch.rdma import RDMABuffer
-
-        _meet_rdma()
-        memory, self._shared = None, None
-        if can_share() and not torch.cuda.is_available():
-            memory, self._shared = create_shared(ring_bytes(Layout.of(model, dtype), slots))
-        self.ring, self._dtype = WeightRing(model, slots, memory, dtype), dtype
-        self._headers = RDMABuffer(self.ring.headers.view(-1).view(torch.uint8))
-        self._slots = tuple(RDMABuffer(slot) for slot in self.ring.slots)
+        layout = Layout.of(model, dtype)
+        memory, shared = allocate(ring_bytes(layout, slots))
+        self.ring = WeightRing(model, slots, layout, memory)
+        self._source = offer(self.ring, shared, dtype)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self.ring.publish(model, version)
 
     def source(self, owner: Any = None) -> WeightSource:
         """What readers need; ``owner`` is the actor that answers for the ``message`` transport."""
-        return WeightSource(self.ring.layout, self._dtype, self._headers, self._slots, self._shared, owner)
+        return replace(self._source, owner=owner)
 
     def read_headers(self) -> Tensor:
         return self.ring.headers.clone()
@@ -78,8 +73,19 @@ class Publisher:
         return self.ring.slots[slot].clone()
 
 
+def offer(ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dtype | None = None) -> WeightSource:
+    """What readers of ``ring`` need. Call once for a ring; its memory stays registered."""
+    from monarch.rdma import RDMABuffer
+
+    _meet_rdma()
+    headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
+    return WeightSource(ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared)
+
+
 class Reader(Protocol):
     """Reads the ring of another process. Both raise WeightPullError if that cannot be reached within the time limit."""
+
+    layout: Layout
 
     async def read_headers(self) -> Tensor:
         """int64 [K, 2]."""
@@ -98,6 +104,7 @@ class SharedReader:
             memory = open_shared(source.shared)
         except OSError as error:
             raise WeightPullError(f"the trainer's memory cannot be shared: {error}") from error
+        self.layout = source.layout
         self._headers, self._slots = ring_views(memory, source.layout, len(source.slots))
 
     async def read_headers(self) -> Tensor:
@@ -112,7 +119,7 @@ class RdmaReader:
 
     def __init__(self, source: WeightSource) -> None:
         _meet_rdma()
-        self._source = source
+        self.layout, self._source = source.layout, source
         self._headers = torch.zeros(len(source.slots), 2, dtype=torch.int64)
 
     async def read_headers(self) -> Tensor:
@@ -135,7 +142,7 @@ class MessageReader:
     def __init__(self, source: WeightSource) -> None:
         if source.owner is None:
             raise WeightPullError("the source names no actor that could be asked for weights; use another transport")
-        self._owner = source.owner
+        self.layout, self._owner = source.layout, source.owner
 
     async def read_headers(self) -> Tensor:
         return await self._ask(self._owner.ring_headers.call_one())
@@ -189,6 +196,11 @@ class Subscriber:
 
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
     """A subscriber through ``transport``. Raises LayoutMismatch for another model's weights, WeightPullError if nothing works."""
+    return Subscriber(await connect(source, transport), source, model)
+
+
+async def connect(source: WeightSource, transport: str = "auto") -> Reader:
+    """A reader through ``transport`` that has read the headers once. Raises WeightPullError, saying what was tried, if nothing works."""
     if transport not in TRANSPORTS:
         raise ValueError(f"transport {transport!r} is unknown; expected one of {', '.join(TRANSPORTS)}")
     failures = []
@@ -199,7 +211,7 @@ async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> S
         except WeightPullError as error:
             failures.append(f"{name}: {error}")
         else:
-            return Subscriber(reader, source, model)
+            return reader
     raise WeightPullError("; ".join(failures))
 
 

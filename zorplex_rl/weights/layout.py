@@ -11,12 +11,15 @@ One large transfer is several times faster than hundreds of small ones. Tied par
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 ALIGNMENT = 64
+Weights = nn.Module | Mapping[str, Tensor]
+"""Anything whose tensors have names: a model, or just the tensors."""
 
 
 class LayoutMismatch(ValueError):
@@ -36,20 +39,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where every parameter of a model stands. Equal layouts have equal fingerprints."""
+    """Where every parameter of a model, or every tensor of a mapping, stands. Equal layouts have equal fingerprints."""
 
     entries: tuple[Entry, ...]
     size: int
 
     @classmethod
-    def of(cls, model: nn.Module, dtype: torch.dtype | None = None) -> Layout:
-        """The layout of ``model``'s weights; those of floating point as ``dtype``, if one is given."""
+    def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Layout:
+        """The layout of ``model``'s weights; those of floating point as ``dtype``, if one is given.
+
+        With ``alignment`` 1 there are no gaps; every entry's offset must then come out as a multiple of its element size.
+        """
         entries, offset = [], 0
         for name, tensor in named_weights(model).items():
             travels_as = dtype if dtype and tensor.is_floating_point() else tensor.dtype
             size = tensor.numel() * travels_as.itemsize
             entries.append(Entry(name, tuple(tensor.shape), travels_as, offset, size))
-            offset += -(-size // ALIGNMENT) * ALIGNMENT
+            offset += -(-size // alignment) * alignment
         return cls(tuple(entries), offset)
 
     @property
@@ -73,14 +79,14 @@ class Layout:
                 )
 
     @torch.no_grad()
-    def pack(self, model: nn.Module, buffer: Tensor) -> None:
+    def pack(self, model: Weights, buffer: Tensor) -> None:
         """Copy ``model``'s weights into ``buffer``, uint8 [size], rounded if they travel as a smaller type."""
         weights = named_weights(model)
         for entry in self.entries:
             self._view(entry, buffer).copy_(weights[entry.name])
 
     @torch.no_grad()
-    def unpack(self, buffer: Tensor, model: nn.Module) -> None:
+    def unpack(self, buffer: Tensor, model: Weights) -> None:
         """Copy ``buffer``, uint8 [size], into ``model``'s weights, in place."""
         weights = named_weights(model)
         for entry in self.entries:
@@ -91,8 +97,10 @@ class Layout:
         return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
 
 
-def named_weights(model: nn.Module) -> dict[str, Tensor]:
+def named_weights(model: Weights) -> dict[str, Tensor]:
     """Parameters and saved buffers by name; a tensor with two names, as tied embeddings have, once."""
+    if isinstance(model, Mapping):
+        return dict(model)
     saved = model.state_dict(keep_vars=True).keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
     return {name: p.data for name, p in model.named_parameters()} | buffers

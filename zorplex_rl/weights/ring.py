@@ -22,9 +22,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from zorplex_rl.weights.layout import ALIGNMENT, Layout
+from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights
 
 NOTHING_PUBLISHED = -1
 
@@ -43,18 +43,17 @@ class Header:
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA.
+    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA; ``layout`` says where they stand.
 
     ``memory``, uint8 of at least ``ring_bytes``, is where headers and slots are put if it is given; shared memory, for example.
-    ``dtype`` is what floating-point weights travel as, if not as what they are.
     """
 
     def __init__(
-        self, model: nn.Module, slots: int = 2, memory: Tensor | None = None, dtype: torch.dtype | None = None
+        self, model: Weights, slots: int = 2, layout: Layout | None = None, memory: Tensor | None = None
     ) -> None:
         if slots < 2:
             raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
-        self.layout = Layout.of(model, dtype)
+        self.layout = layout or Layout.of(model)
         if memory is None:
             memory = torch.zeros(
                 ring_bytes(self.layout, slots), dtype=torch.uint8, pin_memory=torch.cuda.is_available()
@@ -63,7 +62,7 @@ class WeightRing:
         self.headers.copy_(torch.tensor([[0, NOTHING_PUBLISHED]] * slots))
         self._published = 0
 
-    def publish(self, model: nn.Module, version: int) -> None:
+    def publish(self, model: Weights, version: int) -> None:
         """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed."""
         slot = self._published % len(self.slots)
         self.headers[slot, 0] += 1
@@ -75,28 +74,32 @@ class WeightRing:
 
 def ring_bytes(layout: Layout, slots: int) -> int:
     """How much memory a ring takes."""
-    return _headers_size(slots) + slots * layout.size
+    return _aligned(16 * slots) + slots * _aligned(layout.size)
 
 
 def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
     """The headers, int64 [K, 2], and the slots, uint8 [size] each, of a ring that begins where ``memory``, uint8, does."""
-    start = _headers_size(slots)
     headers = memory[: 16 * slots].view(torch.int64).view(slots, 2)
-    return headers, [memory[start + k * layout.size : start + (k + 1) * layout.size] for k in range(slots)]
+    starts = (_aligned(16 * slots) + slot * _aligned(layout.size) for slot in range(slots))
+    return headers, [memory[start : start + layout.size] for start in starts]
 
 
-def _headers_size(slots: int) -> int:
-    return -(-16 * slots // ALIGNMENT) * ALIGNMENT
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def newest_slot(headers: Tensor) -> Header | None:
-    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
-    complete = [
+def complete_slots(headers: Tensor) -> list[Header]:
+    """The slots of ``headers`` [K, 2] that hold a whole version: neither empty nor being written."""
+    return [
         Header(slot, sequence, version)
         for slot, (sequence, version) in enumerate(headers.tolist())
         if sequence % 2 == 0 and version != NOTHING_PUBLISHED
     ]
-    return max(complete, key=lambda header: (header.version, header.sequence), default=None)
+
+
+def newest_slot(headers: Tensor) -> Header | None:
+    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
+    return max(complete_slots(headers), key=lambda header: (header.version, header.sequence), default=None)
 
 
 async def read_ring(

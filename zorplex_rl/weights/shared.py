@@ -1,7 +1,7 @@
 """Memory that processes of one host share: written once, read by any number, with no copy in between.
 
-    publisher   create_shared(size) ──► uint8 tensor, and a handle of a few dozen bytes
-    reader      open_shared(handle) ──► a tensor on the same memory
+    publisher   allocate(size)       ──► uint8 tensor, and a handle of a few dozen bytes
+    reader      open_shared(handle)  ──► a tensor on the same memory
 
 The memory has no name in any file system: it is a ``memfd``, which a reader opens through the publisher's entry in /proc. So nothing is
 left behind however the publisher ends, and what a reader has mapped stays readable after that. Linux only.
@@ -30,13 +30,13 @@ class SharedHandle:
     size: int
 
 
-def can_share() -> bool:
-    """Whether this system has what it takes."""
-    return hasattr(os, "memfd_create") and BOOT_ID.exists()
+def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
+    """Zeroed shared memory of ``size`` bytes, as uint8 [size]; it lives as long as this process or the last reader.
 
-
-def create_shared(size: int) -> tuple[Tensor, SharedHandle]:
-    """Zeroed shared memory of ``size`` bytes, as uint8 [size]; it lives as long as this process or the last reader."""
+    (None, None) where there is no such thing, and where there is CUDA, which wants pinned memory instead.
+    """
+    if torch.cuda.is_available() or not (hasattr(os, "memfd_create") and BOOT_ID.exists()):
+        return None, None
     descriptor = os.memfd_create("zorplex_weights")
     os.ftruncate(descriptor, size)
     return _map(descriptor, size), SharedHandle(_boot_id(), os.getpid(), descriptor, size)

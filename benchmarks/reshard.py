@@ -1,0 +1,230 @@
+"""One transfer of weights between meshes that cut them differently: the resharding plan against gathering and scattering.
+
+    reshard                every generator rank reads its pieces from the trainer ranks that hold them
+    gather, then scatter   trainer rank 0 reads what it has not, then every generator rank reads its shard from trainer rank 0
+
+Both go through the same parcels, rings and one-sided reads (``zorplex_rl/weights/parcels.py``), between processes of this machine that hold
+random shards of a Llama-shaped model in bfloat16; ``dp`` is FSDP and ``tp`` tensor parallelism, on both sides. Seconds are those from the
+first publish to the last installed shard, the median over the repetitions, in which the two take turns. Setting up, which happens once
+in a run, is not timed. Megabytes are counted in the buffers that are read, and are the same in every repetition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+import tyro
+from log import Report, append_report, print_report
+from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
+from zorplex_rl.system.shard_transports import offer, subscribe
+from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, ShardSubscriber
+from zorplex_rl.weights.reshard import Places
+from zorplex_rl.weights.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
+from zorplex_rl.weights.sharding import Sharding, local_shape
+
+Mesh = dict[str, int]
+PAIRS: tuple[tuple[Mesh, Mesh], ...] = (
+    ({"dp": 2}, {"tp": 2}),
+    ({"dp": 4}, {"tp": 2}),
+    ({"dp": 2, "tp": 2}, {"tp": 2}),
+    ({"replicate": 2, "dp": 2}, {"tp": 2}),
+)
+WHOLE = Sharding((1,), (Replicate(),))
+RESHARD, GATHER = "reshard", "gather, then scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    hidden: int = 1024
+    """Width of the model; the MLP is 2.75 times as wide."""
+    layers: int = 4
+    """Its depth."""
+    vocabulary: int = 8192
+    """Rows of the embedding and of the output layer."""
+    repeats: int = 7
+    """Transfers of each kind for each pair of meshes."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Bytes in the buffers that were read, and seconds of each repetition."""
+
+    bytes: int
+    seconds: list[float]
+
+
+class RankActor(Actor):
+    """A rank of either side; trainer rank 0 may also gather the whole."""
+
+    def __init__(self, description: Description, rank: int) -> None:
+        torch.set_num_threads(1)
+        self.rank, self.held = rank, {"shard": hold(description, rank)}
+        self.publishers: dict[str, ShardPublisher] = {}
+        self.subscribers: dict[str, ShardSubscriber] = {}
+
+    @concurrent_endpoint
+    async def offer(self, route: str, plan: ModelPlan, what: str) -> dict:
+        """Make parcels of the ``shard``, or of the ``whole`` that this rank gathered."""
+        self.publishers[route] = ShardPublisher(self.held[what], plan, 0 if what == "whole" else self.rank)
+        return offer(self.publishers[route])
+
+    @concurrent_endpoint
+    async def subscribe(self, route: str, offers: list, plan: ModelPlan) -> int:
+        self.subscribers[route] = await subscribe(offers, self.held["shard"], plan, self.rank)
+        return self.subscribers[route].parcel_bytes
+
+    @concurrent_endpoint
+    async def gather(self, route: str, offers: list, plan: ModelPlan) -> int:
+        """Subscribe to the whole; what this rank holds itself is copied, not read. Returns the bytes that are read."""
+        self.held["whole"] = hold(plan.destination, 0)
+        remote = await subscribe(offers, self.held["whole"], plan, 0)
+        here = LocalReader(self.publishers[route].rings[0])
+        readers = remote.readers | {self.rank: here}
+        self.subscribers[route] = ShardSubscriber(readers, self.held["whole"], plan, 0)
+        return self.subscribers[route].parcel_bytes - here.layout.size
+
+    @concurrent_endpoint
+    async def publish(self, route: str, what: str, version: int) -> None:
+        await asyncio.to_thread(self.publishers[route].publish, self.held[what], version)
+
+    @concurrent_endpoint
+    async def pull(self, route: str) -> None:
+        subscriber = self.subscribers[route]
+        await asyncio.to_thread(subscriber.install, await subscriber.fetch())
+
+
+@dataclass(slots=True)
+class Sides:
+    """The processes of a pair of meshes, and what each side holds."""
+
+    trainer: list[Replica]
+    generator: list[Replica]
+    source: Description
+    destination: Description
+
+    async def connect(self) -> dict[str, int]:
+        """Prepare both kinds of transfer and return the bytes that each reads."""
+        direct = plan_model(self.source, self.destination)
+        offers = await call(self.trainer, "offer", "direct", direct, "shard")
+        moved = await call(self.generator, "subscribe", "direct", offers, direct)
+
+        whole = {name: ShardedWeight(w.shape, w.dtype, WHOLE) for name, w in self.source.items()}
+        here = Places(source=range(len(self.trainer)), destination=(0,))
+        gathering, scattering = plan_model(self.source, whole, here), plan_model(whole, self.destination)
+        offers = await call(self.trainer, "offer", "gather", gathering, "shard")
+        gathered = await call(self.trainer[:1], "gather", "gather", offers, gathering)
+        offers = await call(self.trainer[:1], "offer", "scatter", scattering, "whole")
+        scattered = await call(self.generator, "subscribe", "scatter", offers, scattering)
+        found = {RESHARD: sum(moved), GATHER: sum(gathered) + sum(scattered)}
+        assert found == {RESHARD: direct.minimum_bytes, GATHER: direct.gather_then_scatter_bytes}
+        return found
+
+    async def reshard(self, version: int) -> None:
+        await call(self.trainer, "publish", "direct", "shard", version)
+        await call(self.generator, "pull", "direct")
+
+    async def gather_then_scatter(self, version: int) -> None:
+        await call(self.trainer, "publish", "gather", "shard", version)
+        await call(self.trainer[:1], "pull", "gather")
+        await call(self.trainer[:1], "publish", "scatter", "whole", version)
+        await call(self.generator, "pull", "scatter")
+
+
+async def call(replicas: list[Replica], endpoint: str, *args) -> list:
+    """The answers of all ``replicas``, which work at the same time."""
+    return await asyncio.gather(*(getattr(replica.actor, endpoint).call_one(*args) for replica in replicas))
+
+
+async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str, Measured]:
+    """Both kinds of transfer between these meshes, in turns; the first round warms up."""
+    source, destination = (describe_llama(options, mesh) for mesh in (trainer, generator))
+    described = [("trainer", source, rank) for rank in range(math.prod(trainer.values()))]
+    described += [("generator", destination, rank) for rank in range(math.prod(generator.values()))]
+    replicas = [await spawn(f"{side}_{rank}", RankActor, held, rank) for side, held, rank in described]
+    try:
+        first = math.prod(trainer.values())
+        sides = Sides(replicas[:first], replicas[first:], source, destination)
+        found = {name: Measured(size, []) for name, size in (await sides.connect()).items()}
+        for version in range(options.repeats + 1):
+            for name, transfer in ((RESHARD, sides.reshard), (GATHER, sides.gather_then_scatter)):
+                began = time.perf_counter()
+                await transfer(version)
+                if version:
+                    found[name].seconds.append(time.perf_counter() - began)
+        return found
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
+    """A Llama-shaped model on ``mesh``: ``tp`` by columns and rows, ``dp`` by rows of what that leaves, as fully_shard cuts it."""
+    hidden, wide, narrow = options.hidden, options.hidden * 11 // 4, options.hidden // 4
+    columns = {"q": (hidden, hidden), "k": (narrow, hidden), "v": (narrow, hidden)}
+    columns |= {"gate": (wide, hidden), "up": (wide, hidden)}
+    rows = {"o": (hidden, hidden), "down": (hidden, wide)}
+    shapes = dict.fromkeys(("embed", "head"), (options.vocabulary, hidden, 0))
+    for layer in range(options.layers):
+        shapes |= {f"{name}_{layer}": (*shape, 0) for name, shape in columns.items()}
+        shapes |= {f"{name}_{layer}": (*shape, 1) for name, shape in rows.items()}
+    return {name: _place(shape, dim, mesh) for name, (*shape, dim) in shapes.items()}
+
+
+def hold(description: Description, rank: int) -> nn.Module:
+    """Random numbers in the shapes of ``rank``'s shards."""
+    model = nn.Module()
+    for name, weight in description.items():
+        model.register_buffer(name, torch.randn(local_shape(weight.shape, weight.sharding, rank)).to(weight.dtype))
+    return model
+
+
+def _place(shape: list[int], tp_dim: int, mesh: Mesh) -> ShardedWeight:
+    strided = _StridedShard(0, split_factor=mesh.get("tp", 1))
+    on: dict[str, Placement] = {"replicate": Replicate(), "tp": Shard(tp_dim)}
+    on["dp"] = strided if "tp" in mesh and tp_dim == 0 else Shard(0)
+    sharding = Sharding(tuple(mesh.values()), tuple(on[dimension] for dimension in mesh))
+    return ShardedWeight(tuple(shape), torch.bfloat16, sharding)
+
+
+def main(options: Options) -> None:
+    rows = []
+    for trainer, generator in PAIRS:
+        found = asyncio.run(measure(options, trainer, generator))
+        direct, gathered = found[RESHARD], found[GATHER]
+        ratios = [theirs / ours for ours, theirs in zip(direct.seconds, gathered.seconds, strict=True)]
+        rows.append(
+            [
+                f"{_name(trainer)} → {_name(generator)}",
+                *(f"{measured.bytes / 1e6:.1f}" for measured in (direct, gathered)),
+                *(f"{median(measured.seconds):.3f}" for measured in (direct, gathered)),
+                f"{median(ratios):.2f}",
+                f"{min(ratios):.2f} – {max(ratios):.2f}",
+            ]
+        )
+    columns = ["meshes", "MB, reshard", "MB, gather", "s, reshard", "s, gather", "its time ÷ reshard's", "range"]
+    note = "What reshard reads is the minimum, which is checked: every destination shard once. 'gather' is gather, then scatter."
+    report = Report("Weights from trainer meshes to generator meshes", columns, rows, [note])
+    print_report(report)
+    if options.log:
+        settings = {name: value for name, value in asdict(options).items() if name != "log"}
+        append_report("benchmarks/reshard.py", settings, [report])
+
+
+def _name(mesh: Mesh) -> str:
+    return " × ".join(f"{dimension} {size}" for dimension, size in mesh.items())
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,49 @@
+"""How the parcels of a resharding plan get from trainer processes into generator processes: one read for each pair of ranks.
+
+    in each trainer rank's actor                            in each generator rank's actor
+    publisher = ShardPublisher(model, plan, rank)
+    return offer(publisher)              ── handles ──►     subscriber = await subscribe(offers, model, plan, rank)
+    publisher.publish(model, version)                       await subscriber.fetch()
+                                                            subscriber.install(version)
+
+``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A parcel's ring is read through any transport of
+``transports.py``, as a whole model's is. ``weights/parcels.py`` says when ``fetch`` and ``install`` are called, and why no version is ever mixed
+with another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from torch import nn
+
+from zorplex_rl.system import transports
+from zorplex_rl.system.transports import Reader, WeightSource, connect
+from zorplex_rl.weights.parcels import ShardPublisher, ShardSubscriber
+from zorplex_rl.weights.ring import WeightPullError
+from zorplex_rl.weights.sharded_model import ModelPlan
+
+Offer = dict[int, WeightSource]
+"""For each destination rank, what it reads its parcel from."""
+
+
+def offer(publisher: ShardPublisher) -> Offer:
+    """What a trainer rank's parcels are read from. Call once; the memory stays registered."""
+    return {rank: transports.offer(ring, publisher.shared[rank]) for rank, ring in publisher.rings.items()}
+
+
+async def subscribe(
+    offers: Sequence[Offer], model: nn.Module, plan: ModelPlan, rank: int, transport: str = "auto"
+) -> ShardSubscriber:
+    """The subscriber of destination rank ``rank``. Raises WeightPullError, naming the trainer rank that could not be reached."""
+    wanted = {source: offered[rank] for source, offered in enumerate(offers) if rank in offered}
+
+    async def reader_of(source: int) -> Reader:
+        try:
+            return await connect(wanted[source], transport)
+        except WeightPullError as error:
+            raise WeightPullError(f"trainer rank {source}: {error}") from error
+
+    readers = await asyncio.gather(*map(reader_of, wanted))
+    return ShardSubscriber(dict(zip(wanted, readers, strict=True)), model, plan, rank)
