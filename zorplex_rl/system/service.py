@@ -244,12 +244,12 @@ class Service:
                 place.early_deaths += 1
                 log.warning("a replica of %r could not be started: %s", self.name, reason_of(error))
                 await asyncio.sleep(self._back_off(place.early_deaths))
-        if place not in self.places:
+        if self.closed or place not in self.places:
             await live.stop()
             return
         place.live = live
         self.pool.join(live.member)
-        place.work = asyncio.create_task(self._watch(live))
+        place.work = asyncio.create_task(self._watch(place, live))
         self._notify()
 
     async def _next_live(self) -> Live:
@@ -265,9 +265,10 @@ class Service:
             raise
         return live
 
-    async def _watch(self, live: Live) -> None:
-        """Probe ``live`` until it fails."""
-        while True:
+    async def _watch(self, place: Place, live: Live) -> None:
+        """Probe ``live`` until it fails or leaves."""
+        # Not left to cancellation alone: wait_for may swallow one that comes in the moment of the answer (Python 3.11).
+        while place.live is live and not self.closed:
             await asyncio.sleep(self.options.probe_every)
             try:
                 await live.beat(self.options.probe_timeout)
