@@ -126,7 +126,7 @@ def start_button(label: str, seconds: float) -> Any:
 
 def wait_for(button: Any) -> None:
     """Stop the cell, and what depends on it, until ``button`` is pressed."""
-    mo.stop(not button.value, mo.md("*Waiting for the button above.*"))
+    mo.stop(not button.value, mo.Html("<p data-lesson-waiting><em>Waiting for the button above.</em></p>"))
 
 
 class _Pressed:
