@@ -25,7 +25,13 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
 
-    from zorplex_rl import TASK_SPECS, generate_with_tools, get_spec, make_zorplex_table, print_result
+    from zorplex_rl import (
+        TASK_SPECS,
+        generate_with_tools,
+        get_spec,
+        make_zorplex_table,
+        print_result,
+    )
     from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
     from zorplex_rl.learning.advantages import group_relative
     from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
@@ -100,6 +106,9 @@ def settings():
         samples=8,  # of each prompt
         steps=8,
         learning_rate=3e-4 if _embedded else 3e-6,
+        threads=1
+        if _embedded
+        else torch.get_num_threads(),  # one is fastest for a small model
         tool_seconds=0.1,  # mean latency of a slow tool
     )
     return (config,)
@@ -107,6 +116,7 @@ def settings():
 
 @app.cell
 def _(config):
+    torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
     lesson.ran_on(policy)
     return (policy,)
@@ -126,27 +136,49 @@ def _():
 
 @app.cell
 def _():
-    _texts = ["[ANSWER] 42", "The answer is 42.", "[ANSWER] 42.5", "[ANSWER] 41\nNo:\n[ANSWER] 42", "40 41 42 43 44"]
-    lesson.table("What counts as an answer", [{"text": f"`{t!r}`", "answer": find_answer(t)} for t in _texts])
+    _texts = [
+        "[ANSWER] 42",
+        "The answer is 42.",
+        "[ANSWER] 42.5",
+        "[ANSWER] 41\nNo:\n[ANSWER] 42",
+        "40 41 42 43 44",
+    ]
+    lesson.table(
+        "What counts as an answer",
+        [{"text": f"`{t!r}`", "answer": find_answer(t)} for t in _texts],
+    )
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, policy):
     word_problems = [
         ("A crate holds 12 bottles. How many bottles are in 7 crates?", 84),
         ("Ana has 35 beads, loses 8 and buys 20. How many has she now?", 47),
-        ("A train leaves at 9:40 and arrives at 11:05. How many minutes is it under way?", 85),
+        (
+            "A train leaves at 9:40 and arrives at 11:05. How many minutes is it under way?",
+            85,
+        ),
     ]
 
     def ask(question, answer):
         system = "Think step by step. End with [ANSWER] and the integer."
-        task = Task("word_problem", question, answer, min_tool_calls=0, system=system, words=())
-        (episode,) = rollout(policy, [Request(task)], lambda *_: "ERROR: no tools here", Sampling(0.0, 256))
-        return {"question": question, "the policy wrote": f"`{episode.text}`", "reward": score(episode).correct}
+        task = Task(
+            "word_problem", question, answer, min_tool_calls=0, system=system, words=()
+        )
+        (episode,) = rollout(
+            policy, [Request(task)], lambda *_: "ERROR: no tools here", Sampling(0.0, 256)
+        )
+        return {
+            "question": question,
+            "the policy wrote": f"`{episode.text}`",
+            "reward": score(episode).correct,
+        }
 
     if policy.parameter_count > 1e8:
-        _shown = lesson.table("Word problems, answered greedily", [ask(*problem) for problem in word_problems])
+        _shown = lesson.table(
+            "Word problems, answered greedily", [ask(*problem) for problem in word_problems]
+        )
     else:
         _shown = mo.md(
             f"`{config.policy}` has {policy.parameter_count / 1e6:.2f} million parameters and has never seen a word problem, so it is "
@@ -193,14 +225,19 @@ def _():
 @app.cell
 def _(config):
     secret = make_zorplex_table(config.seed)
-    f"{len(secret)} words: " + ", ".join(f"{word} = {value}" for word, value in list(secret.items())[:8]) + ", …"
+    mo.md(
+        ", ".join(f"{word} = {value}" for word, value in list(secret.items())[:8])
+        + f", … ({len(secret)} words)"
+    )
     return
 
 
 @app.cell
 def _(config, policy):
     spec = get_spec("compositional", config.seed, hints=config.hints)
-    episode = generate_with_tools(policy.model, policy.tokenizer, spec, spec.generate_task(), config.device)
+    episode = generate_with_tools(
+        policy.model, policy.tokenizer, spec, spec.generate_task(), config.device
+    )
     print_result(episode)
     return (episode,)
 
@@ -219,7 +256,9 @@ def _():
 
 @app.cell
 def _(episode, policy):
-    lesson.figure(token_strip(policy, episode), "The episode above, as the trainer gets it.")
+    lesson.figure(
+        token_strip(policy, episode), "The episode above, as the trainer gets it."
+    )
     return
 
 
@@ -270,13 +309,20 @@ def _():
 def _(config):
     specs = {kind: get_spec(kind, config.seed, hints=config.hints) for kind in TASK_SPECS}
     examples = {kind: spec.task(0, "held_out") for kind, spec in specs.items()}
+    return examples, specs
+
+
+@app.cell(hide_code=True)
+def _(examples, specs):
     lesson.table(
         "One held-out task of each kind, and the calls of a perfect solver",
         [
             {
                 "kind": kind,
                 "question": task.question,
-                "calls": ", ".join(f"`{call}`" for call in specs[kind].calls_needed(task.words)),
+                "calls": ", ".join(
+                    f"`{call}`" for call in specs[kind].calls_needed(task.words)
+                ),
                 "answer": task.answer,
             }
             for kind, task in examples.items()
@@ -308,7 +354,9 @@ def _():
 def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode: None):
     """One sampled episode for each of ``tasks``, scored; 64 at a time share each forward pass."""
     requests = [Request(task, seed) for seed, task in enumerate(tasks)]
-    episodes = rollout(policy, requests, environment.execute, sampling, on_episode=on_episode)
+    episodes = rollout(
+        policy, requests, environment.execute, sampling, on_episode=on_episode
+    )
     for episode in episodes:
         episode.score = score(episode)
     return episodes
@@ -319,27 +367,38 @@ def _(config, policy, start_benchmark):
     lesson.wait_for(start_benchmark)
     environment = Zorplex(config.seed, config.hints)
     sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
-    held_out = {kind: environment.tasks((kind,), config.tasks_per_kind, "held_out") for kind in TASK_SPECS}
-    with mo.status.progress_bar(total=sum(map(len, held_out.values())), title="Episodes", remove_on_exit=True) as bar:
+    held_out = {
+        kind: environment.tasks((kind,), config.tasks_per_kind, "held_out")
+        for kind in TASK_SPECS
+    }
+    with mo.status.progress_bar(
+        total=sum(map(len, held_out.values())), title="Episodes", remove_on_exit=True
+    ) as bar:
         answered = {
-            kind: answer_tasks(policy, environment, tasks, sampling, on_episode=lambda _: bar.update())
+            kind: answer_tasks(
+                policy, environment, tasks, sampling, on_episode=lambda _: bar.update()
+            )
             for kind, tasks in held_out.items()
         }
     reports = [summarise(kind, episodes) for kind, episodes in answered.items()]
     return answered, environment, reports, sampling
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(reports):
     lesson.figure(
-        figures.accuracy_chart(reports), f"{reports[0].episodes} held-out tasks of each kind, sampled at temperature 1."
+        figures.accuracy_chart(reports),
+        f"{reports[0].episodes} held-out tasks of each kind, sampled at temperature 1.",
     )
     return
 
 
 @app.cell(hide_code=True)
 def _(reports):
-    _worst, _best = min(reports, key=lambda r: r.accuracy), max(reports, key=lambda r: r.accuracy)
+    _worst, _best = (
+        min(reports, key=lambda r: r.accuracy),
+        max(reports, key=lambda r: r.accuracy),
+    )
     lesson.reveal(f"""
     `{_worst.name}`, with {_worst.accuracy:.0%}; most often right on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
     95 % intervals for a share (Wilson): with {_worst.episodes} tasks, a difference of a few points between two kinds means nothing yet.
@@ -358,28 +417,37 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(reports):
-    lesson.figure(figures.outcome_chart(reports), "Shares of all episodes; those below 8 % have no number.")
+    lesson.figure(
+        figures.outcome_chart(reports),
+        "Shares of all episodes; those below 8 % have no number.",
+    )
     return
 
 
 @app.cell
 def _(answered):
-    failures = {}
-    for _episode in (episode for episodes in answered.values() for episode in episodes):
-        failures.setdefault(_episode.score.outcome, []).append(_episode)
-    mo.vstack(
-        [
-            lesson.folded(
-                f"`{outcome}`: {len(_found)} episodes, for example",
-                f"**{_found[0].task.question}** (right: {_found[0].task.answer})\n\n```\n{_found[0].text.strip()}\n```",
-            )
-            if (_found := failures.get(outcome))
-            else mo.md(f"`{outcome}`: 0 episodes")
-            for outcome in OUTCOMES
-        ]
-    )
+    everything = [episode for episodes in answered.values() for episode in episodes]
+    by_outcome = {
+        outcome: [episode for episode in everything if episode.score.outcome == outcome]
+        for outcome in OUTCOMES
+    }
+    return by_outcome, everything
+
+
+@app.cell(hide_code=True)
+def _(by_outcome, everything):
+    def show_example(outcome, episodes):
+        if not episodes:
+            return mo.md(f"`{outcome}`: none of {len(everything)} episodes")
+        first = episodes[0]
+        return lesson.folded(
+            f"`{outcome}`: {len(episodes)} of {len(everything)} episodes; the first",
+            f"**{first.task.question}** (right: {first.task.answer})\n\n```\n{first.text.strip()}\n```",
+        )
+
+    mo.vstack([show_example(outcome, episodes) for outcome, episodes in by_outcome.items()])
     return
 
 
@@ -394,17 +462,21 @@ def _():
     return
 
 
-@app.cell
-def _(answered):
-    scores = [episode.score for episodes in answered.values() for episode in episodes]
+@app.cell(hide_code=True)
+def _(by_outcome):
     lesson.table(
         "Mean reward by outcome",
         [
-            {"outcome": f"`{outcome}`", "episodes": len(_found)}
-            | {part: f"{fmean(s.parts[part] for s in _found):.2f}" for part in ("correct", "format", "extra_calls")}
-            | {"reward": f"{fmean(s.reward for s in _found):.2f}"}
-            for outcome in OUTCOMES
-            if (_found := [s for s in scores if s.outcome == outcome])
+            {"outcome": f"`{outcome}`", "episodes": len(episodes)}
+            | {
+                part.replace(
+                    "_", " "
+                ): f"{fmean(episode.score.parts[part] for episode in episodes):.2f}"
+                for part in ("correct", "format", "extra_calls")
+            }
+            | {"reward": f"{fmean(episode.score.reward for episode in episodes):.2f}"}
+            for outcome, episodes in by_outcome.items()
+            if episodes
         ],
     )
     return
@@ -422,11 +494,13 @@ def _():
 
 
 @app.cell
-def _(answered):
-    everything = [episode for episodes in answered.values() for episode in episodes]
+def _(everything):
+    def shows_answer(episode):
+        return re.search(rf"(?<!\d){episode.task.answer}(?!\d)", episode.text) is not None
+
     strict = fmean(episode.score.outcome == "success" for episode in everything)
-    lenient = fmean(re.search(rf"(?<!\d){e.task.answer}(?!\d)", e.text) is not None for e in everything)
-    f"strict: {strict:.0%} of the episodes are paid, lenient: {lenient:.0%}"
+    lenient = fmean(shows_answer(episode) for episode in everything)
+    mo.md(f"Strict: {strict:.0%} of the episodes are paid. Lenient: {lenient:.0%}.")
     return lenient, strict
 
 
@@ -463,10 +537,18 @@ def train_synchronously(actor, learner, environment, sampling, config):
     """Steps in turns: what was sampled, who was busy when, and the first batch's log-probs under every version."""
     generator, trainer = SpanRecorder("generator"), SpanRecorder("trainer")
     batches, rescored = [], []
-    for step in mo.status.progress_bar(range(config.steps), title="Synchronous steps", remove_on_exit=True):
+    for step in mo.status.progress_bar(
+        range(config.steps), title="Synchronous steps", remove_on_exit=True
+    ):
         with generator.span("generate"):
-            tasks = environment.tasks(("compositional",), config.prompts, start=step * config.prompts)
-            requests = [Request(task, seed) for task in tasks for seed in range(config.samples)]
+            tasks = environment.tasks(
+                ("compositional",), config.prompts, start=step * config.prompts
+            )
+            copies = [task for task in tasks for _ in range(config.samples)]
+            requests = [
+                Request(task, seed)
+                for seed, task in enumerate(copies, start=step * len(copies))
+            ]
             episodes = rollout(actor, requests, environment.execute, sampling, version=step)
         batches.append(episodes)
         rescored.append(response_logprobs(learner.policy, batches[0]))
@@ -474,18 +556,33 @@ def train_synchronously(actor, learner, environment, sampling, config):
             for episode in episodes:
                 episode.score = score(episode)
             rewards = [episode.score.reward for episode in episodes]
-            groups = [rewards[start : start + config.samples] for start in range(0, len(rewards), config.samples)]
-            learner.step(episodes, [advantage for group in group_relative(groups) for advantage in group])
+            groups = [
+                rewards[start : start + config.samples]
+                for start in range(0, len(rewards), config.samples)
+            ]
+            learner.step(
+                episodes,
+                [advantage for group in group_relative(groups) for advantage in group],
+            )
         with generator.span("pull"):
             actor.model.load_state_dict(learner.policy.model.state_dict())
-    return SimpleNamespace(batches=batches, rescored=rescored, timeline=Timeline(generator.drain() + trainer.drain()))
+    return SimpleNamespace(
+        batches=batches,
+        rescored=rescored,
+        timeline=Timeline(generator.drain() + trainer.drain()),
+    )
 
 
 @app.cell
 def _(config, environment, sampling, start_training):
     lesson.wait_for(start_training)
-    learner = Learner(load_policy(config.policy, config.device), Learning(learning_rate=config.learning_rate))
-    run = train_synchronously(load_policy(config.policy, config.device), learner, environment, sampling, config)
+    learner = Learner(
+        load_policy(config.policy, config.device),
+        Learning(learning_rate=config.learning_rate),
+    )
+    run = train_synchronously(
+        load_policy(config.policy, config.device), learner, environment, sampling, config
+    )
     lesson.figure(
         timeline_chart(run.timeline),
         "Measured. Neither works while the other does; the gaps are this notebook's own bookkeeping.",
@@ -495,11 +592,17 @@ def _(config, environment, sampling, start_training):
 
 @app.cell
 def _(run):
-    seconds = {
-        kind: median(span.end - span.start for span in run.timeline.spans if span.kind == kind)
+    measured = {
+        kind: [span.end - span.start for span in run.timeline.spans if span.kind == kind]
         for kind in ("generate", "train", "pull")
     }
+    seconds = {kind: median(times) for kind, times in measured.items()}
     in_turns = sum(seconds.values())
+    return in_turns, measured, seconds
+
+
+@app.cell(hide_code=True)
+def _(in_turns, seconds):
     lesson.table(
         "A synchronous step, medians",
         [
@@ -507,17 +610,52 @@ def _(run):
             for kind, took in seconds.items()
         ],
     )
-    return in_turns, seconds
+    return
 
 
 @app.cell(hide_code=True)
 def _(in_turns, run, seconds):
-    _right = [fmean(episode.score.outcome == "success" for episode in batch) for batch in run.batches]
+    _right = [
+        fmean(episode.score.outcome == "success" for episode in batch)
+        for batch in run.batches
+    ]
     _train = seconds["train"] / in_turns
     mo.md(f"""
     The first batch was right in {_right[0]:.0%} of its episodes, the last in {_right[-1]:.0%}, after {len(_right) - 1} steps. What the loop
     does not do is use both halves of the machine: the generator waits for {_train:.0%} of a step, the trainer for {1 - _train:.0%}. If each
     had a GPU of its own, that is the share of it you would pay for and not use.
+    """)
+    return
+
+
+@app.cell
+def _(config, run):
+    group = run.batches[0][: config.samples]
+    (advantages,) = group_relative([[episode.score.reward for episode in group]])
+    return advantages, group
+
+
+@app.cell(hide_code=True)
+def _(advantages, group):
+    lesson.table(
+        f"One prompt of the first batch, “{group[0].task.question}”, and its samples",
+        [
+            {
+                "outcome": f"`{episode.score.outcome}`",
+                "reward": f"{episode.score.reward:.2f}",
+                "advantage": f"{advantage:+.2f}",
+            }
+            for episode, advantage in zip(group, advantages, strict=True)
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    A positive advantage makes a sample's tokens more likely, a negative one less. Were all rewards alike, all advantages would be 0, and
+    the prompt would teach nothing: a batch needs failures as much as successes.
     """)
     return
 
@@ -536,7 +674,15 @@ def _():
 
 @app.cell
 def _(answered):
-    latencies = {kind: [episode.seconds for episode in episodes] for kind, episodes in answered.items()}
+    latencies = {
+        kind: [episode.seconds for episode in episodes]
+        for kind, episodes in answered.items()
+    }
+    return (latencies,)
+
+
+@app.cell(hide_code=True)
+def _(latencies):
     lesson.table(
         "Seconds for an episode, 64 decoding together",
         [
@@ -550,10 +696,10 @@ def _(answered):
             for kind, times in latencies.items()
         ],
     )
-    return (latencies,)
+    return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(latencies):
     lesson.figure(figures.density_chart(latencies))
     return
@@ -568,7 +714,7 @@ def _(run):
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(run):
     lesson.figure(
         figures.batch_chart(run.batches[0]),
@@ -621,7 +767,9 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
         return execute(task, call)
 
     def submit(task, call):
-        return pool.submit(answer, task, call, delays.lognormvariate(math.log(mean) - sigma**2 / 2, sigma))
+        return pool.submit(
+            answer, task, call, delays.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)
+        )
 
     return submit
 
@@ -629,16 +777,28 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
 @app.cell
 def _(config, environment, policy, run, sampling):
     with ThreadPoolExecutor(64) as _pool:
-        _requests = [Request(episode.task, seed) for seed, episode in enumerate(run.batches[0])]
-        slow_batch = rollout(policy, _requests, slow_tool(environment.execute, _pool, config.tool_seconds), sampling)
-    lesson.figure(figures.batch_chart(slow_batch), "The same tasks, with a tool that really takes its time.")
+        _requests = [
+            Request(episode.task, seed) for seed, episode in enumerate(run.batches[0])
+        ]
+        slow_batch = rollout(
+            policy,
+            _requests,
+            slow_tool(environment.execute, _pool, config.tool_seconds),
+            sampling,
+        )
+    lesson.figure(
+        figures.batch_chart(slow_batch),
+        "The same tasks, with a tool that really takes its time.",
+    )
     return (slow_batch,)
 
 
 @app.cell(hide_code=True)
 def _(config, run, slow_batch):
     _calls = fmean(episode.tool_calls for episode in slow_batch)
-    _slow, _fast = (max(episode.seconds for episode in batch) for batch in (slow_batch, run.batches[0]))
+    _slow, _fast = (
+        max(episode.seconds for episode in batch) for batch in (slow_batch, run.batches[0])
+    )
     _mean = fmean(episode.seconds for episode in slow_batch)
     lesson.reveal(f"""
     {_slow:.2f} s: {_slow / (_calls * config.tool_seconds):.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
@@ -672,34 +832,38 @@ def _():
 
 @app.cell
 def _(in_turns, seconds):
+    side_by_side = {
+        count: max(seconds["train"], seconds["generate"] / count + seconds["pull"])
+        for count in (1, 2, 4)
+    }
+    paces = {"in turns": in_turns} | {
+        f"side by side, {count} generator{'s' * (count > 1)}": pace
+        for count, pace in side_by_side.items()
+    }
+    return paces, side_by_side
+
+
+@app.cell(hide_code=True)
+def _(in_turns, paces, seconds):
     lesson.table(
         "Seconds for a step from the medians above, if nothing else limits it",
         [
             {
-                "loop": "in turns",
-                "seconds": f"{in_turns:.3f}",
-                "faster": "1.00×",
-                "trainer busy": f"{seconds['train'] / in_turns:.0%}",
+                "loop": loop,
+                "seconds": f"{pace:.3f}",
+                "faster": f"{in_turns / pace:.2f}×",
+                "trainer busy": f"{seconds['train'] / pace:.0%}",
             }
-        ]
-        + [
-            {
-                "loop": f"side by side, {count} generator{'s' if count > 1 else ''}",
-                "seconds": f"{(step := max(seconds['train'], (seconds['generate'] / count + seconds['pull']))):.3f}",
-                "faster": f"{in_turns / step:.2f}×",
-                "trainer busy": f"{seconds['train'] / step:.0%}",
-            }
-            for count in (1, 2, 4)
+            for loop, pace in paces.items()
         ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(in_turns, seconds):
-    _pace = max(seconds["train"], seconds["generate"] + seconds["pull"])
+def _(in_turns, side_by_side):
     lesson.reveal(f"""
-    At most twice, when both phases take equally long: (g + t) / max(g, t) ≤ 2. Here the bound is {in_turns / _pace:.2f}. More than that
+    At most twice, when both phases take equally long: (g + t) / max(g, t) ≤ 2. Here the bound is {in_turns / side_by_side[1]:.2f}. More than that
     takes more generators, until the trainer is never idle; from there on only a faster trainer helps. These are bounds: notebook 08
     measures what is reached.
     """)
@@ -746,24 +910,30 @@ def _():
 @app.cell
 def _(run):
     first = run.batches[0]
-    own = torch.tensor([token for episode in first for token in episode.sampled], dtype=torch.float32)
+    own = torch.tensor([float(token) for episode in first for token in episode.sampled])
     behaviour = torch.tensor([logprob for episode in first for logprob in episode.logprobs])
     price = [
-        mismatch(torch.tensor([logprob for row in rows for logprob in row]), behaviour, own) for rows in run.rescored
+        mismatch(torch.tensor([logprob for row in rows for logprob in row]), behaviour, own)
+        for rows in run.rescored
     ]
+    return (price,)
+
+
+@app.cell(hide_code=True)
+def _(price):
     lesson.table(
         "The first batch under later weights",
         [
             {
                 "lag": lag,
-                "largest change of a log-prob": f"{row['max_logp_difference']:.2g}",
+                "largest change of a log-prob": f"{row['max_logp_difference']:.5f}",
                 "largest ratio": f"{row['ratio_max']:.2f}",
                 "effective sample size": f"{row['effective_sample_size']:.1%}",
             }
             for lag, row in enumerate(price)
         ],
     )
-    return (price,)
+    return
 
 
 @app.cell(hide_code=True)
@@ -793,12 +963,19 @@ def _(learner, run):
     payload = {
         "tasks": len(pickle.dumps([episode.task for episode in run.batches[0]])),
         "episodes": len(pickle.dumps(run.batches[0])),
-        "weights": sum(p.numel() * p.element_size() for p in learner.policy.model.parameters()),
+        "weights": sum(
+            p.numel() * p.element_size() for p in learner.policy.model.parameters()
+        ),
     }
-    billions = {"weights of 8 billion parameters in bfloat16 (computed)": 2 * 8 * 10**9}
+    payload["weights of 8 billion parameters in bfloat16 (computed)"] = 2 * 8 * 10**9
+    return (payload,)
+
+
+@app.cell(hide_code=True)
+def _(payload):
     lesson.table(
         "What travels in one training step",
-        [{"payload": name, "bytes": f"{size:,}"} for name, size in (payload | billions).items()],
+        [{"payload": name, "bytes": f"{size:,}"} for name, size in payload.items()],
     )
     return
 
@@ -822,9 +999,14 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(seconds):
-    # MERGE: the timeline simulator (zorplex_rl/analysis/simulate.py, zorplex_rl/viz/widgets/) is shown here, with this preset as "this machine".
-    this_machine = {"generate": seconds["generate"], "train": seconds["train"], "sync": seconds["pull"]}
+def _(measured):
+    # MERGE: the timeline simulator (zorplex_rl/analysis/simulate.py, zorplex_rl/viz/widgets/) belongs here, with the seconds
+    # measured in this notebook as its preset "this machine".
+    this_machine = {
+        "generate": measured["generate"],
+        "train": measured["train"],
+        "sync": measured["pull"],
+    }
     return (this_machine,)
 
 
@@ -866,7 +1048,9 @@ def math_reward_solution(text, answer):
 @app.function(hide_code=True)
 def check_mean_logprob(mean_logprob):
     exercise.expect(mean_logprob, [-1.0, -3.0], [True, True], result=-2.0)
-    exercise.expect(mean_logprob, [-1.0, 0.0, 0.0, -3.0], [True, False, False, True], result=-2.0)
+    exercise.expect(
+        mean_logprob, [-1.0, 0.0, 0.0, -3.0], [True, False, False, True], result=-2.0
+    )
     exercise.expect(mean_logprob, [-0.5, -9.0], [True, False], result=-0.5)
 
 

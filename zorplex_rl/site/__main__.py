@@ -13,9 +13,15 @@ from zorplex_rl.site.build import build_site
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./build_site.sh", description="Run every notebook and publish the course as static pages.")
-    parser.add_argument("site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)")
-    parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), help="the folder of notebooks (default: notebooks)")
+    parser = argparse.ArgumentParser(
+        prog="./build_site.sh", description="Run every notebook and publish the course as static pages."
+    )
+    parser.add_argument(
+        "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
+    )
+    parser.add_argument(
+        "--notebooks", type=Path, default=Path("notebooks"), help="the folder of notebooks (default: notebooks)"
+    )
     parser.add_argument("--serve", action="store_true", help="then serve it on this machine until Ctrl-C")
     parser.add_argument("--port", type=int, default=8000, help="where to serve it (default: 8000)")
     arguments = parser.parse_args()

@@ -36,7 +36,9 @@ def build_site(notebooks: Path, site: Path, say: Callable[[str], None] = lambda 
         raise SiteError("no site was built:\n" + "\n".join(complaints))
     lessons = [page.lesson for page in pages]
     publish(course, pages, lessons, site)
-    say(f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network")
+    say(
+        f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
+    )
     return lessons
 
 

@@ -33,7 +33,9 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
         try:
             said, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise SiteError(f"{notebook.name} has not ended within {timeout:.0f} s; export it alone to see where it waits") from None
+            raise SiteError(
+                f"{notebook.name} has not ended within {timeout:.0f} s; export it alone to see where it waits"
+            ) from None
         finally:
             # marimo hangs on SIGINT, so the whole group gets SIGTERM; what a notebook has left behind goes with it.
             _end_group(process)

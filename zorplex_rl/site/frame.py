@@ -19,7 +19,10 @@ LEAD = (
     "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
 )
 # A dot in the page's own colour: without an icon of its own, a browser asks the server for one.
-_ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Ccircle cx='4' cy='4' r='3' fill='%232484ce'/%3E%3C/svg%3E"
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
+    "%3Ccircle cx='4' cy='4' r='3' fill='%232484ce'/%3E%3C/svg%3E"
+)
 
 
 def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
@@ -67,7 +70,9 @@ def _widgets(page: Page) -> str:
         return ""
     # "</script>" inside the JSON would end the element.
     models = json.dumps(page.models).replace("<", "\\u003c")
-    return f'<script type="application/json" id="models">{models}</script>\n<script>\n{_file("site/widgets.js")}</script>'
+    return (
+        f'<script type="application/json" id="models">{models}</script>\n<script>\n{_file("site/widgets.js")}</script>'
+    )
 
 
 def _document(title: str, body: str) -> str:

@@ -55,7 +55,9 @@ class Cell:
         if "data-lesson-waiting" in self.markup:
             return "still waits for a button"
         if foreign := undrawable(self.markup) or self._foreign_mime:
-            return f"puts out {foreign}, which no page without a kernel can draw; use plain HTML (zorplex_rl.viz.lesson)"
+            return (
+                f"puts out {foreign}, which no page without a kernel can draw; use plain HTML (zorplex_rl.viz.lesson)"
+            )
         return None
 
     @property
@@ -139,5 +141,7 @@ def _embedded(source: str, key: str) -> Any:
     """The JSON that stands behind ``key`` at the beginning of one of the page's lines."""
     start = re.search(rf"^\s*{re.escape(key)}(?=[\[{{])", source, re.MULTILINE)
     if start is None:
-        raise SiteError(f"the page has no {key.strip()!r}; it was not written by the version of marimo that pyproject.toml names")
+        raise SiteError(
+            f"the page has no {key.strip()!r}; it was not written by the version of marimo that pyproject.toml names"
+        )
     return json.JSONDecoder().raw_decode(source, start.end())[0]

@@ -1,7 +1,7 @@
 """A cell as plain HTML: its code in colours, and what it put out without anything that only marimo's front end could draw.
 
-Of marimo's own elements, widgets (anywidget) become a place that ``widgets.js`` fills. Any other is ``undrawable``: it needs marimo's front end, and most
-would be controls that no kernel answers.
+Of marimo's own elements, widgets (anywidget) become a place that ``widgets.js`` fills. Any other is ``undrawable``: it needs marimo's front end,
+and most would be controls that no kernel answers.
 """
 
 from __future__ import annotations

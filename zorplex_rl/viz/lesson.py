@@ -173,7 +173,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or bool(re.match(r"^[−-]?[\d,.]+( ?(%|[kMG]?B|m?s|×))?$", str(value)))
+    return isinstance(value, int | float) or bool(re.match(r"^[−+-]?[\d,.]+( ?(%|[kMG]?B|m?s|×))?$", str(value)))
 
 
 def _align(numeric: bool) -> str:

@@ -10,7 +10,7 @@ from zorplex_rl.task.episode import Episode
 
 LEGEND = (
     '<span class="token sampled"><b>sampled</b><i>log-prob</i></span> by the policy: trained on. '
-    '<span class="token injected"><b>injected</b></span> by a tool: context only. The darker a sampled token, the less likely it was.'
+    '<span class="token injected"><b>injected</b></span> by a tool: context only. The stronger its colour, the less likely a sampled token was.'
 )
 
 
@@ -33,5 +33,6 @@ def _box(token: tuple[str, bool, float]) -> str:
     if not sampled:
         return f'<span class="token injected"><b>{text}</b></span>'
     surprise = round(min(1.0, 1 - math.exp(logprob)), 2)
-    value = f"{logprob:.2f}".replace("-", "−")
+    # Not "−0.00" for a token that was all but certain.
+    value = f"{round(logprob, 2) + 0.0:.2f}".replace("-", "−")
     return f'<span class="token sampled" style="--surprise:{surprise}"><b>{text}</b><i>{value}</i></span>'
