@@ -443,7 +443,7 @@ def _(by_outcome, everything):
             return mo.md(f"`{outcome}`: none of {len(everything)} episodes")
         first = episodes[0]
         return lesson.folded(
-            f"`{outcome}`: {len(episodes)} of {len(everything)} episodes; the first",
+            f"`{outcome}`: {len(episodes)} of {len(everything)} episodes; an example",
             f"**{first.task.question}** (right: {first.task.answer})\n\n```\n{first.text.strip()}\n```",
         )
 
@@ -597,16 +597,19 @@ def _(run):
         for kind in ("generate", "train", "pull")
     }
     seconds = {kind: median(times) for kind, times in measured.items()}
-    in_turns = sum(seconds.values())
-    return in_turns, measured, seconds
+    return measured, seconds
 
 
 @app.cell(hide_code=True)
-def _(in_turns, seconds):
+def _(seconds):
     lesson.table(
         "A synchronous step, medians",
         [
-            {"phase": kind, "seconds": f"{took:.3f}", "share": f"{took / in_turns:.0%}"}
+            {
+                "phase": kind,
+                "seconds": f"{took:.3f}",
+                "share": f"{took / sum(seconds.values()):.0%}",
+            }
             for kind, took in seconds.items()
         ],
     )
@@ -614,12 +617,12 @@ def _(in_turns, seconds):
 
 
 @app.cell(hide_code=True)
-def _(in_turns, run, seconds):
+def _(run, seconds):
     _right = [
         fmean(episode.score.outcome == "success" for episode in batch)
         for batch in run.batches
     ]
-    _train = seconds["train"] / in_turns
+    _train = seconds["train"] / sum(seconds.values())
     mo.md(f"""
     The first batch was right in {_right[0]:.0%} of its episodes, the last in {_right[-1]:.0%}, after {len(_right) - 1} steps. What the loop
     does not do is use both halves of the machine: the generator waits for {_train:.0%} of a step, the trainer for {1 - _train:.0%}. If each
@@ -831,41 +834,46 @@ def _():
 
 
 @app.cell
-def _(in_turns, seconds):
-    side_by_side = {
-        count: max(seconds["train"], seconds["generate"] / count + seconds["pull"])
-        for count in (1, 2, 4)
+def _(seconds, slow_batch):
+    generate = {
+        "instant": seconds["generate"],
+        "slow": max(episode.seconds for episode in slow_batch),
     }
-    paces = {"in turns": in_turns} | {
-        f"side by side, {count} generator{'s' * (count > 1)}": pace
-        for count, pace in side_by_side.items()
-    }
-    return paces, side_by_side
+
+    def in_turns(tool):
+        return generate[tool] + seconds["train"] + seconds["pull"]
+
+    def side_by_side(tool, generators):
+        return max(seconds["train"], generate[tool] / generators + seconds["pull"])
+
+    return generate, in_turns, side_by_side
 
 
 @app.cell(hide_code=True)
-def _(in_turns, paces, seconds):
+def _(generate, in_turns, side_by_side):
     lesson.table(
-        "Seconds for a step from the medians above, if nothing else limits it",
+        "Seconds for a step, if nothing else limits it, and how much faster that is than in turns",
         [
-            {
-                "loop": loop,
-                "seconds": f"{pace:.3f}",
-                "faster": f"{in_turns / pace:.2f}×",
-                "trainer busy": f"{seconds['train'] / pace:.0%}",
+            {"tool": tool, "in turns": f"{in_turns(tool):.2f} s"}
+            | {
+                f"{count} generator{'s' * (count > 1)}": f"{pace:.2f} s ({in_turns(tool) / pace:.1f}×)"
+                for count in (1, 2, 4)
+                if (pace := side_by_side(tool, count))
             }
-            for loop, pace in paces.items()
+            for tool in generate
         ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(in_turns, side_by_side):
+def _(generate, in_turns, seconds, side_by_side):
+    _enough = math.ceil(generate["slow"] / (seconds["train"] - seconds["pull"]))
     lesson.reveal(f"""
-    At most twice, when both phases take equally long: (g + t) / max(g, t) ≤ 2. Here the bound is {in_turns / side_by_side[1]:.2f}. More than that
-    takes more generators, until the trainer is never idle; from there on only a faster trainer helps. These are bounds: notebook 08
-    measures what is reached.
+    At most twice, when both phases take equally long: (g + t) / max(g, t) ≤ 2. With the instant tool the bound is
+    {in_turns("instant") / side_by_side("instant", 1):.2f}, with the slow one {in_turns("slow") / side_by_side("slow", 1):.2f}. More than that
+    takes more generators, until the trainer is never idle: with the slow tool {_enough} of them. From there on only a faster trainer helps. All these are
+    bounds; notebook 08 measures what is reached.
     """)
     return
 
@@ -940,9 +948,11 @@ def _(price):
 def _(price):
     mo.md(f"""
     At lag 0 the trainer computes the log-probs that the sampler recorded, up to rounding ({price[0]["max_logp_difference"]:.0e}): token in,
-    token out. At lag {len(price) - 1}, {price[-1]["effective_sample_size"]:.0%} of the batch is left. So asynchrony needs a bound on age:
-    `max_lag`, the one dial of this system. 0 is the loop above, 1 lets one batch be generated ahead, and with more the loss has to correct
-    for what the data no longer say (clipping, truncated importance sampling). Notebook 08 shows what each costs in accuracy.
+    token out. With lag, the batch as a whole ages slowly and single tokens fast: at lag {len(price) - 1}, {price[-1]["effective_sample_size"]:.0%} of it is left, and some token
+    is {math.exp(price[-1]["max_logp_difference"]):,.0f} times more or less likely than when it was sampled. A larger learning rate makes both worse.
+
+    So age is bounded. `max_lag` is the one dial of this system: 0 is the loop above, 1 lets one batch be generated ahead, and beyond that the
+    loss corrects for what the data no longer say (clipping, truncated importance sampling). Notebook 08 shows what each costs in accuracy.
     """)
     return
 

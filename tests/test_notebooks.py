@@ -141,6 +141,7 @@ def test_05_runs_from_its_first_cell_to_its_last():
         samples=4,
         steps=2,
         learning_rate=3e-4,
+        threads=1,
         tool_seconds=0.005,
     )
     _, values = notebook.app.run(defs={"config": config})

@@ -53,7 +53,8 @@ def _entry(file: str, lesson: Lesson) -> str:
     goals = "".join(f"<li>{inline(goal)}</li>" for goal in lesson.goals)
     ran_on = f'<p class="ran-on">Computed on: {html.escape(lesson.ran_on)}</p>' if lesson.ran_on else ""
     return (
-        f'<li><h2><a href="{file}"><span class="ordinal">{html.escape(file.partition("_")[0])}</span> {html.escape(lesson.title)}</a></h2>'
+        f'<li><h2><span class="ordinal">{html.escape(file.partition("_")[0])}</span>'
+        f'<a href="{file}">{html.escape(lesson.title)}</a></h2>'
         f"<p>{lesson.minutes} minutes · {html.escape(lesson.hardware)}</p><p>Afterwards you can</p><ul>{goals}</ul>{ran_on}</li>\n"
     )
 

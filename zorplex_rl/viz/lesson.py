@@ -104,9 +104,9 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
 
 
 def figure(svg: str, caption: str = "") -> mo.Html:
-    """An SVG of ``viz`` with a caption."""
+    """A figure of ``viz``, SVG or HTML, with a caption; on a narrow screen it scrolls by itself."""
     said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
-    return mo.Html(f'<figure class="lesson-figure">{svg}{said}</figure>')
+    return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
 
 
 def unattended() -> bool:
