@@ -106,9 +106,8 @@ def settings():
         samples=8,  # of each prompt
         steps=8,
         learning_rate=3e-4 if _embedded else 3e-6,
-        threads=1
-        if _embedded
-        else torch.get_num_threads(),  # one is fastest for a small model
+        # One thread is fastest for a small model.
+        threads=1 if _embedded else torch.get_num_threads(),
         tool_seconds=0.1,  # mean latency of a slow tool
     )
     return (config,)
@@ -345,7 +344,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    start_benchmark = lesson.start_button("Run the benchmark", seconds=15)
+    start_benchmark = lesson.start_button("Run the benchmark", seconds=5)
     start_benchmark
     return (start_benchmark,)
 
@@ -527,7 +526,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    start_training = lesson.start_button("Train a few steps", seconds=15)
+    start_training = lesson.start_button("Train a few steps", seconds=10)
     start_training
     return (start_training,)
 

@@ -108,20 +108,14 @@ def batch_chart(episodes: Sequence[Episode]) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        rows = range(len(ordered))
         total = [episode.seconds for episode in ordered]
-        in_tools = [episode.tool_seconds for episode in ordered]
-        computing = [a - b for a, b in zip(total, in_tools, strict=True)]
-        axes.barh(rows, computing, height=1.04, color=COMPUTE, linewidth=0)
-        axes.barh(rows, in_tools, left=computing, height=1.04, color=TOOL, linewidth=0)
-        axes.barh(rows, [slowest - t for t in total], left=total, height=1.04, color=GREY, alpha=0.25, linewidth=0)
-        axes.set(
-            xlim=(0, slowest),
-            ylim=(len(ordered) - 0.5, -0.5),
-            yticks=[],
-            xlabel="seconds",
-            ylabel=f"{len(ordered)} episodes",
-        )
+        decoding = [episode.seconds - episode.tool_seconds for episode in ordered]
+        ends, before = [decoding, total, [slowest] * len(total)], [0.0] * len(total)
+        for end, colour in zip(ends, (COMPUTE, TOOL, GREY + "40"), strict=True):
+            axes.stairs(end, baseline=before, orientation="horizontal", fill=True, color=colour, linewidth=0)
+            before = end
+        axes.set(xlim=(0, slowest), ylim=(len(ordered), 0), yticks=[], xlabel="seconds")
+        axes.set_ylabel(f"{len(ordered)} episodes")
         axes.spines[["top", "right", "left"]].set_visible(False)
         colours = {"decoding": COMPUTE} | ({"waiting for tools": TOOL} if tools else {})
         _legend(figure, colours | {"done, waiting for the slowest": GREY + "40"})
