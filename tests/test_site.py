@@ -234,7 +234,7 @@ def write(folder: Path, **notebooks: str) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """The folder of a site, and its zip beside it."""
     if given := os.environ.get("ZORPLEX_SITE"):
@@ -244,7 +244,7 @@ def site(tmp_path_factory) -> Path:
     return folder / "pages"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tiny(site) -> Path:
     if "ZORPLEX_SITE" in os.environ:
         pytest.skip("this test is about the tiny notebooks")
@@ -256,7 +256,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(site):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -264,8 +264,9 @@ def address(site):
         server.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """One browser for this file; beyond it, playwright's event loop would be in the way of other tests' own."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -70,6 +70,7 @@ def check_links(page: Path) -> None:
 
 def zip_site(site: Path) -> Path:
     """``site``.zip, which holds the folder under its own name."""
+    site = site.resolve()
     target = site.with_name(f"{site.name}.zip")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
