@@ -73,7 +73,9 @@ class _Cleaner(HTMLParser):
             model = json.loads(dict(attrs)["data-model-id"] or '""')
             self.kept.append(f'<div class="widget" data-model="{html.escape(model)}"></div>')
         elif not tag.startswith("marimo-"):
-            self.kept.append(self.get_starttag_text() or "")
+            source = self.get_starttag_text() or ""
+            # What may scroll has to be reached by the keyboard too.
+            self.kept.append(source.replace("<pre", '<pre tabindex="0"', 1) if tag == "pre" else source)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if not tag.startswith("marimo-"):
