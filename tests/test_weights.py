@@ -94,6 +94,7 @@ def test_a_writer_that_laps_its_readers_is_never_read_torn():
 
     staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
     reader = reader_of(ring, staging, 16, random.Random(0))
+    torch.nn.init.zeros_(model.weight)
     ring.publish(model, 0)
     writer = threading.Thread(target=write)
     writer.start()

@@ -7,3 +7,7 @@ class ConfigError(ValueError):
 
 class PolicyError(ConfigError):
     """A policy that cannot be used."""
+
+
+class SiteError(RuntimeError):
+    """A notebook that cannot be published: a cell of it failed, or did not run."""

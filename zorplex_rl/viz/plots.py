@@ -1,32 +1,24 @@
-"""Figures as SVG text: from plain data to a string that a page shows inline and that is also a complete .svg file.
+"""The two figures of a run: how it learned and who was busy when.
 
-    metrics rows ──► learning_curve ──┐
-                                      ├─► matplotlib Figure ──► SVG text
-    Timeline     ──► timeline_chart ──┘
-
-What was black takes the colour of the surrounding text (``currentColor``), so a figure is readable on a light and on a dark
-page. As a file of its own, where nothing surrounds it, it follows the reader's system instead: its only style rules select
-``svg:root``, which matches in a file and never inside a page. Equal data give equal bytes.
+metrics rows ──► learning_curve ──┐
+                                  ├─► svg.render ──► SVG text
+Timeline     ──► timeline_chart ──┘
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
 
 from zorplex_rl.analysis.timeline import KINDS, Timeline, Window
+from zorplex_rl.viz.svg import WIDTH, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 720
-"""Width of every figure in px."""
 # After Okabe and Ito: told apart with any colour vision, and on white as on black. Black becomes the text's colour.
 GREEDY, SAMPLED, TRAINING = "#2484CE", "#D55E00", "#808080"
 KIND_COLOURS = {
@@ -41,20 +33,6 @@ KIND_COLOURS = {
     "idle": "#80808040",
 }
 OTHER_COLOUR = "#808080"
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "zorplex_rl",
-    "font.family": "DejaVu Sans",
-    "font.size": 12,
-    "figure.dpi": 72,
-    "savefig.dpi": 72,
-    "axes.linewidth": 0.8,
-    "text.parse_math": False,
-}
-_ROOT_RULES = (
-    "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
-)
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
@@ -87,7 +65,7 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
     said = [f"held-out {name} accuracy {_from_to(points)}" for name, points in held_out.items() if points]
     if not said:
         said = [f"training accuracy {_from_to(training)}"] if training else ["no step was trained yet"]
-    return _render(draw, 360, "Learning curve", "; ".join(said))
+    return render(draw, 360, "Learning curve", "; ".join(said))
 
 
 def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
@@ -137,7 +115,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
 
     height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(kinds) / 5)
     said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
-    return _render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
+    return render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
@@ -212,36 +190,3 @@ def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, fl
         else:
             bars.append([start, end])
     return [(start, end - start) for start, end in bars]
-
-
-def _render(draw: Callable[[Figure], None], height: int, title: str, description: str) -> str:
-    """The SVG text of what ``draw`` puts on an empty figure of ``WIDTH`` × ``height`` px."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    # From the defaults, not from what the reader's notebook has set: marimo, for one, switches styles in dark mode.
-    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
-    with matplotlib.rc_context(defaults | _STYLE):
-        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
-        figure.get_layout_engine().set(w_pad=6 / 72, h_pad=6 / 72)
-        FigureCanvasSVG(figure)
-        draw(figure)
-        file = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    body = re.sub(r"^.*?<svg[^>]*>", "", file.getvalue(), count=1, flags=re.DOTALL)
-    # Matplotlib's own style rules would select the whole page.
-    body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
-    # Nothing refers to the ids of groups, and two figures on a page would share them.
-    body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
-    # Hundredths of a pixel are enough, and make the file smaller.
-    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), body)
-    body = re.sub(r"#000000\b", "currentColor", body)
-    body = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", body)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" style="max-width:100%;height:auto" fill="currentColor" stroke-linejoin="round" '
-        f'role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
-        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
-    )

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs every notebook and publishes the course as static pages: ./build_site.sh [DIR] [--serve] [--port N]. DIR is "site" unless given.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+
+ready() { command -v "$1" >/dev/null && "$1" -c 'import anywidget, marimo, matplotlib, monarch, scipy, torch, transformers' 2>/dev/null; }
+
+python="$here/.venv/bin/python"
+if ! ready "$python"; then
+    if ready python3; then
+        python=python3
+    else
+        echo "Preparing $here/.venv, once (about five minutes)"
+        python3 -m venv "$here/.venv"
+        "$python" -m pip install --quiet --editable "$here"
+    fi
+fi
+exec "$python" -m zorplex_rl.site --notebooks "$here/notebooks" "$@"

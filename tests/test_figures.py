@@ -1,0 +1,73 @@
+"""Figures of what a policy does, and the token strip: they show the numbers that they are given, to eyes and to screen readers."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from zorplex_rl.policy.evaluate import Report, wilson_interval
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.zorplex import get_spec
+from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
+from zorplex_rl.viz.tokens import token_strip
+
+TASK = Task("simple", "What is blip?", 17, 1, "", ("blip",))
+
+
+def report(name: str, right: int, of: int) -> Report:
+    outcomes = {
+        "success": right / of,
+        "wrong_answer": 0.0,
+        "wrong_format": 1 - right / of,
+        "tool_spam": 0.0,
+        "truncated": 0.0,
+    }
+    return Report(name, of, right / of, wilson_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
+
+
+def lasting(seconds: float, in_tools: float = 0.0) -> Episode:
+    return Episode(TASK, [], [], [], [], [], "eos", seconds=seconds, tool_seconds=in_tools)
+
+
+REPORTS = [report("simple", 30, 40), report("recursive", 10, 40)]
+FIGURES = {
+    "accuracy": (lambda: accuracy_chart(REPORTS), "simple 75%, interval 60% to 86%; recursive 25%"),
+    "outcomes": (lambda: outcome_chart(REPORTS), "simple: success 75%, wrong_format 25%"),
+    "density": (lambda: density_chart({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.3, 1.0]}), "a: median 0.2 s, slowest 0.4 s"),
+    "a density without spread": (lambda: density_chart({"a": [0.1, 0.1], "b": [0.1, 0.3]}), "a: median 0.1 s"),
+    "batch": (lambda: batch_chart([lasting(1.0), lasting(3.0)]), "2 episodes, the slowest 3 s; 33% of all slots' time"),
+    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), "the slowest 2 s"),
+}
+
+
+@pytest.mark.parametrize(("figure", "said"), FIGURES.values(), ids=FIGURES)
+def test_a_figure_is_one_labelled_svg_that_says_its_numbers(figure, said):
+    root = ElementTree.fromstring(figure())
+    assert root.get("role") == "img"
+    assert said in root.get("aria-label")
+    assert figure() == figure()
+
+
+def test_only_a_batch_with_tools_has_them_in_its_legend():
+    assert "waiting for tools" not in batch_chart([lasting(1.0), lasting(3.0)])
+    assert "waiting for tools" in batch_chart([lasting(1.0, 0.5), lasting(3.0)])
+
+
+def test_an_outcome_that_did_not_occur_is_not_in_the_legend():
+    assert "truncated" not in outcome_chart(REPORTS)
+
+
+def test_the_token_strip_shows_every_token_once_as_sampled_or_injected(embedded):
+    spec = get_spec("compositional")
+    (episode,) = rollout(
+        embedded, [Request(spec.task(0))], lambda _, call: spec.execute(call), Sampling(temperature=0.0)
+    )
+    strip = token_strip(embedded, episode)
+    lines = strip[strip.index("</p>") :]
+    assert lines.count('class="token sampled"') == sum(episode.sampled)
+    assert lines.count('class="token injected"') == len(episode.sampled) - sum(episode.sampled) > 0
+    shown = "".join(re.findall(r"<b>(.*?)</b>", lines)).replace("␣", " ").replace("⏎", "\n").replace("&gt;", ">")
+    assert shown == embedded.tokenizer.decode(episode.token_ids).replace("<|", "&lt;|")

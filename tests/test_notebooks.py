@@ -1,0 +1,151 @@
+"""The notebooks as code: their exercises do what they say, and they run from their first cell to their last."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from zorplex_rl.viz import exercise, lesson
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
+every_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def functions_of(notebook: Path) -> list[str]:
+    return [node.name for node in ast.parse(notebook.read_text()).body if isinstance(node, ast.FunctionDef)]
+
+
+EXERCISES = [
+    (notebook, name.removeprefix("check_"))
+    for notebook in NOTEBOOKS
+    for name in functions_of(notebook)
+    if name.startswith("check_")
+]
+every_exercise = pytest.mark.parametrize(("notebook", "name"), EXERCISES, ids=[f"{n.stem}:{e}" for n, e in EXERCISES])
+
+NEAR_MISSES = {
+    "math_reward": lambda text, answer: float(str(answer) in text.replace(",", "")),
+    "mean_logprob": lambda logprobs, sampled: sum(logprobs) / len(logprobs),
+    "idle_share": lambda seconds: 1 - min(seconds) / max(seconds),
+    "speed_up": lambda generate, train, steps: (generate + train) / max(generate, train),
+}
+"""What a reader is likely to write first, and wrongly."""
+
+
+@cache
+def load(notebook: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"notebook_{notebook.stem}", notebook)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def parts_of(notebook: Path, name: str) -> tuple:
+    return next(parts for found, *parts in exercise.exercises(load(notebook)) if found == name)
+
+
+@every_notebook
+def test_a_notebook_has_three_exercises_or_more(notebook):
+    assert sum(found == notebook for found, _ in EXERCISES) >= 3
+
+
+@every_exercise
+def test_a_stub_fails_its_check(notebook, name):
+    stub, check, _ = parts_of(notebook, name)
+    assert exercise.complaint(check, stub)
+
+
+@every_exercise
+def test_a_solution_passes_its_check(notebook, name):
+    _, check, solution = parts_of(notebook, name)
+    assert exercise.complaint(check, solution) is None
+
+
+@every_exercise
+def test_the_code_that_the_page_shows_passes_when_it_is_pasted_over_the_stub(notebook, name):
+    stub, check, solution = parts_of(notebook, name)
+    namespace = dict(vars(load(notebook)))
+    exec(exercise.solution_source(stub, solution), namespace)
+    assert exercise.complaint(check, namespace[name]) is None
+
+
+@pytest.mark.parametrize(
+    ("notebook", "name"),
+    [(n, e) for n, e in EXERCISES if e in NEAR_MISSES],
+    ids=lambda value: getattr(value, "stem", value),
+)
+def test_a_check_refuses_what_a_reader_is_likely_to_write_first(notebook, name):
+    _, check, _ = parts_of(notebook, name)
+    assert exercise.complaint(check, NEAR_MISSES[name])
+
+
+def test_a_complaint_says_what_was_called_what_came_and_what_should_have():
+    def double(x):
+        return x + 1
+
+    assert (
+        exercise.complaint(lambda f: exercise.expect(f, 3, result=6), double) == "double(3) gives 4, and should give 6"
+    )
+
+
+def test_a_stub_that_raises_is_a_complaint_and_no_crash():
+    assert exercise.complaint(lambda f: f([]), max).startswith("max raises ValueError")
+
+
+def test_expect_tells_numbers_from_truth_values_and_is_patient_with_floats():
+    exercise.expect(lambda: 0.1 + 0.2, result=0.3)
+    exercise.expect(lambda: (1, [2.0]), result=[1, (2.0,)])
+    with pytest.raises(AssertionError):
+        exercise.expect(lambda: True, result=1)
+
+
+@every_notebook
+def test_a_notebook_has_a_title_of_its_own(notebook):
+    assert lesson.title_of(notebook) != notebook.stem
+
+
+def test_links_name_the_neighbours_that_are_there(tmp_path):
+    for name in ("01_a.py", "02_b.py", "03_c.py"):
+        (tmp_path / name).write_text(f'import marimo\napp = marimo.App(app_title="Title of {name[3]}")\n')
+    said = lesson.links(str(tmp_path / "02_b.py")).text
+    assert "Title of a" in said
+    assert "marimo edit notebooks/03_c.py" in said
+    assert "02_b.py" not in said
+    assert "Before" not in lesson.links(str(tmp_path / "01_a.py")).text
+
+
+def test_a_table_has_a_caption_and_puts_numbers_on_the_right():
+    said = lesson.table("Times", [{"kind": "simple", "seconds": "0.12"}, {"kind": "recursive", "seconds": "1.30"}]).text
+    assert "<caption>Times</caption>" in said
+    assert '<td class="number">0.12</td>' in said
+    assert "<td>simple</td>" in said
+
+
+def test_05_runs_from_its_first_cell_to_its_last():
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "05_rl_intro"))
+    config = SimpleNamespace(
+        policy="embedded",
+        device="cpu",
+        seed=0,
+        hints=False,
+        tasks_per_kind=24,
+        max_tokens=96,
+        prompts=4,
+        samples=4,
+        steps=2,
+        learning_rate=3e-4,
+        threads=1,
+        tool_seconds=0.005,
+    )
+    _, values = notebook.app.run(defs={"config": config})
+    assert [report.episodes for report in values["reports"]] == [24] * 4
+    assert values["price"][0]["max_logp_difference"] < 1e-4
+    assert values["price"][1]["max_logp_difference"] > 1e-4
+    assert values["lenient"] > values["strict"]

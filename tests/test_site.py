@@ -1,0 +1,472 @@
+"""The site, as a build makes it and as a browser shows it.
+
+The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folder of a site to have the same tests look at that one instead:
+`.ci/run` does so with the real course.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from zorplex_rl.errors import SiteError
+from zorplex_rl.site.build import build_site, check_links
+from zorplex_rl.site.export import export
+from zorplex_rl.site.page import Page
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; .ci/run installs it")
+
+TOP = """
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(app_title="{title}")
+
+with app.setup(hide_code=True):
+    import signal
+    from types import SimpleNamespace
+
+    import anywidget
+    import marimo as mo
+    import traitlets
+
+    from zorplex_rl.viz import exercise, lesson
+    from zorplex_rl.viz.svg import render
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(__file__, minutes={minutes}, hardware="one core", goals=["read a `page`", "open a fold"])
+    return
+
+
+@app.cell
+def _():
+    lesson.ran_on()
+    return
+"""
+READING = (
+    TOP.format(title="Reading & writing", minutes=10)
+    + '''
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A section
+
+    Some *text* with `code`, and a list:
+
+    - one
+    - two
+
+    | role | waits for |
+    |---|---|
+    | trainer | a batch |
+    """)
+    return
+
+
+@app.cell
+def _():
+    # A comment that is rather long, so that this line of code is wider than the column of a phone, and of a desktop as well, by far.
+    total = sum(number**2 for number in range(10))
+    print(f"printed: {total} < 1000")
+    total
+    return
+
+
+@app.cell
+def _():
+    lesson.predict("Which is larger?", "the first", "the second")
+    return
+
+
+@app.cell
+def _():
+    lesson.reveal("The **second**.")
+    return
+
+
+@app.cell
+def _():
+    lesson.table("Times", [{"kind": f"`{kind}`", "seconds": "0.25", "what it was": "long words " * 12} for kind in "ab"])
+    return
+
+
+@app.cell
+def _():
+    lesson.figure(render(lambda figure: figure.subplots().plot([1, 2]), 200, "A line", "from 1 to 2"), "A line.")
+    return
+
+
+@app.function
+def double(x):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(double, check_double, double_solution)
+    return
+
+
+@app.function(hide_code=True)
+def check_double(double):
+    exercise.expect(double, 2, result=4)
+
+
+@app.function(hide_code=True)
+def double_solution(x):
+    return 2 * x
+'''
+)
+TURNING = (
+    TOP.format(title="Turning a knob", minutes=5)
+    + '''
+
+@app.class_definition(hide_code=True)
+class Knob(anywidget.AnyWidget):
+    _esm = """
+    export default {
+      initialize({ model }) { model.set("ready", true); },
+      render({ model, el }) {
+        const label = document.createElement("label");
+        const knob = Object.assign(document.createElement("input"), { type: "range", min: 0, max: 3, value: model.get("position") });
+        const said = document.createElement("output");
+        const show = () => { said.textContent = `${model.get("table")[model.get("position")]} of ${model.get("raw").byteLength} bytes`; };
+        knob.oninput = () => { model.set("position", Number(knob.value)); model.save_changes(); };
+        model.on("change:position", show);
+        show();
+        label.append("Position ", knob);
+        el.append(label, said);
+        if (typeof window.__MARIMO_STATIC__ === "undefined" || !model.get("ready")) el.append("no host");
+      },
+    };
+    """
+    _css = "output { display: block; }"
+    position = traitlets.Int(1).tag(sync=True)
+    ready = traitlets.Bool(False).tag(sync=True)
+    table = traitlets.List(["zero", "one", "two", "three </script>"]).tag(sync=True)
+    raw = traitlets.Bytes(b"abc").tag(sync=True)
+
+
+@app.cell
+def _():
+    knob = Knob()
+    knob
+    return (knob,)
+
+
+@app.cell
+def _(knob):
+    knob.position = 2
+    return
+'''
+)
+BARE = (
+    TOP[: TOP.index("@app.cell\ndef _():\n    lesson.ran_on()")]
+    .replace("    import anywidget\n", "")
+    .replace("    import traitlets\n", "")
+)
+REFUSED = (
+    BARE.format(title="Refused", minutes=1)
+    + """@app.cell
+def _():
+    1 / 0
+    return
+
+
+@app.cell
+def _():
+    lesson.wait_for(SimpleNamespace(value=False))
+    return
+
+
+@app.cell
+def _():
+    mo.ui.slider(0, 9)
+    return
+"""
+)
+SKIPPED = (
+    BARE.format(title="Skipped", minutes=1)
+    + """@app.cell
+def _():
+    signal.raise_signal(signal.SIGINT)
+    return
+
+
+@app.cell
+def _():
+    2
+    return
+"""
+)
+ENDLESS = (
+    BARE.format(title="Endless", minutes=1)
+    + """@app.cell
+def _():
+    import time
+
+    time.sleep(600)
+    return
+"""
+)
+
+
+def write(folder: Path, **notebooks: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, source in notebooks.items():
+        (folder / f"{name}.py").write_text(source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The folder of a site, and its zip beside it."""
+    if given := os.environ.get("ZORPLEX_SITE"):
+        return Path(given).resolve()
+    folder = tmp_path_factory.mktemp("course")
+    build_site(write(folder / "notebooks", **{"01_reading": READING, "02_turning": TURNING}), folder / "pages")
+    return folder / "pages"
+
+
+@pytest.fixture(scope="module")
+def tiny(site) -> Path:
+    if "ZORPLEX_SITE" in os.environ:
+        pytest.skip("this test is about the tiny notebooks")
+    return site
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for this file; beyond it, playwright's event loop would be in the way of other tests' own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium):
+    """Opens an address in a fresh browser; fails if the page met a script error or asked for anything but itself."""
+    left, errors, contexts = [], [], []
+
+    def open_page(url: str, width: int = 1280, dark: bool = False, scripts: bool = True):
+        scheme = "dark" if dark else "light"
+        viewport = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=viewport, color_scheme=scheme, java_script_enabled=scripts)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+
+        def filter_request(route):
+            if route.request.url.startswith((url.rpartition("/")[0], "data:", "blob:")):
+                route.continue_()
+            else:
+                left.append(route.request.url)
+                route.abort()
+
+        page.route("**/*", filter_request)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert left == [], "requests left the page"
+    assert errors == []
+
+
+def names_of_pages(site: Path) -> list[str]:
+    return sorted(path.name for path in site.glob("*.html"))
+
+
+# What a build refuses
+
+
+def test_no_site_is_built_if_a_cell_fails_waits_or_needs_a_kernel(tmp_path):
+    with pytest.raises(SiteError) as refused:
+        build_site(write(tmp_path / "notebooks", **{"01_first": REFUSED}), tmp_path / "site")
+    assert "01_first.py: cell 3 (1 / 0) failed: exception division by zero" in str(refused.value)
+    assert "cell 4 (lesson.wait_for(SimpleNamespace(value=False))) still waits for a button" in str(refused.value)
+    assert "cell 5 (mo.ui.slider(0, 9)) puts out <marimo-slider>" in str(refused.value)
+    assert not (tmp_path / "site").exists()
+
+
+def test_no_site_is_built_if_a_cell_is_skipped_although_marimo_says_nothing(tmp_path):
+    notebooks = write(tmp_path / "notebooks", **{"01_first": SKIPPED})
+    page = export(notebooks / "01_first.py")
+    assert "cell 4 (2) failed: interruption" in str(Page.read(page).complaints)
+
+
+def test_a_cell_without_a_result_did_not_run():
+    source = '\n"notebook": {"cells": [{"id": "a", "code": "x = 1", "config": {"hide_code": false}}]},\n"session": {"cells": []}'
+    assert Page.read(source).complaints == ["cell 1 (x = 1) did not run"]
+
+
+def test_a_folder_that_is_no_site_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(SiteError, match="holds something that is no site"):
+        build_site(write(tmp_path / "notebooks", **{"01_first": READING}), tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_notebook_that_does_not_end_is_ended(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(SiteError, match="has not ended within 4 s"):
+        export(write(tmp_path, **{"01_endless": ENDLESS}) / "01_endless.py", timeout=4)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("link", ['<a href="missing.html">on</a>', '<img src="https://example.org/a.png">'])
+def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
+    (tmp_path / "page.html").write_text(link)
+    with pytest.raises(SiteError, match="page.html"):
+        check_links(tmp_path / "page.html")
+
+
+# What it builds
+
+
+def test_the_zip_holds_every_file_of_the_site(site):
+    with zipfile.ZipFile(site.with_name(f"{site.name}.zip")) as archive:
+        inside = {Path(name).relative_to(site.name).as_posix() for name in archive.namelist()}
+    assert inside == {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+
+
+def test_the_contents_name_title_minutes_goals_and_machine(tiny):
+    text = (tiny / "index.html").read_text()
+    assert "Reading &amp; writing" in text
+    assert "2 notebooks, 15 minutes" in text
+    assert "read a <code>page</code>" in text
+    assert "Computed on: " in text
+    assert 'href="02_turning.html"' in text
+
+
+def test_no_page_names_a_folder_of_the_machine_that_built_it(site):
+    for name in names_of_pages(site):
+        text = (site / name).read_text()
+        assert str(Path.home()) + "/" not in text
+        assert str(Path(__file__).parents[1]) not in text
+
+
+# What a browser shows
+
+
+@needs_browser
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_every_page_is_there_at_once(site, address, visit, scripts):
+    for name in names_of_pages(site):
+        start = time.monotonic()
+        page = visit(address + name, scripts=scripts)
+        assert page.locator("h1").count() == 1
+        assert len(page.locator("main").inner_text()) > 200
+        assert time.monotonic() - start < 2
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for name in names_of_pages(site):
+        page = visit(address + name, width=width, dark=dark)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+        assert overlapping(page) == [], name
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") != dark
+        assert Axe().run(page).generate_snapshot() == "", name
+
+
+def overlapping(page) -> list[str]:
+    """Cells and blocks that reach into the next one, or out of the page."""
+    return page.evaluate(
+        """() => {
+          const blocks = [...document.querySelectorAll("nav.course, .cell > *")].filter((block) => block.getClientRects().length);
+          const boxes = blocks.map((block) => block.getBoundingClientRect());
+          const name = (index) => blocks[index].outerHTML.slice(0, 80);
+          return boxes.flatMap((box, index) => {
+            const next = boxes[index + 1];
+            const outside = box.left < -1 || box.right > innerWidth + 1;
+            return outside || (next && next.top < box.bottom - 1) ? [name(index)] : [];
+          });
+        }"""
+    )
+
+
+@needs_browser
+def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):
+    page = visit(address + "index.html")
+    lessons = [name for name in names_of_pages(site) if name != "index.html"]
+    page.locator("ol.lessons a").first.click()
+    for name in lessons[1:]:
+        page.locator("nav.course [rel=next]").first.click()
+        assert page.url == address + name
+    for name in reversed(lessons[:-1]):
+        page.locator("nav.course [rel=prev]").last.click()
+        assert page.url == address + name
+    page.get_by_role("link", name="Contents").first.click()
+    assert page.url == address + "index.html"
+
+
+@needs_browser
+def test_code_output_and_print_are_shown_and_plumbing_is_not(tiny, address, visit):
+    text = visit(address + "01_reading.html").locator("main").inner_text()
+    assert "total = sum(number**2 for number in range(10))" in text
+    assert "printed: 285 < 1000" in text
+    assert "import marimo" not in text
+    assert "Not yet: double is still to be written." in text
+
+
+@needs_browser
+def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    assert not page.get_by_text("return 2 * x").is_visible()
+    page.get_by_text("A solution").click()
+    assert page.get_by_text("def double(x):").last.is_visible()
+    page.get_by_label("the second").check()
+    page.get_by_text("Compare with your prediction").press("Enter")
+    assert page.get_by_text("The second.").is_visible()
+
+
+@needs_browser
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(tiny, address, visit, served):
+    page = visit(f"{address}02_turning.html" if served else f"file://{tiny}/02_turning.html")
+    said = page.locator(".widget output")
+    said.get_by_text("two of 3 bytes").wait_for()
+    page.locator(".widget input").press("ArrowRight")
+    assert said.inner_text() == "three </script> of 3 bytes"
+    assert "no host" not in page.locator("main").inner_text()

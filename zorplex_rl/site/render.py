@@ -1,0 +1,98 @@
+"""A cell as plain HTML: its code in colours, and what it put out without anything that only marimo's front end could draw.
+
+Of marimo's own elements, widgets (anywidget) become a place that ``widgets.js`` fills. Any other is ``undrawable``: it needs marimo's front end,
+and most would be controls that no kernel answers.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+
+WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
+
+
+def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, str]], printed: str) -> str:
+    """The cell's HTML: code, output, what was printed."""
+    parts = [highlight(code)] if code else []
+    if markup:
+        parts.append(plain(markup))
+    elif text:
+        parts.append(f"<pre>{html.escape(text)}</pre>")
+    parts += [f'<img src="{html.escape(source)}" alt="">' for _, source in images]
+    if printed.strip():
+        parts.append(f'<pre tabindex="0">{html.escape(printed)}</pre>')
+    return f'<div class="cell">{"".join(parts)}</div>' if parts else ""
+
+
+def highlight(code: str) -> str:
+    """Python source in colours (classes of Pygments; ``site.css`` has the colours)."""
+    from pygments import highlight as colour
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    body = colour(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip()
+    return f'<pre class="codehilite" tabindex="0"><code>{body}</code></pre>'
+
+
+def undrawable(markup: str) -> str | None:
+    """The first of marimo's own elements in ``markup`` that cannot be drawn without its front end."""
+    names = re.findall(r"<(marimo-[\w-]+)", markup)
+    return next((f"<{name}>" for name in names if name not in (WIDGET, WRAPPER)), None)
+
+
+def plain(markup: str) -> str:
+    """``markup`` without marimo's own elements and without scripts.
+
+    >>> plain('<marimo-ui-element><marimo-anywidget data-model-id="&quot;a1&quot;"></marimo-anywidget></marimo-ui-element>')
+    '<div class="widget" data-model="a1"></div>'
+    >>> plain('<p>so<script>f()</script></p>')
+    '<p>so</p>'
+    """
+    cleaner = _Cleaner()
+    cleaner.feed(markup)
+    cleaner.close()
+    return "".join(cleaner.kept)
+
+
+class _Cleaner(HTMLParser):
+    """Copies the source of every tag but scripts and marimo's own."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.kept: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "script":
+            self._in_script = True
+        elif tag == WIDGET:
+            model = json.loads(dict(attrs)["data-model-id"] or '""')
+            self.kept.append(f'<div class="widget" data-model="{html.escape(model)}"></div>')
+        elif not tag.startswith("marimo-"):
+            source = self.get_starttag_text() or ""
+            # What may scroll has to be reached by the keyboard too.
+            self.kept.append(source.replace("<pre", '<pre tabindex="0"', 1) if tag == "pre" else source)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if not tag.startswith("marimo-"):
+            self.kept.append(self.get_starttag_text() or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._in_script = False
+        elif not tag.startswith("marimo-"):
+            self.kept.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if not self._in_script:
+            self.kept.append(data)
+
+    def handle_entityref(self, name: str) -> None:
+        self.kept.append(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        self.kept.append(f"&#{name};")
