@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
 from zorplex_rl.learning.learner import Learner, Learning, Metrics, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
@@ -91,8 +92,8 @@ class GeneratorActor(ModelActor):
     async def pull(self) -> int:
         """Take over the newest published weights, between two steps of what is being sampled; their version."""
         async with self._one_at_a_time:
-            with self.recorder.span("pull"):
-                version = await self._source.pull()
+            with self.recorder.span("pull") as pull:
+                pull["version"] = version = await self._source.pull()
             self._stream.use_version(version)
         return version
 
@@ -177,7 +178,8 @@ class TrainerActor(ModelActor):
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
     ) -> Metrics:
         """One training step; its diagnostics."""
-        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes)):
+        groups = group_latencies(episodes)
+        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint
