@@ -105,10 +105,12 @@ class _Generator:
     """None while it is at work."""
     admitted: list[int] = field(default_factory=list)
     """Groups of its share that it has not begun."""
-    begun: list[tuple[int, int]] = field(default_factory=list)
-    """Groups of its share that it has begun, each with the version that it had then."""
+    begun: list[int] = field(default_factory=list)
+    """Groups of its share that it has begun."""
     began: float = 0.0
     """When it began with its share."""
+    began_with: int = -1
+    """The version that it had then."""
     ready: float = 0.0
     """When all that it has begun of its share is finished."""
 
@@ -169,7 +171,7 @@ class _Async:
                 generator.admitted = self.buffer.admit(generator.version, self.details.share)
                 if not generator.admitted:
                     return  # All idle generators have the newest weights: what one is refused, all are.
-                generator.began = generator.ready = now
+                generator.began, generator.began_with, generator.ready = now, generator.version, now
             self.sample(generator, now)
 
     def load(self, generator: _Generator, now: float) -> bool:
@@ -191,15 +193,15 @@ class _Async:
         group, version = generator.admitted.pop(0), generator.version
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)
-        generator.begun.append((group, version))
+        generator.begun.append(group)
         generator.ready = max(generator.ready, end, generator.began + self.details.latency.get(group, 0.0))
         if not generator.admitted:
-            share, generator.begun = generator.begun, []
-            self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share))
+            share, generator.begun, began_with = generator.begun, [], generator.began_with
+            self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share, began_with))
         self.keep_busy(generator, end)
 
-    def hand_in(self, share: list[tuple[int, int]]) -> None:
-        for group, version in share:
+    def hand_in(self, share: list[int], version: int) -> None:
+        for group in share:
             self.buffer.add(group, version, version)
 
     def keep_busy(self, generator: _Generator, until: float) -> None:
