@@ -23,7 +23,7 @@ LATENCIES: Axes = {
     "generation_seconds": [0.5, 1.0, 2.0],
     "variation": [0.0, 0.25, 0.5, 1.0],
     "training_seconds": [0.5, 1.0, 2.0, 4.0],
-    "sync_seconds": [0.0, 0.25, 1.0, 4.0],
+    "sync_seconds": [0.0, 0.25, 1.0, 2.0],
 }
 COUNTS: Axes = {"generators": [1, 2, 4, 8], "steps": [6, 12], "max_lag": [0, 1, 2, 4]}
 GRID: Axes = LATENCIES | COUNTS
@@ -34,7 +34,7 @@ ON_THE_GRID = {
     "balanced": START,
     "no variance": replace(START, variation=0.0),
     "trainer-bound": replace(START, generators=8, generation_seconds=0.5, training_seconds=4.0),
-    "slow network": replace(START, generators=8, training_seconds=1.0, sync_seconds=4.0, max_lag=4, steps=12),
+    "slow network": replace(START, sync_seconds=2.0, max_lag=2),
 }
 ONE_STRAGGLER = replace(START, variation=0.0, straggler=8.0, training_seconds=4.0, max_lag=2)
 BAR_UNITS = 1000

@@ -31,7 +31,7 @@ let ids = 0;
 /** A labelled native slider over a list of values. `set` moves it without an event; `fix` shows a value that is not in the list and disables it. */
 function slider(name, values, format, onMove) {
   const id = `zx-slider-${Date.now().toString(36)}-${ids++}`;
-  const shown = html("output", { for: id });
+  const shown = html("span", { class: "zx-value", "aria-hidden": true });
   const input = html("input", { id, type: "range", min: 0, max: values.length - 1, step: 1, oninput: () => { show(values[input.valueAsNumber]); onMove(); } });
   const show = (value) => {
     shown.textContent = format(value);

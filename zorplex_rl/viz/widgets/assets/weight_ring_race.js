@@ -5,7 +5,7 @@ const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 function render({ model, el }) {
   const { axes } = model.get("controls");
   let params = model.get("params"), result = null, timer = null;
-  const first = 24;
+  const first = 38;
 
   const controls = {
     slots: slider("Slots in the ring", axes.slots, String, moved),
