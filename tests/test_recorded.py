@@ -33,7 +33,7 @@ def sync_timeline() -> Timeline:
         scored = began + 4 + 0.5
         spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16 + 1}))
         train = scored + 0.25 + 0.75
-        groups = [[2 * step, 3.0, 0.0], [2 * step + 1, 4.0, 0.0]]
+        groups = [[2 * step, step, 3.0, 0.0], [2 * step + 1, step, 4.0, 0.0]]
         spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups}))
         spans.append(Span("trainer", "publish", train + 5.5, train + 6, {"version": step + 1}))
         now = train + 6 + 2
@@ -74,7 +74,8 @@ def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
     timeline = sync_timeline()
     for span in timeline.spans:
         if span.kind == "train":
-            span.args["groups"] = [[2 * span.args["step"], 9.0, 7.0], [2 * span.args["step"] + 1, 4.0, 0.0]]
+            step = span.args["step"]
+            span.args["groups"] = [[2 * step, step, 9.0, 7.0], [2 * step + 1, step, 4.0, 0.0]]
     recorded = read_timeline(timeline, SYNC)
     assert dict(recorded.latencies.details.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
     assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
@@ -95,13 +96,13 @@ def test_a_run_that_was_interrupted_is_refused():
         read_timeline(Timeline(spans), SYNC)
 
 
-def test_a_group_is_as_slow_as_its_slowest_episode():
+def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
     episodes = [
-        SimpleNamespace(group=7, seconds=1.0, tool_seconds=0.5),
-        SimpleNamespace(group=3, seconds=2.0, tool_seconds=0.0),
-        SimpleNamespace(group=7, seconds=3.0, tool_seconds=0.25),
+        SimpleNamespace(group=7, policy_version=4, seconds=1.0, tool_seconds=0.5),
+        SimpleNamespace(group=3, policy_version=4, seconds=2.0, tool_seconds=0.0),
+        SimpleNamespace(group=7, policy_version=3, seconds=3.0, tool_seconds=0.25),
     ]
-    assert group_latencies(episodes) == [(3, 2.0, 0.0), (7, 3.0, 0.25)]
+    assert group_latencies(episodes) == [(3, 4, 2.0, 0.0), (7, 3, 3.0, 0.25)]
 
 
 @pytest.mark.parametrize(

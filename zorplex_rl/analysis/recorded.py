@@ -4,9 +4,9 @@
 
 What is read, and from where:
 
-    generate     the generators' busy time ÷ groups               train        train.start → publish.end of each step
+    generate     busy time with a version ÷ groups begun with it  train        train.start → publish.end of each step
     load         a pull that brought a newer version              evaluate     first evaluate.start → the generator's next pull
-    latency      the slowest episode of a group, if it waited for tools (an argument of its ``train`` span)
+    latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
 
 and the hops of messages between actors, each as the mean of the occasions on which nobody waited for anything else:
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,12 +49,14 @@ class Recorded:
     latencies: Latencies
 
 
-def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, float, float]]:
-    """(number, seconds of its slowest episode, seconds that one waited for tools) of every group; goes with a ``train`` span."""
-    slowest: dict[int, tuple[float, float]] = {}
+def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
+    """(number, version, seconds of its slowest episode, seconds that one waited for tools) of every group; goes with a ``train`` span."""
+    groups: dict[int, tuple[int, float, float]] = {}
     for episode in episodes:
-        slowest[episode.group] = max(slowest.get(episode.group, (0.0, 0.0)), (episode.seconds, episode.tool_seconds))
-    return [(group, round(seconds, 6), round(waited, 6)) for group, (seconds, waited) in sorted(slowest.items())]
+        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
+        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
+        groups[episode.group] = (min(version, episode.policy_version), *slowest)
+    return [(number, *found) for number, found in sorted(groups.items())]
 
 
 def read_run(folder: str | Path) -> Recorded:
@@ -65,14 +68,13 @@ def read_run(folder: str | Path) -> Recorded:
 def read_timeline(timeline: Timeline, config: Config) -> Recorded:
     """``read_run``, for a timeline in memory."""
     spans = _RunSpans(timeline, config)
-    groups = config.steps * config.prompts_per_step
-    generate = sum(b - a for chunks in spans.chunks.values() for a, b in chunks) / groups
+    generate = spans.generate_seconds()
     train = [published - span.start for span, published in zip(spans.train, spans.published[1:], strict=True)]
-    slowest = [entry for span in spans.train for entry in span.args.get("groups", ())]
+    seconds = [seconds for _, _, seconds, _ in spans.groups]
     load, transfer = _mean(span.end - span.start for span in spans.new_pulls()), spans.transfer()
     later_versions = range(1, config.steps)  # The first one was loaded before training began.
     details = Details(
-        latency={group: seconds for group, seconds, waited in slowest if waited > 0},
+        latency={number: seconds for number, _, seconds, waited in spans.groups if waited > 0},
         load=dict.fromkeys(later_versions, load),
         evaluate=spans.evaluations(),
         start=spans.start(),
@@ -80,19 +82,18 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         turnaround=spans.turnaround(),
         share=-(-config.prompts_per_step // config.generators),
     )
-    seconds = [seconds for _, seconds, _ in slowest]
     setting = Setting(
         generators=config.generators,
         groups_per_step=config.prompts_per_step,
         steps=config.steps,
         max_lag=config.lag,
-        generation_seconds=generate,
-        variation=pstdev(seconds) / fmean(seconds) if seconds else 0.0,
+        generation_seconds=fmean(generate),
+        variation=pstdev(seconds) / fmean(seconds),
         training_seconds=fmean(train),
         sync_seconds=transfer + load,
         seed=config.seed,
     )
-    latencies = Latencies((generate,) * groups, tuple(train), (0.0, *(transfer for _ in later_versions)), details)
+    latencies = Latencies(tuple(generate), tuple(train), (0.0, *(transfer for _ in later_versions)), details)
     return Recorded(config.mode, spans.end - spans.begin, setting, latencies)
 
 
@@ -126,9 +127,26 @@ class _RunSpans:
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
         scored = 2 * config.eval_tasks
         self.reward = [span for span in spans if span.kind == "reward" and span.args["episodes"] != scored]
+        self.groups: list[tuple[int, int, float, float]] = sorted(
+            tuple(g) for span in self.train for g in span.args["groups"]
+        )
         self.chunks = {
             actor: _joined(s for s in self.generate if s.actor == actor) for actor in {s.actor for s in self.generate}
         }
+
+    def generate_seconds(self) -> list[float]:
+        """For every group its part of the time in which its generator was busy with the weights that it was begun with."""
+        busy = Counter(dict.fromkeys({version for _, version, _, _ in self.groups}, 0.0))
+        for actor, chunks in self.chunks.items():
+            own = [span for span in self.generate if span.actor == actor]
+            for start, end in chunks:
+                inside = [span for span in own if start <= span.start < end]
+                for span, following in zip(inside, [*inside[1:], None], strict=True):
+                    # Where nothing was begun with a version, earlier groups were still going on.
+                    version = max((v for v in busy if v <= span.args["version"]), default=min(busy))
+                    busy[version] += (following.start if following else end) - span.start
+        begun = Counter(version for _, version, _, _ in self.groups)
+        return [busy[version] / begun[version] for _, version, _, _ in self.groups]
 
     def new_pulls(self) -> list[Span]:
         """The pulls that brought a newer version."""

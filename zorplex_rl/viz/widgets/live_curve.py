@@ -26,8 +26,8 @@ SERIES = {
 class LiveCurve(Widget, script="live_curve.js"):
     """Lines over training steps. ``percent`` says that values are shares of 1; otherwise the axis fits what comes."""
 
-    series = traitlets.Dict().tag(sync=True)
-    """Name → [[step, value], …]. Reassigned with every point: that is what the page notices."""
+    series = traitlets.List().tag(sync=True)
+    """[name, [[step, value], …]] of every line. Reassigned with every point: that is what the page notices."""
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(self, total_steps: int, title: str = "Accuracy", percent: bool = True) -> None:
@@ -36,7 +36,8 @@ class LiveCurve(Widget, script="live_curve.js"):
     def add(self, name: str, step: int, value: float) -> None:
         """Add a point to the line ``name``. A value that is no number is left out."""
         if math.isfinite(value):
-            self.series = self.series | {name: [*self.series.get(name, []), [step, round(value, 5)]]}
+            lines = dict(self.series)
+            self.series = list((lines | {name: [*lines.get(name, []), [step, round(value, 5)]]}).items())
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add what a row of ``metrics.jsonl`` says about accuracy."""
@@ -46,4 +47,4 @@ class LiveCurve(Widget, script="live_curve.js"):
 
     def clear(self) -> None:
         """Begin again."""
-        self.series = {}
+        self.series = []

@@ -47,7 +47,7 @@ class Simulator(Widget):
     params = traitlets.Dict().tag(sync=True)
     result = traitlets.Dict().tag(sync=True)
     controls = traitlets.Dict().tag(sync=True)
-    """What the front end needs to draw the controls."""
+    """What the front end needs to draw the controls. Order is kept in lists only: marimo sorts the keys of dicts."""
     table = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, static: bool, **traits: Any) -> None:

@@ -11,11 +11,11 @@ const LIMITS = { trainer: "Trainer", generators: "Generators", weights: "Weights
 const BAR_UNITS = 1000;
 
 function render({ model, el }) {
-  const { axes, latencies, scenarios, scenario } = model.get("controls");
+  const { axes, latencies, scenarios: listed, scenario } = model.get("controls"), scenarios = new Map(listed);
   let params = model.get("params"), result = null;
 
   const sliders = Object.fromEntries(Object.entries(SLIDERS).map(([key, [name, format]]) => [key, slider(name, axes[key], format, moved)]));
-  const chosen = choices("Scenario", Object.keys(scenarios), (name) => { place(scenarios[name]); ask(params); });
+  const chosen = choices("Scenario", [...scenarios.keys()], (name) => { place(scenarios.get(name)); ask(params); });
   const figures = html("dl", { class: "zx-figures" });
   const chart = html("div"), staleness = html("div"), bounds = html("div"), voice = announcer();
   const swatch = (colour, odd) => html("span", { class: "zx-swatch", style: `background:var(--${colour});opacity:${odd ? 0.55 : 1}` });
@@ -26,7 +26,7 @@ function render({ model, el }) {
     html("li", { class: "zx-quiet" }, "The shade changes with every version of the weights."));
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Timeline simulator" },
     chosen.root,
-    html("div", { class: "zx-sliders" }, ...Object.values(sliders).map(({ root }) => root)),
+    html("div", { class: "zx-sliders zx-by-four" }, ...Object.values(sliders).map(({ root }) => root)),
     figures,
     html("div", { class: "zx-stack", style: "gap:10px" }, legend, chart),
     html("div", { class: "zx-columns" }, bounds, staleness),
