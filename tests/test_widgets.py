@@ -162,7 +162,7 @@ def move(widget: Locator, label: str, values: list, value) -> None:
 
 
 LABELS = {
-    "generation_seconds": "Sampling one group",
+    "generation_seconds": "Sample a group",
     "variation": "Its variation",
     "training_seconds": "Training step",
     "sync_seconds": "Weight sync",

@@ -54,7 +54,12 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         scenarios |= {name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()}
         if scenario not in scenarios:
             raise ValueError(f"there is no scenario {scenario!r}; choose one of {', '.join(scenarios)}")
-        controls = {"axes": dict(GRID), "latencies": list(LATENCIES), "scenarios": list(scenarios.items()), "scenario": scenario}
+        controls = {
+            "axes": dict(GRID),
+            "latencies": list(LATENCIES),
+            "scenarios": list(scenarios.items()),
+            "scenario": scenario,
+        }
         super().__init__(static, params=scenarios[scenario], controls=controls)
 
     @property

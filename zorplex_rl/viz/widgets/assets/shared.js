@@ -39,7 +39,7 @@ function slider(name, values, format, onMove) {
     input.style.setProperty("--reached", `${(100 * input.valueAsNumber) / Math.max(values.length - 1, 1)}%`);
   };
   return {
-    root: html("div", { class: "zx-slider" }, html("label", { for: id }, html("span", {}, name), shown), input),
+    root: html("div", { class: "zx-slider" }, html("div", { class: "zx-label" }, html("label", { for: id }, name), shown), input),
     input,
     get value() { return values[input.valueAsNumber]; },
     set(value) {

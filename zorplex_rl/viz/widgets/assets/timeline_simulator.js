@@ -1,5 +1,5 @@
 const SLIDERS = {
-  generation_seconds: ["Sampling one group", secondsText],
+  generation_seconds: ["Sample a group", secondsText],
   variation: ["Its variation", (value) => (value === 0 ? "none" : `± ${Math.round(100 * value)} %`)],
   training_seconds: ["Training step", secondsText],
   sync_seconds: ["Weight sync", secondsText],
@@ -134,7 +134,7 @@ function stalenessBars(counts) {
     html("dt", {}, `lag ${lag}`),
     html("dd", { class: "zx-bar", style: `width:${(100 * count) / most}%`, "aria-hidden": true }),
     html("dd", {}, `${count} of ${total}`)));
-  return [html("p", { class: "zx-heading" }, "Lag of the groups that async trained on"), html("dl", { class: "zx-bars" }, ...rows)];
+  return [html("p", { class: "zx-heading" }, "Lag of what async trained on"), html("dl", { class: "zx-bars" }, ...rows)];
 }
 
 export default { render };

@@ -5,7 +5,7 @@ const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 function render({ model, el }) {
   const { axes } = model.get("controls");
   let params = model.get("params"), result = null, timer = null;
-  const first = 38;
+  const first = 47;
 
   const controls = {
     slots: slider("Slots in the ring", axes.slots, String, moved),
@@ -67,8 +67,8 @@ function render({ model, el }) {
 
 /** The slots of the ring and the reader's copy at one tick, chunk by chunk; a chunk shows the version that it belongs to. */
 function ring([slots, sequences, writing, reading, staging, event], width) {
-  const left = width < 560 ? 66 : 150, chunk = (width - left) / staging.length, tall = 30, pitch = 46, top = 4;
-  const height = top + (slots.length + 1) * pitch + 14;
+  const left = width < 560 ? 66 : 150, chunk = (width - left) / staging.length, tall = 30, pitch = 58, top = 16;
+  const height = top + slots.length * pitch + tall + 4;
   const where = (place) => (place ? `slot ${place[0]}, chunk ${place[1] + 1}` : "nowhere, it pauses");
   const say = (chunks) => chunks.map((version) => (version < 0 ? "empty" : version)).join(" ");
   const picture = svg("svg", {
@@ -87,19 +87,18 @@ function ring([slots, sequences, writing, reading, staging, event], width) {
   slots.forEach((chunks, slot) => {
     const y = top + slot * pitch, odd = sequences[slot] % 2 === 1;
     row(y, `slot ${slot}`, width < 560 ? `seq ${sequences[slot]}${odd ? " odd" : ""}` : `sequence ${sequences[slot]}${odd ? ", odd: writing" : ", even"}`, chunks);
-    const mark = (place, name, side) => {
+    // The writer is named above its chunk and the reader below, so that both may be at the same one.
+    const mark = (place, name, below) => {
       if (!place || place[0] !== slot) return;
-      const x = left + (place[1] + 0.5) * chunk;
+      const x = Math.min(left + (place[1] + 0.5) * chunk, width - 20);
       picture.append(
         svg("rect", { x: left + place[1] * chunk + 1, y, width: chunk - 2, height: tall, rx: 4, style: "fill:none;stroke:currentColor;stroke-width:2" }),
-        svg("text", { x: x + side * Math.min(chunk / 2, 26), y: y + tall + 12, "text-anchor": "middle", "font-size": 11, "font-weight": 600 }, name));
+        svg("text", { x, y: below ? y + tall + 12 : y - 5, "text-anchor": "middle", "font-size": 11, "font-weight": 600 }, name));
     };
-    const both = writing && reading && writing[0] === slot && reading[0] === slot && Math.abs(writing[1] - reading[1]) < 2;
-    mark(writing, "writer", both ? (writing[1] >= reading[1] ? 0.9 : -0.9) : 0);
-    mark(reading, "reader", both ? (writing[1] >= reading[1] ? -0.9 : 0.9) : 0);
+    mark(writing, "writer", false);
+    mark(reading, "reader", true);
   });
-  const y = top + slots.length * pitch + 10;
-  row(y, width < 560 ? "copy" : "reader's copy", event in OUTCOMES ? event : "", staging);
+  row(top + slots.length * pitch, width < 560 ? "copy" : "reader's copy", event in OUTCOMES ? event : "", staging);
   return picture;
 }
 
