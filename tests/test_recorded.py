@@ -90,10 +90,13 @@ def test_the_same_latencies_may_be_asked_about_another_mode():
     assert with_a_share_at_a_time.seconds == pytest.approx(predict(recorded).seconds)
 
 
-def test_a_run_that_was_interrupted_is_refused():
+def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
     spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
-    with pytest.raises(ValueError, match="2 training steps, not 3 in one go"):
+    with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
         read_timeline(Timeline(spans), SYNC)
+    took_over = Span("generator_1", "generate", 30.0, 31.0, {"version": 1})
+    with pytest.raises(ValueError, match="3 training steps and 2 generators"):
+        read_timeline(Timeline([*sync_timeline().spans, took_over]), SYNC)
 
 
 def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():

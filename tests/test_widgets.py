@@ -201,7 +201,7 @@ def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
     drawings = set()
     for params in random_positions(8):
         sliders_to(widget, params)
-        expect_figures(widget, python._setting(params | {"fixed": None}))
+        expect_figures(widget, python.setting_of(params | {"fixed": None}))
         drawings.add(widget.locator("svg").first.inner_html())
     assert len(drawings) == 8
 
@@ -227,9 +227,9 @@ def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     for seqlock, choice in ((True, "checks the header again (seqlock)"), (False, "uses what arrives")):
         widget.get_by_role("radio", name=choice).check(force=True)
         for slots, pace in ((2, 3), (4, 2), (3, 4)):
-            move(widget, "Slots in the ring", AXES["slots"], slots)
-            move(widget, "Reader, for a chunk", AXES["ticks_per_chunk"], pace)
-            move(widget, "Writer, between versions", AXES["pause"], 0)
+            move(widget, "Slots", AXES["slots"], slots)
+            move(widget, "Reader, per chunk", AXES["ticks_per_chunk"], pace)
+            move(widget, "Writer's pause", AXES["pause"], 0)
             found = race(slots, pace, 0, seqlock)
             expect(widget.locator("dd[data-value]")).to_have_text(
                 [str(number) for number in (found.published, found.whole, found.torn_found, found.torn_used)]
@@ -260,9 +260,14 @@ def test_with_a_kernel_python_answers(page):
     widget = page.get_by_role("region", name="Timeline simulator")
     for params in random_positions(3):
         sliders_to(widget, params)
-        expect_figures(widget, simulator._setting(params | {"fixed": None}))
+        expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
         assert {name: simulator.params[name] for name in GRID} == params
         assert simulator.comparison == compare(simulator.setting)
+
+
+def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
+    open_bare(page, TimelineSimulator(), static=True)
+    expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
 
 
 def test_a_finger_moves_a_slider(browser):

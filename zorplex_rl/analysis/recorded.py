@@ -60,7 +60,7 @@ def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, 
 
 
 def read_run(folder: str | Path) -> Recorded:
-    """The finished run in ``folder``. Raises ValueError if its timeline is not that of a whole, undisturbed run."""
+    """The finished run in ``folder``. Raises ValueError if it was resumed, or if a generator was replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
@@ -111,14 +111,13 @@ class _RunSpans:
         self.config = config
         spans = sorted(timeline.spans, key=lambda span: span.start)
         self.train = [span for span in spans if span.kind == "train"]
-        published = {span.args["version"]: span.end for span in spans if span.kind == "publish"}
-        if [span.args["step"] for span in self.train] != list(range(config.steps)) or any(
-            s.kind == "restart" for s in spans
-        ):
+        samplers = {span.actor for span in spans if span.kind == "generate"}
+        if [span.args["step"] for span in self.train] != list(range(config.steps)) or len(samplers) > config.generators:
             raise ValueError(
-                f"the timeline has {len(self.train)} training steps, not {config.steps} in one go; give that of a run that "
-                f"nothing has interrupted"
+                f"the timeline has {len(self.train)} training steps and {len(samplers)} generators, not {config.steps} steps in one go by "
+                f"{config.generators}; give that of a run in which nothing was resumed or replaced"
             )
+        published = {span.args["version"]: span.end for span in spans if span.kind == "publish"}
         self.published = [published[version] for version in range(config.steps + 1)]
         self.evaluate = [span for span in spans if span.kind == "evaluate" and span.args["version"] < config.steps]
         warm = max((span.end for span in self.evaluate if span.args["version"] == 0), default=-math.inf)
@@ -130,9 +129,7 @@ class _RunSpans:
         self.groups: list[tuple[int, int, float, float]] = sorted(
             tuple(g) for span in self.train for g in span.args["groups"]
         )
-        self.chunks = {
-            actor: _joined(s for s in self.generate if s.actor == actor) for actor in {s.actor for s in self.generate}
-        }
+        self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
         """For every group its part of the time in which its generator was busy with the weights that it was begun with."""

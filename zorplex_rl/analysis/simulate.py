@@ -73,7 +73,7 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
     spans, details, groups = _Spans(), latencies.details, setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
-        arrived = spans.add("weights", "pull", now, latencies.transfer[step], version=step)
+        arrived = spans.add("weights", "publish", now, latencies.transfer[step], version=step)
         begin = arrived
         for generator in range(setting.generators):
             end = arrived
@@ -159,7 +159,7 @@ class _Async:
             self.finished = now
             return
         start, seconds = max(now, self.link_free), self.latencies.transfer[version]
-        self.link_free = self.spans.add("weights", "pull", start, seconds, version=version)
+        self.link_free = self.spans.add("weights", "publish", start, seconds, version=version)
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:

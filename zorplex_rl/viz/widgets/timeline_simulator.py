@@ -65,7 +65,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     @property
     def setting(self) -> Setting:
         """What the sliders say."""
-        return self._setting(self.params)
+        return self.setting_of(self.params)
 
     @property
     def comparison(self) -> Comparison:
@@ -73,7 +73,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         return compare(self.setting)
 
     def answer(self, params: Params) -> dict[str, Any]:
-        setting = self._setting(params)
+        setting = self.setting_of(params)
         return {"sync": _sync(setting), "async": _async(setting)}
 
     def make_table(self) -> dict[str, Any]:
@@ -83,12 +83,13 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         without_lag = {name: values for name, values in axes.items() if name != "max_lag"}
         return {
             "sync": tabulate(
-                without_lag, lambda **params: _sync(self._setting(params | {"fixed": fixed, "max_lag": 0}))
+                without_lag, lambda **params: _sync(self.setting_of(params | {"fixed": fixed, "max_lag": 0}))
             ),
-            "async": tabulate(axes, lambda **params: _async(self._setting(params | {"fixed": fixed}))),
+            "async": tabulate(axes, lambda **params: _async(self.setting_of(params | {"fixed": fixed}))),
         }
 
-    def _setting(self, params: Params) -> Setting:
+    def setting_of(self, params: Params) -> Setting:
+        """What sliders at ``params`` say."""
         if params["fixed"]:
             return replace(self._fixed[params["fixed"]], **{name: params[name] for name in COUNTS})
         return replace(START, **{name: params[name] for name in GRID})

@@ -107,17 +107,20 @@ function lookUp({ axes, results }, params) {
 }
 
 /** Shows the answer to the sliders' first position and returns what asks for another: Python where there is a kernel, else the table. */
-function questions(model, find, show) {
+function questions(model, root, find, show) {
   show(model.get("result"));
   if (typeof window.__MARIMO_STATIC__ === "undefined") {
     model.on("change:result", () => show(model.get("result")));
     return (params) => { model.set("params", params); model.save_changes(); };
   }
-  const table = model.get("table") ? unpack(model.get("table")) : null;
+  if (!model.get("table")) {
+    root.prepend(html("p", { class: "zx-quiet" }, "These sliders answer where the notebook runs: this page was made without their table."));
+    return () => {};
+  }
+  const table = unpack(model.get("table"));
   let newest;
   return async (params) => {
     newest = params;
-    if (table === null) return;
     const found = find(await table, params);
     if (newest === params) show(found);
   };

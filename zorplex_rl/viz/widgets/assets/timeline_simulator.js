@@ -64,7 +64,7 @@ function render({ model, el }) {
   const drawing = drawnToWidth(chart, (width) => { if (result) chart.replaceChildren(timelines(result, width)); });
   chosen.set(scenario);
   place(params);
-  const ask = questions(model, (table, { fixed, ...rest }) => {
+  const ask = questions(model, el.firstElementChild, (table, { fixed, ...rest }) => {
     const { sync, async } = table[fixed ?? "grid"];
     return { sync: lookUp(sync, rest), async: lookUp(async, rest) };
   }, show);

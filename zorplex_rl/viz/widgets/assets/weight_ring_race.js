@@ -8,9 +8,9 @@ function render({ model, el }) {
   const first = 47;
 
   const controls = {
-    slots: slider("Slots in the ring", axes.slots, String, moved),
-    ticks_per_chunk: slider("Reader, for a chunk", axes.ticks_per_chunk, (value) => plural(value, "tick"), moved),
-    pause: slider("Writer, between versions", axes.pause, (value) => plural(value, "tick"), moved),
+    slots: slider("Slots", axes.slots, String, moved),
+    ticks_per_chunk: slider("Reader, per chunk", axes.ticks_per_chunk, (value) => plural(value, "tick"), moved),
+    pause: slider("Writer's pause", axes.pause, (value) => plural(value, "tick"), moved),
   };
   const seqlock = choices("The reader", ["uses what arrives", "checks the header again (seqlock)"], (name) => { params = { ...params, seqlock: name.includes("seqlock") }; ask(params); });
   const tick = slider("Tick", Array.from({ length: model.get("result").frames.length }, (_, i) => i), String, () => draw());
@@ -61,7 +61,7 @@ function render({ model, el }) {
   for (const [key, control] of Object.entries(controls)) control.set(params[key]);
   seqlock.set(params.seqlock ? "checks the header again (seqlock)" : "uses what arrives");
   tick.set(first);
-  const ask = questions(model, (table, position) => lookUp(table, position), show);
+  const ask = questions(model, el.firstElementChild, (table, position) => lookUp(table, position), show);
   return () => { clearInterval(timer); slots.stop(); copies.stop(); };
 }
 
