@@ -1,1 +1,1 @@
-"""What happened in a run, what would happen in another, and what it would cost. Standard library only."""
+"""What happened in a run, what would happen in another, and how fast one can be at best. Standard library only."""

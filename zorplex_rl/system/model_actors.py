@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
 from zorplex_rl.learning.learner import Learner, Learning, Metrics, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
@@ -97,8 +98,8 @@ class GeneratorActor(ModelActor):
         They arrive while sampling goes on, and are put into the model between two of its steps.
         """
         try:
-            with self.recorder.span("pull"):
-                await self._source.fetch()
+            with self.recorder.span("pull") as pull:
+                pull["version"] = await self._source.fetch()
         except WeightPullError as error:
             log.warning("%s", error)
             return None
@@ -191,7 +192,8 @@ class TrainerActor(ModelActor):
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
     ) -> Metrics:
         """One training step; its diagnostics."""
-        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes)):
+        groups = group_latencies(episodes)
+        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint

@@ -1,0 +1,119 @@
+"""Latencies read off a run's timeline, and what the simulation predicts from them: for made-up runs exactly, for real ones within 15 %."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from runs import SMALL, train_here
+
+from zorplex_rl.analysis.recorded import group_latencies, predict, read_run, read_timeline
+from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.config import Config
+
+SYNC = Config(mode="sync", steps=3, prompts_per_step=2, eval_tasks=8)
+
+
+def sync_timeline() -> Timeline:
+    """Three synchronous steps on the beat: every kind of span has a length of its own, and so has every hop between two of them."""
+    spans = [
+        Span("trainer", "publish", 0.0, 0.5, {"version": 0}),
+        Span("generator_0", "pull", 1.0, 2.0, {"version": 0}),
+        Span("generator_0", "evaluate", 2.0, 4.0, {"version": 0}),
+        Span("reward", "reward", 4.0, 4.5, {"episodes": 16}),
+    ]
+    now = 10.0
+    for step in range(3):
+        # A pull that brings nothing new is over at once.
+        pulled = now + (1.0 if step else 0.0)
+        spans.append(Span("generator_0", "pull", now, pulled, {"version": step}))
+        began = pulled + 0.25
+        spans += [Span("generator_0", "generate", began + i, began + i + 1, {"version": step}) for i in range(4)]
+        scored = began + 4 + 0.5
+        spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16 + 1}))
+        train = scored + 0.25 + 0.75
+        groups = [[2 * step, step, 3.0, 0.0], [2 * step + 1, step, 4.0, 0.0]]
+        spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups}))
+        spans.append(Span("trainer", "publish", train + 5.5, train + 6, {"version": step + 1}))
+        now = train + 6 + 2
+    return Timeline(spans)
+
+
+def test_every_latency_is_read_off_its_spans():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    latencies, details = recorded.latencies, recorded.latencies.details
+    assert latencies.generate == pytest.approx((2.0,) * 6)
+    assert latencies.train == pytest.approx((6.0,) * 3)
+    assert latencies.transfer == pytest.approx((0.0, 2.0, 2.0))
+    assert dict(details.load) == pytest.approx({1: 1.0, 2: 1.0})
+    assert (details.start, details.deliver, details.share) == pytest.approx((0.25, 1.5, 2))
+    assert not details.evaluate
+    assert recorded.setting.variation == pytest.approx(0.5 / 3.5)
+
+
+def test_a_run_on_the_beat_is_predicted_exactly():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    assert recorded.seconds == pytest.approx(3 * (0.25 + 4 + 1.5 + 6) + 2 * (2 + 1))
+    assert predict(recorded).seconds == pytest.approx(recorded.seconds)
+
+
+def test_an_evaluation_holds_its_generator_up_until_the_next_pull():
+    spans = []
+    for span in sync_timeline().spans:
+        later = 3.0 if span.start > 39 else 0.0
+        spans.append(replace(span, start=span.start + later, end=span.end + later))
+    last_pull = max(span.start for span in spans if span.kind == "pull")
+    spans.append(Span("generator_0", "pull", last_pull - 4.0, last_pull - 3.0, {"version": 2}))
+    spans.append(Span("generator_0", "evaluate", last_pull - 3.0, last_pull - 1.0, {"version": 2}))
+    recorded = read_timeline(Timeline(spans), SYNC)
+    assert dict(recorded.latencies.details.evaluate) == pytest.approx({2: 3.0})
+
+
+def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
+    timeline = sync_timeline()
+    for span in timeline.spans:
+        if span.kind == "train":
+            step = span.args["step"]
+            span.args["groups"] = [[2 * step, step, 9.0, 7.0], [2 * step + 1, step, 4.0, 0.0]]
+    recorded = read_timeline(timeline, SYNC)
+    assert dict(recorded.latencies.details.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
+    assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
+
+
+def test_the_same_latencies_may_be_asked_about_another_mode():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    asynchronous = predict(recorded, mode="async", max_lag=1)
+    assert asynchronous.seconds < predict(recorded).seconds
+    assert asynchronous.staleness == {0: 2, 1: 4}
+    with_a_share_at_a_time = predict(recorded, mode="async", max_lag=0)
+    assert with_a_share_at_a_time.seconds == pytest.approx(predict(recorded).seconds)
+
+
+def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
+    spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
+    with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
+        read_timeline(Timeline(spans), SYNC)
+    took_over = Span("generator_1", "generate", 30.0, 31.0, {"version": 1})
+    with pytest.raises(ValueError, match="3 training steps and 2 generators"):
+        read_timeline(Timeline([*sync_timeline().spans, took_over]), SYNC)
+
+
+def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
+    episodes = [
+        SimpleNamespace(group=7, policy_version=4, seconds=1.0, tool_seconds=0.5),
+        SimpleNamespace(group=3, policy_version=4, seconds=2.0, tool_seconds=0.0),
+        SimpleNamespace(group=7, policy_version=3, seconds=3.0, tool_seconds=0.25),
+    ]
+    assert group_latencies(episodes) == [(3, 4, 2.0, 0.0), (7, 3, 3.0, 0.25)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "sync"}, {"mode": "async", "max_lag": 1}, {"mode": "async", "max_lag": 2, "tool_latency": 0.1}],
+    ids=["sync", "async", "async with slow tools"],
+)
+def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
+    config = replace(SMALL, steps=10, prompts_per_step=4, group_size=8, eval_every=5, checkpoint_every=100, **options)
+    recorded = read_run(train_here(config, tmp_path / "run").path)
+    assert predict(recorded).seconds == pytest.approx(recorded.seconds, rel=0.15)

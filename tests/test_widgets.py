@@ -1,0 +1,403 @@
+"""Widgets in a real browser: what a slider shows is what Python computes, with and without a kernel, for every eye and every hand."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from pages import CHROMIUM, FLAGS, bare_page, export, served, state_of
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from zorplex_rl.analysis.ring_race import race
+from zorplex_rl.analysis.setting import Setting
+from zorplex_rl.analysis.simulate import compare
+from zorplex_rl.viz.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace
+from zorplex_rl.viz.widgets.reshard_map import byte_matrix
+from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.viz.widgets.weight_ring_race import AXES
+from zorplex_rl.viz.widgets.widget import look_up, unpack
+
+MEASURED = Setting(
+    generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014
+)
+NOTEBOOK = """
+import marimo
+
+app = marimo.App()
+
+with app.setup:
+    import marimo as mo
+    from zorplex_rl.analysis.setting import Setting
+    from zorplex_rl.viz.widgets import TimelineSimulator, WeightRingRace
+
+    static = "execute" in mo.cli_args()
+
+
+@app.cell
+def _():
+    TimelineSimulator(measured={measured}, static=static)
+    return
+
+
+@app.cell
+def _():
+    WeightRingRace(static=static)
+    return
+"""
+STATUS = {
+    "name": "policy",
+    "replicas": [
+        {"place": 0, "replica": "policy_0", "state": "ready", "pid": 11, "in_flight": 2, "queued": 3, "requests": 9, "up": 5.2},
+        {"place": 1, "replica": "—", "state": "starting", "pid": 0, "in_flight": 0, "queued": 0, "requests": 0, "up": 0.0},
+    ],
+    "answered": 7, "errors": 1, "retries": 2, "restarts": 1, "queue_depth": 3, "in_flight": 2, "p50": 1.5, "p99": 9.0,
+}  # fmt: skip
+SHARDS = {
+    ("rows", "columns"): [[1_000_000, 250_000], [250_000, 1_000_000]],
+    ("rows", "whole"): [[2_000_000, 2_000_000], [500, 0]],
+}
+
+
+def live_curve() -> LiveCurve:
+    curve = LiveCurve(total_steps=20)
+    for step in range(8):
+        curve.add_row({"event": "step", "step": step, "accuracy": 0.3 + 0.05 * step})
+    curve.add_row({"event": "eval", "step": 7, "greedy_accuracy": 0.75, "sampled_accuracy": 0.625})
+    return curve
+
+
+MAKERS = {
+    "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
+    "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
+    "weight ring": WeightRingRace,
+    "resharding map": lambda: ReshardMap(
+        SHARDS, axes=("trainer holds", "generators want"), notes={("rows", "whole"): "A note."}
+    ),
+    "dense resharding map": lambda: ReshardMap(
+        {"all": [[10**7 + row + column for column in range(8)] for row in range(8)]}
+    ),
+    "live curve": live_curve,
+    "empty live curve": lambda: LiveCurve(10),
+    "service board": lambda: ServiceBoard(STATUS, queue_limit=3),
+    "empty service board": ServiceBoard,
+}
+
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine; install Debian's package chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def guarded_page(browser):
+    """A page on which any error, and any request that leaves this machine, fails the test."""
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        context.set_default_timeout(120_000)
+        page, wrong = context.new_page(), []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+
+        def refuse_what_leaves(route):
+            if route.request.url.startswith("http://127.0.0.1"):
+                route.continue_()
+            else:
+                wrong.append(route.request.url)
+                route.abort()
+
+        context.route(lambda url: url.startswith("http"), refuse_what_leaves)
+        yield page
+        assert wrong == []
+
+
+@pytest.fixture
+def page(browser):
+    """A fresh page."""
+    with guarded_page(browser) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def exported(browser, tmp_path_factory):
+    """A page with both simulators as marimo exports it: no kernel, no network."""
+    folder = tmp_path_factory.mktemp("exported")
+    notebook = folder / "simulators.py"
+    notebook.write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+    export(notebook, folder / "page.html")
+    with served(folder) as address, guarded_page(browser) as page:
+        page.goto(f"{address}/page.html")
+        yield page
+
+
+def open_bare(page: Page, *widgets, **options) -> None:
+    """Show ``widgets`` on a bare page in which this process answers as their kernel."""
+
+    def kernel(index: int, changed: dict) -> dict:
+        for name, value in changed.items():
+            setattr(widgets[index], name, value)
+        return {name: value for name, value in state_of(widgets[index]).items() if name == "result"}
+
+    page.expose_function("kernel", kernel)
+    page.set_content(bare_page(*widgets, **options))
+    page.wait_for_function("window.ready")
+
+
+def move(widget: Locator, label: str, values: list, value) -> None:
+    """Put a slider to one of its values, as with a keyboard."""
+    control = widget.get_by_role("slider", name=label, exact=True)
+    control.focus()
+    control.press("Home")
+    for _ in range(values.index(value)):
+        control.press("ArrowRight")
+
+
+LABELS = {
+    "generation_seconds": "Sample a group",
+    "variation": "Its variation",
+    "training_seconds": "Training step",
+    "sync_seconds": "Weight sync",
+    "generators": "Generators",
+    "max_lag": "Max lag",
+    "steps": "Training steps",
+}
+
+
+def expect_figures(widget: Locator, setting: Setting) -> None:
+    """The page shows what Python computes for ``setting``: figures, bounds, staleness, and as many bars as there were spans."""
+    both = compare(setting)
+    figures = widget.locator("dd[data-value]")
+    for index, number in enumerate((both.sync.seconds, both.asynchronous.seconds, both.speed_up)):
+        expect(figures.nth(index)).to_have_attribute("data-value", f"{number:.3f}".rstrip("0").rstrip("."))
+    spans = both.sync.timeline.spans + both.asynchronous.timeline.spans
+    expect(widget.locator("svg rect:not(.zx-row)")).to_have_count(len(spans))
+    groups = setting.steps * setting.groups_per_step
+    for lag, count in both.asynchronous.staleness.items():
+        expect(widget.locator(".zx-bars > div").nth(lag)).to_have_text(f"lag {lag}{count} of {groups}")
+
+
+def sliders_to(widget: Locator, params: dict) -> None:
+    for name, value in params.items():
+        move(widget, LABELS[name], GRID[name], value)
+
+
+def random_positions(count: int, axes=GRID) -> list[dict]:
+    rng = random.Random(0)
+    return [{name: rng.choice(values) for name, values in axes.items()} for _ in range(count)]
+
+
+def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Timeline simulator")
+    python = TimelineSimulator(measured=MEASURED)
+    drawings = set()
+    for params in random_positions(8):
+        sliders_to(widget, params)
+        expect_figures(widget, python.setting_of(params | {"fixed": None}))
+        drawings.add(widget.locator("svg").first.inner_html())
+    assert len(drawings) == 8
+
+
+@pytest.mark.parametrize(
+    "scenario", ["balanced", "no variance", "trainer-bound", "slow network", "one straggler", "this machine"]
+)
+def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported, scenario):
+    widget = exported.get_by_role("region", name="Timeline simulator")
+    widget.get_by_role("radio", name=scenario).check(force=True)
+    expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
+    fixed = scenario in ("one straggler", "this machine")
+    assert widget.get_by_role("slider", name="Training step", exact=True).is_disabled() == fixed
+    move(widget, "Max lag", COUNTS["max_lag"], 4)
+    move(widget, "Generators", COUNTS["generators"], 8)
+    changed = replace(TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8)
+    expect_figures(widget, changed)
+    assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
+
+
+def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Weight ring")
+    for seqlock, choice in ((True, "checks the header again (seqlock)"), (False, "uses what arrives")):
+        widget.get_by_role("radio", name=choice).check(force=True)
+        for slots, pace in ((2, 3), (4, 2), (3, 4)):
+            move(widget, "Slots", AXES["slots"], slots)
+            move(widget, "Reader, per chunk", AXES["ticks_per_chunk"], pace)
+            move(widget, "Writer's pause", AXES["pause"], 0)
+            found = race(slots, pace, 0, seqlock)
+            expect(widget.locator("dd[data-value]")).to_have_text(
+                [str(number) for number in (found.published, found.whole, found.torn_found, found.torn_used)]
+            )
+            tick = widget.get_by_role("slider", name="Tick")
+            tick.press("End")
+            copy = " ".join("empty" if version < 0 else str(version) for version in found.frames[-1].staging)
+            expect(widget.get_by_role("img", name=f"The reader's copy: {copy}.")).to_be_visible()
+
+
+def test_play_moves_the_ring_on_and_stops_when_asked(page):
+    open_bare(page, WeightRingRace())
+    tick = page.get_by_role("slider", name="Tick")
+    tick.press("Home")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function(
+        "document.querySelector('main div').shadowRoot.querySelectorAll('input[type=range]')[3].value > 2"
+    )
+    page.get_by_role("button", name="Pause").click()
+    stopped = tick.input_value()
+    page.wait_for_timeout(400)
+    assert tick.input_value() == stopped
+
+
+def test_with_a_kernel_python_answers(page):
+    simulator = TimelineSimulator(measured=MEASURED)
+    open_bare(page, simulator)
+    widget = page.get_by_role("region", name="Timeline simulator")
+    for params in random_positions(3):
+        sliders_to(widget, params)
+        expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
+        assert {name: simulator.params[name] for name in GRID} == params
+        assert simulator.comparison == compare(simulator.setting)
+
+
+def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
+    open_bare(page, TimelineSimulator(), static=True)
+    expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
+
+
+def test_a_finger_moves_a_slider(browser):
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        simulator = TimelineSimulator()
+        open_bare(page, simulator)
+        control = page.get_by_role("slider", name="Generators", exact=True)
+        control.scroll_into_view_if_needed()
+        box = control.bounding_box()
+        page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + box["height"] / 2)
+        expect(control).to_have_attribute("aria-valuetext", "8")
+        expect_figures(page.get_by_role("region", name="Timeline simulator"), replace(simulator.setting, generators=8))
+
+
+def test_a_change_is_said_to_who_cannot_see_it(page):
+    simulator = TimelineSimulator()
+    open_bare(page, simulator)
+    move(page.get_by_role("region", name="Timeline simulator"), "Generators", COUNTS["generators"], 1)
+    both = compare(replace(simulator.setting, generators=1))
+    expect(page.get_by_role("status")).to_contain_text(f"speed-up {both.speed_up:.2f}")
+    expect(page.get_by_role("img", name="Two timelines on one axis. Synchronous:")).to_be_visible()
+
+
+def test_the_tables_hold_what_python_answers_and_stay_small():
+    simulator = TimelineSimulator(measured=MEASURED, static=True)
+    assert len(simulator.table) < 2_000_000
+    table = unpack(simulator.table)
+    for params in random_positions(60):
+        expected = simulator.answer(params | {"fixed": None})
+        assert {mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")} == expected
+    for fixed in ("one straggler", "this machine"):
+        for params in random_positions(20, COUNTS):
+            expected = simulator.answer(params | {"fixed": fixed})
+            assert {mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")} == expected
+    ring = WeightRingRace(static=True)
+    assert len(ring.table) < 200_000
+    assert look_up(unpack(ring.table), ring.params)["whole"] == ring.result["whole"]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overlaps_or_sticks_out(page, name, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    open_bare(page, MAKERS[name]())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    overlapping = page.evaluate(
+        """() => {
+          const root = document.querySelector("main div").shadowRoot, texts = [];
+          const unseen = (element) => element && (getComputedStyle(element).clipPath === "inset(50%)" || unseen(element.parentElement));
+          for (const element of root.querySelectorAll("section *")) {
+            const own = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+            if (!own.length || unseen(element)) continue;
+            const range = document.createRange();
+            range.setStartBefore(own[0]);
+            range.setEndAfter(own.at(-1));
+            texts.push([element, range.getBoundingClientRect()]);
+          }
+          const found = [];
+          for (const [i, [one, a]] of texts.entries()) for (const [other, b] of texts.slice(i + 1)) {
+            if (one.contains(other) || other.contains(one)) continue;
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (across > 1 && down > 3) found.push(`${one.textContent} / ${other.textContent}`);
+          }
+          const section = root.querySelector("section").getBoundingClientRect();
+          for (const [element, { left, right }] of texts) {
+            if (left < section.left - 1 || right > section.right + 1) found.push(`${element.textContent} sticks out`);
+          }
+          return found;
+        }"""
+    )
+    assert overlapping == []
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(page, name, dark):
+    open_bare(page, MAKERS[name](), dark=dark)
+    # Rules about whole pages, which a widget cannot keep alone.
+    found = Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}})
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_resharding_map_shows_the_bytes_of_the_chosen_option(page):
+    open_bare(page, ReshardMap(SHARDS, axes=("trainer holds", "generators want")))
+    expect(page.locator("dd[data-value]").first).to_have_text("2.5 MB")
+    page.get_by_role("radio", name="whole").check(force=True)
+    expect(page.locator("dd[data-value]").first).to_have_text("4 MB")
+    expect(page.get_by_role("cell")).to_have_text(["2 MB", "2 MB", "500 B", "0"])
+
+
+def test_bytes_of_several_moves_between_one_pair_are_added_up():
+    assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [[0, 15], [2, 0]]
+
+
+def test_a_resharding_map_without_a_matrix_for_every_combination_is_refused():
+    with pytest.raises(ValueError, match="no matrix for columns / columns"):
+        ReshardMap(SHARDS | {("columns", "whole"): [[1]]}, axes=("trainer", "generator"))
+    with pytest.raises(ValueError, match="2 words each, but there are 1 axes"):
+        ReshardMap(SHARDS)
+
+
+def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):
+    curve = live_curve()
+    open_bare(page, curve)
+    line = page.locator("polyline").first
+    expect(page.get_by_text("step 7 of 20")).to_be_visible()
+    before = line.get_attribute("points")
+    curve.add_row({"event": "step", "step": 8, "accuracy": 0.9})
+    curve.add_row({"event": "step", "step": 9, "accuracy": float("nan")})
+    page.evaluate("state => window.models[0].receive(state)", {"series": curve.series})
+    expect(page.get_by_text("step 8 of 20")).to_be_visible()
+    assert line.get_attribute("points").startswith(before)
+    expect(page.get_by_role("img", name="90 % at step 8")).to_be_visible()
+
+
+def test_a_service_board_follows_the_service(page):
+    board = ServiceBoard(STATUS, queue_limit=3)
+    open_bare(page, board)
+    expect(page.get_by_role("row", name="policy_0")).to_contain_text("ready")
+    expect(page.locator("dd[data-value]").first).to_have_text("1 of 2")
+    up = STATUS["replicas"][1] | {"replica": "policy_2", "state": "ready", "pid": 12}
+    board.show(STATUS | {"replicas": [STATUS["replicas"][0], up], "restarts": 2})
+    page.evaluate("state => window.models[0].receive(state)", {"status": board.status})
+    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2"])
+    expect(page.get_by_role("row", name="policy_2")).to_contain_text("ready")
+
+
+def test_a_position_or_scenario_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="no scenario 'calm'; choose one of balanced, no variance"):
+        TimelineSimulator(scenario="calm")
+    with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
+        WeightRingRace(slots=1)

@@ -1,0 +1,120 @@
+"""How fast a run can be at best: lower bounds on its wall time, and its exact wall time where latencies do not vary.
+
+P groups make a step, G generators sample, L is the lag bound. A_v is the time at which version v has arrived at the generators, E_v the
+time at which step v has been trained and published. Whatever the order in which things happen,
+
+    A_v ≥ max(A_{v−1}, E_{v−1}) + transfer_v    versions travel one after another
+    E_v ≥ E_{v−1} + train_v                     there is one trainer
+    E_v ≥ A_{v−L} + β_v + train_v               (A_0 where v < L)
+    E_v ≥ A_0     + γ_v + train_v
+
+When step v begins, (v + 1)P groups are finished. At most vP of them have numbers below vP, so P have higher ones; those were not admitted before
+version v − L had arrived. β_v is the least time in which G generators finish P groups out of those admitted until then, blocks v … v + L, and γ_v
+the least time for (v + 1)P groups out of blocks 0 … v + L. In both, the quickest n of the groups are at least
+
+    the sum of all n ÷ G,     the slowest of the n,     the sum of the quickest ⌈n ÷ G⌉
+
+because some generator samples ⌈n ÷ G⌉ of them. Unrolled along one row or round the circle, the recursion gives the four bounds that have names.
+Without variation, and with G a divisor of P, the recursion is the simulation, and its longest path is ``exact_seconds``:
+
+    b = P/G · generation, t = training, s = weight sync, N steps
+
+    sync     N (s + ⌈P/G⌉ · generation + t)
+    async    s + b + t + max( (N − 1) max(b, t),  max_m  m (s + b + t) + (N − 1 − m (L + 1)) max(b, t, s) ),   1 ≤ m ≤ (N − 1) / (L + 1)
+
+A path goes m times round the circle of sampling, training and weight sync, L + 1 steps further with every round, and otherwise straight on.
+In the long run a step takes max(b, t, s, (s + b + t) / (L + 1)): the larger the lag, the less of the round trip does each step wait for.
+
+>>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
+>>> exact_seconds(setting, "sync"), exact_seconds(setting, "async")
+(27.0, 15.5)
+>>> lower_bounds(setting, setting.latencies(), "async")
+Bounds(trainer=14.5, generators=14.5, weights=6.5, round_trips=15.5, all=15.5)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from zorplex_rl.analysis.setting import Latencies, Setting
+
+Mode = Literal["sync", "async"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """No run can take less, in seconds. Each of the first four looks at one thing alone; ``all`` is the whole recursion, at least as high."""
+
+    trainer: float
+    """The first batch, then one training step after another."""
+    generators: float
+    """All groups, with no generator ever idle, then the last training step."""
+    weights: float
+    """All versions but the last ones, one after another, then the last batch."""
+    round_trips: float
+    """Weight sync, sampling and training one after another, once in every lag + 1 steps."""
+    all: float
+
+    @property
+    def binding(self) -> str:
+        """The name of the highest of the four."""
+        return max(("trainer", "generators", "weights", "round_trips"), key=lambda name: getattr(self, name))
+
+
+def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
+    """Lower bounds on the wall time of ``latencies`` in the shape of ``setting``."""
+    lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
+    per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
+
+    def least(count: int, first_block: int, last_block: int) -> float:
+        pool = latencies.generate[first_block * per_step : (last_block + 1) * per_step]
+        return _least_seconds(sorted(pool)[:count], setting.generators)
+
+    batch = [least(per_step, step, step + lag) for step in range(steps)]
+    so_far = [least((step + 1) * per_step, 0, step + lag) for step in range(steps)]
+    arrived, trained, round_trips = [transfer[0]], [], []
+    for step in range(steps):
+        arrival = arrived[max(step - lag, 0)]
+        begin = max(arrival + batch[step], arrived[0] + so_far[step], trained[-1] if trained else 0.0)
+        trained.append(begin + train[step])
+        if step + 1 < steps:
+            arrived.append(max(arrived[-1], trained[-1]) + transfer[step + 1])
+        if step <= lag:
+            round_trips.append(arrived[0] + batch[0] + sum(train[: step + 1]))
+        else:
+            round_trips.append(round_trips[step - lag - 1] + transfer[step - lag] + batch[step] + train[step])
+    return Bounds(
+        trainer=transfer[0] + batch[0] + sum(train),
+        generators=transfer[0] + so_far[-1] + train[-1],
+        weights=sum(transfer[: max(steps - lag, 1)]) + batch[-1] + train[-1],
+        round_trips=round_trips[-1],
+        all=trained[-1],
+    )
+
+
+def exact_seconds(setting: Setting, mode: Mode) -> float:
+    """The wall time without variation, in closed form. Raises ValueError where there is none."""
+    if setting.variation or setting.straggler != 1:
+        raise ValueError("the closed form is for latencies that do not vary; set variation to 0 and straggler to 1")
+    rounds = -(-setting.groups_per_step // setting.generators)
+    batch, train, transfer = rounds * setting.generation_seconds, setting.training_seconds, setting.sync_seconds
+    once, steps, lag = transfer + batch + train, setting.steps, setting.max_lag
+    if mode == "sync" or lag == 0:
+        return steps * once
+    if setting.groups_per_step % setting.generators:
+        raise ValueError(
+            f"{setting.generators} generators cannot share {setting.groups_per_step} groups evenly; the closed form needs that"
+        )
+    row = max(batch, train, transfer)
+    paths = [(steps - 1) * max(batch, train)]
+    paths += [m * once + (steps - 1 - m * (lag + 1)) * row for m in range(1, (steps - 1) // (lag + 1) + 1)]
+    return once + max(paths)
+
+
+def _least_seconds(quickest: Sequence[float], generators: int) -> float:
+    """No ``generators`` finish all of ``quickest`` (seconds each, ascending) in less."""
+    share = math.ceil(len(quickest) / generators)
+    return max(math.fsum(quickest) / generators, quickest[-1], math.fsum(quickest[:share]))

@@ -1,0 +1,223 @@
+"""The latencies of a run that was, read off its timeline; and the wall time that the simulation predicts from them.
+
+    run folder ── read_run ──► Recorded ── predict ──► Run        compare Recorded.seconds with Run.seconds
+
+What is read, and from where:
+
+    generate     busy time with a version ÷ groups begun with it  train        train.start → publish.end of each step
+    load         a pull that brought a newer version              evaluate     first evaluate.start → the generator's next pull
+    latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
+
+and the hops of messages between actors, each as the mean of the occasions on which nobody waited for anything else:
+
+    transfer     publish.end → pull.start                         start        pull.end → generate.start
+    deliver      generate.end → reward → train.start              turnaround   publish.end → train.start, with a batch ready
+
+A prediction puts these together again by the rules of ``simulate.py`` alone; when anything happened is not looked at. It may be asked for
+another mode or lag than the recorded one: what would this machine have done?
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from zorplex_rl.analysis.bounds import Mode
+from zorplex_rl.analysis.setting import Details, Latencies, Setting
+from zorplex_rl.analysis.simulate import Run, simulate_async, simulate_sync
+from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.config import Config
+from zorplex_rl.task.episode import Episode
+
+CHUNK_GAP_SECONDS = 0.005
+"""A generator samples in chunks; between two of them it is still at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run as it was. ``setting`` has its shape and its mean latencies."""
+
+    mode: Mode
+    seconds: float
+    """Measured, from the first pull of training until the last version was published."""
+    setting: Setting
+    latencies: Latencies
+
+
+def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
+    """(number, version, seconds of its slowest episode, seconds that one waited for tools) of every group; goes with a ``train`` span."""
+    groups: dict[int, tuple[int, float, float]] = {}
+    for episode in episodes:
+        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
+        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
+        groups[episode.group] = (min(version, episode.policy_version), *slowest)
+    return [(number, *found) for number, found in sorted(groups.items())]
+
+
+def read_run(folder: str | Path) -> Recorded:
+    """The finished run in ``folder``. Raises ValueError if it was resumed, or if a generator was replaced."""
+    config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
+    return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
+
+
+def read_timeline(timeline: Timeline, config: Config) -> Recorded:
+    """``read_run``, for a timeline in memory."""
+    spans = _RunSpans(timeline, config)
+    generate = spans.generate_seconds()
+    train = [published - span.start for span, published in zip(spans.train, spans.published[1:], strict=True)]
+    seconds = [seconds for _, _, seconds, _ in spans.groups]
+    load, transfer = _mean(span.end - span.start for span in spans.new_pulls()), spans.transfer()
+    later_versions = range(1, config.steps)  # The first one was loaded before training began.
+    details = Details(
+        latency={number: seconds for number, _, seconds, waited in spans.groups if waited > 0},
+        load=dict.fromkeys(later_versions, load),
+        evaluate=spans.evaluations(),
+        start=spans.start(),
+        deliver=spans.deliver(),
+        turnaround=spans.turnaround(),
+        share=-(-config.prompts_per_step // config.generators),
+    )
+    setting = Setting(
+        generators=config.generators,
+        groups_per_step=config.prompts_per_step,
+        steps=config.steps,
+        max_lag=config.lag,
+        generation_seconds=fmean(generate),
+        variation=pstdev(seconds) / fmean(seconds),
+        training_seconds=fmean(train),
+        sync_seconds=transfer + load,
+        seed=config.seed,
+    )
+    latencies = Latencies(tuple(generate), tuple(train), (0.0, *(transfer for _ in later_versions)), details)
+    return Recorded(config.mode, spans.end - spans.begin, setting, latencies)
+
+
+def predict(recorded: Recorded, mode: Mode | None = None, max_lag: int | None = None) -> Run:
+    """What the recorded latencies make of a run, of the same ``mode`` and ``max_lag`` if none is given."""
+    lag = recorded.setting.max_lag if max_lag is None else max_lag
+    simulate = simulate_sync if (mode or recorded.mode) == "sync" else simulate_async
+    return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
+
+
+class _RunSpans:
+    """The spans of a training run, by what they say about its latencies."""
+
+    def __init__(self, timeline: Timeline, config: Config) -> None:
+        self.config = config
+        spans = sorted(timeline.spans, key=lambda span: span.start)
+        self.train = [span for span in spans if span.kind == "train"]
+        samplers = {span.actor for span in spans if span.kind == "generate"}
+        if [span.args["step"] for span in self.train] != list(range(config.steps)) or len(samplers) > config.generators:
+            raise ValueError(
+                f"the timeline has {len(self.train)} training steps and {len(samplers)} generators, not {config.steps} steps in one go by "
+                f"{config.generators}; give that of a run in which nothing was resumed or replaced"
+            )
+        published = {span.args["version"]: span.end for span in spans if span.kind == "publish"}
+        self.published = [published[version] for version in range(config.steps + 1)]
+        self.evaluate = [span for span in spans if span.kind == "evaluate" and span.args["version"] < config.steps]
+        warm = max((span.end for span in self.evaluate if span.args["version"] == 0), default=-math.inf)
+        self.pulls = [span for span in spans if span.kind == "pull" and span.start >= warm]
+        self.begin, self.end = self.pulls[0].start, self.published[-1]
+        self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
+        scored = 2 * config.eval_tasks
+        self.reward = [span for span in spans if span.kind == "reward" and span.args["episodes"] != scored]
+        self.groups: list[tuple[int, int, float, float]] = sorted(
+            tuple(g) for span in self.train for g in span.args["groups"]
+        )
+        self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
+
+    def generate_seconds(self) -> list[float]:
+        """For every group its part of the time in which its generator was busy with the weights that it was begun with."""
+        busy = Counter(dict.fromkeys({version for _, version, _, _ in self.groups}, 0.0))
+        for actor, chunks in self.chunks.items():
+            own = [span for span in self.generate if span.actor == actor]
+            for start, end in chunks:
+                inside = [span for span in own if start <= span.start < end]
+                for span, following in zip(inside, [*inside[1:], None], strict=True):
+                    # Where nothing was begun with a version, earlier groups were still going on.
+                    version = max((v for v in busy if v <= span.args["version"]), default=min(busy))
+                    busy[version] += (following.start if following else end) - span.start
+        begun = Counter(version for _, version, _, _ in self.groups)
+        return [busy[version] / begun[version] for _, version, _, _ in self.groups]
+
+    def new_pulls(self) -> list[Span]:
+        """The pulls that brought a newer version."""
+        have: dict[str, int] = {}
+        new = []
+        for pull in self.pulls:
+            if pull.args["version"] > have.setdefault(pull.actor, 0) and pull.end < self.end:
+                new.append(pull)
+            have[pull.actor] = pull.args["version"]
+        return new
+
+    def transfer(self) -> float:
+        """From a publication to a generator that waits for it."""
+        gaps = []
+        for pull in self.new_pulls():
+            published = self.published[pull.args["version"]]
+            if published <= pull.start and self._is_idle(pull.actor, published):
+                gaps.append(pull.start - published)
+        return _mean(gaps)
+
+    def start(self) -> float:
+        """From a pull to the first token, for a generator that had nothing else to do."""
+        gaps = []
+        for pull in self.new_pulls():
+            following = [start for start, _ in self.chunks[pull.actor] if start >= pull.end]
+            if following and self._is_idle(pull.actor, pull.start) and not self._evaluates(pull.end, following[0]):
+                gaps.append(following[0] - pull.end)
+        return _mean(gaps)
+
+    def deliver(self) -> float:
+        """From the last token of a batch to the training step that waits for it."""
+        gaps = []
+        for step, train in enumerate(self.train):
+            scored = [span for span in self.reward if span.end <= train.start]
+            if scored and (step == 0 or scored[-1].end > self.published[step]):
+                gaps.append(train.start - max(span.end for span in self.generate if span.end <= scored[-1].start))
+        return _mean(gaps) if gaps else self.turnaround()
+
+    def turnaround(self) -> float:
+        """From a publication to the next training step, where the batch was ready before."""
+        gaps = []
+        for train, published in zip(self.train[1:], self.published[1:], strict=False):
+            if not any(published < span.end <= train.start for span in self.reward):
+                gaps.append(train.start - published)
+        return _mean(gaps) if gaps else self.transfer()
+
+    def evaluations(self) -> dict[int, float]:
+        """Seconds that the evaluation of a version has kept its generator from anything else."""
+        seconds = {}
+        for version in sorted({span.args["version"] for span in self.evaluate} - {0}):
+            both = [span for span in self.evaluate if span.args["version"] == version]
+            after = [s.start for s in self.pulls if s.actor == both[0].actor and s.start >= both[-1].end]
+            seconds[version] = min([*after, self.end]) - both[0].start
+        return seconds
+
+    def _is_idle(self, actor: str, time: float) -> bool:
+        busy = [*self.chunks[actor], *((s.start, s.end) for s in self.evaluate if s.actor == actor)]
+        return not any(start <= time <= end + CHUNK_GAP_SECONDS for start, end in busy)
+
+    def _evaluates(self, start: float, end: float) -> bool:
+        return any(span.start < end and span.end > start for span in self.evaluate)
+
+
+def _joined(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """Intervals of work, those joined between which there was no time for anything else."""
+    joined: list[tuple[float, float]] = []
+    for span in spans:
+        if joined and span.start - joined[-1][1] < CHUNK_GAP_SECONDS:
+            joined[-1] = (joined[-1][0], span.end)
+        else:
+            joined.append((span.start, span.end))
+    return joined
+
+
+def _mean(seconds: Iterable[float]) -> float:
+    seconds = list(seconds)
+    return fmean(seconds) if seconds else 0.0
