@@ -5,7 +5,7 @@
 What is read, and from where:
 
     generate     busy time with a version ÷ groups begun with it  train        train.start → publish.end of each step
-    load         a pull that brought a newer version              evaluate     first evaluate.start → the generator's next pull
+    load         a pull that brought a newer version              evaluate     first evaluate.start → what the generator did next
     latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
 
 and the hops of messages between actors, each as the mean of the occasions on which nobody waited for anything else:
@@ -44,7 +44,7 @@ class Recorded:
 
     mode: Mode
     seconds: float
-    """Measured, from the first pull of training until the last version was published."""
+    """Measured, from the first pull or token of training until the last version was published."""
     setting: Setting
     latencies: Latencies
 
@@ -122,7 +122,8 @@ class _RunSpans:
         self.evaluate = [span for span in spans if span.kind == "evaluate" and span.args["version"] < config.steps]
         warm = max((span.end for span in self.evaluate if span.args["version"] == 0), default=-math.inf)
         self.pulls = [span for span in spans if span.kind == "pull" and span.start >= warm]
-        self.begin, self.end = self.pulls[0].start, self.published[-1]
+        self.begin = min(span.start for span in spans if span.kind in ("pull", "generate") and span.start >= warm)
+        self.end = self.published[-1]
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
         scored = 2 * config.eval_tasks
         self.reward = [span for span in spans if span.kind == "reward" and span.args["episodes"] != scored]
@@ -195,7 +196,8 @@ class _RunSpans:
         seconds = {}
         for version in sorted({span.args["version"] for span in self.evaluate} - {0}):
             both = [span for span in self.evaluate if span.args["version"] == version]
-            after = [s.start for s in self.pulls if s.actor == both[0].actor and s.start >= both[-1].end]
+            work = (s.start for s in (*self.pulls, *self.generate) if s.actor == both[0].actor)
+            after = [start for start in work if start >= both[-1].end]
             seconds[version] = min([*after, self.end]) - both[0].start
         return seconds
 
