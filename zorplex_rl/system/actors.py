@@ -167,10 +167,11 @@ class ReplayBufferActor(Actor):
             return self._buffer.admit(version, count)
 
     @concurrent_endpoint
-    async def add(self, number: int, group: Group) -> bool:
-        """Hand in a generated group; False if nobody waits for it any more."""
+    async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
+        """Hand in generated groups; False for those that nobody waits for any more."""
         async with self._changed:
-            added = self._buffer.add(number, min(episode.policy_version for episode in group), group)
+            versions = [min(episode.policy_version for episode in group) for _, group in groups]
+            added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
             self._changed.notify_all()
             return added
 

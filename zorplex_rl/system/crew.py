@@ -90,19 +90,23 @@ class Crew:
         return self.singletons["replay"].actor
 
     async def collect(self, worker: Worker, numbers: list[int]) -> None:
-        """Have ``worker`` generate the groups ``numbers``, score them and hand them to the replay buffer.
+        """Have ``worker`` generate the groups ``numbers``, and hand them in."""
+        await self.hand_in(await self.sample(worker, numbers))
 
-        If the worker's process dies, its groups go back to be generated again; nothing is raised.
-        """
+    async def sample(self, worker: Worker, numbers: list[int]) -> list[tuple[int, Group]]:
+        """The groups ``numbers``. If the worker's process dies, they go back to be generated again, and there are none; nothing is raised."""
         try:
             tasks = await self.dataset.tasks.call_one(numbers)
-            groups = await worker.generate(list(zip(numbers, tasks, strict=True)))
+            return await worker.generate(list(zip(numbers, tasks, strict=True)))
         except ReplicaFailed:
             await self.replay.abandon.call_one(numbers)
-            return
-        await self.score([episode for _, group in groups for episode in group])
-        for number, group in groups:
-            await self.replay.add.call_one(number, group)
+            return []
+
+    async def hand_in(self, groups: list[tuple[int, Group]]) -> None:
+        """Have ``groups`` scored and put into the replay buffer."""
+        if groups:
+            await self.score([episode for _, group in groups for episode in group])
+            await self.replay.add.call_one(groups)
 
     async def next_batch(self) -> Batch | None:
         """What to train on next, as soon as it is complete; None once all has been trained on."""

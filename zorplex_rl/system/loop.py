@@ -54,17 +54,18 @@ async def train_async(crew: Crew, journal: Journal) -> None:
 async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
     """One generator: pull the newest weights and start what they may still be used for, until all has been trained on.
 
-    What has been started is collected on the side, so that a slow group does not hold up the next ones.
+    What has been started is sampled and handed in on the side, so that a slow group does not hold up the next ones.
     """
     config = crew.config
     share = -(-config.prompts_per_step // config.generators)
+    sampling: set[asyncio.Task[Any]] = set()
     collecting: set[asyncio.Task[None]] = set()
     try:
         while True:
             # While the trainer is being restarted, old weights will do, as far as the age bound allows.
             if worker.version < crew.published and (crew.trainer.is_up or worker.version < 0):
                 if config.update == "groups":
-                    await _settle(collecting)
+                    await _settle(sampling)
                 try:
                     version = await worker.pull(crew.trainer)
                     if worker.index == 0 and journal.evaluation_is_due(version):
@@ -75,14 +76,16 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
             if numbers is None:
                 return
             if numbers:
-                collecting.add(asyncio.create_task(crew.collect(worker, numbers)))
+                sampled = asyncio.create_task(crew.sample(worker, numbers))
+                sampling.add(sampled)
+                collecting.add(asyncio.create_task(_hand_in(crew, sampled)))
             else:
                 # Only newer weights help.
                 await _beside(collecting, crew.trainer.wait_until_up())
     finally:
-        for task in collecting:
+        for task in (*sampling, *collecting):
             task.cancel()
-        await asyncio.gather(*collecting, return_exceptions=True)
+        await asyncio.gather(*sampling, *collecting, return_exceptions=True)
 
 
 async def train(crew: Crew, journal: Journal) -> None:
@@ -101,6 +104,10 @@ async def train(crew: Crew, journal: Journal) -> None:
 async def pull(crew: Crew, worker: Worker) -> int:
     """Have ``worker`` take the newest weights, whichever process it has."""
     return await crew.retry(lambda: worker.pull(crew.trainer))
+
+
+async def _hand_in(crew: Crew, sampled: asyncio.Task[Any]) -> None:
+    await crew.hand_in(await sampled)
 
 
 async def _settle(tasks: set[asyncio.Task[None]]) -> None:
