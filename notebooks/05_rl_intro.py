@@ -19,7 +19,7 @@ with app.setup(hide_code=True):
     import re
     import time
     from concurrent.futures import ThreadPoolExecutor
-    from statistics import fmean, median
+    from statistics import fmean, median, pstdev
     from types import SimpleNamespace
 
     import marimo as mo
@@ -32,6 +32,7 @@ with app.setup(hide_code=True):
         make_zorplex_table,
         print_result,
     )
+    from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
     from zorplex_rl.learning.advantages import group_relative
     from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
@@ -46,6 +47,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz import exercise, figures, lesson
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.tokens import token_strip
+    from zorplex_rl.viz.widgets import TimelineSimulator
 
 
 @app.cell(hide_code=True)
@@ -1008,15 +1010,36 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(measured):
-    # MERGE: the timeline simulator (zorplex_rl/analysis/simulate.py, zorplex_rl/viz/widgets/) belongs here, with the seconds
-    # measured in this notebook as its preset "this machine".
-    this_machine = {
-        "generate": measured["generate"],
-        "train": measured["train"],
-        "sync": measured["pull"],
-    }
-    return (this_machine,)
+def _():
+    mo.md("""
+    ## Try it before you build it
+
+    Below, the same run twice: in turns, and side by side with a bound on the age of what is trained on. Both train on the same number of
+    episodes with the same latencies, drawn once, and both obey the replay buffer that the package trains with. *This machine* has the seconds
+    that you have just measured. Three questions to settle with the sliders:
+
+    1. With no variance and one generator, what is the largest speed-up, and where is it?
+    2. Make one group eight times slower than the others. Which lag hides it?
+    3. When does another generator no longer help?
+    """)
+    return
+
+
+@app.cell
+def _(config, measured):
+    this_machine = Setting(
+        generators=1,
+        groups_per_step=config.prompts,
+        generation_seconds=fmean(measured["generate"]) / config.prompts,
+        variation=pstdev(measured["generate"]) / fmean(measured["generate"]),
+        training_seconds=fmean(measured["train"]),
+        sync_seconds=fmean(measured["pull"]),
+    )
+    simulator = TimelineSimulator(
+        measured=this_machine, static="execute" in mo.cli_args(), scenario="this machine"
+    )
+    simulator
+    return
 
 
 @app.cell(hide_code=True)

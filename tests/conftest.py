@@ -93,3 +93,11 @@ def embedded() -> Policy:
     if not EMBEDDED_PATH.is_dir():
         pytest.skip(f"{EMBEDDED_PATH} has not been built yet")
     return load_policy("embedded")
+
+
+@pytest.fixture(scope="session")
+def sync_run(tmp_path_factory):
+    """The run folder of ``SMALL``: four synchronous steps that nothing disturbed."""
+    from runs import SMALL, train_here
+
+    return train_here(SMALL, tmp_path_factory.mktemp("runs") / "sync")

@@ -11,12 +11,6 @@ from runs import SMALL, counters, final_weights, same_weights, train_here
 from zorplex_rl.policy.load import EMBEDDED_PATH
 
 
-@pytest.fixture(scope="module")
-def sync_run(tmp_path_factory):
-    """Four synchronous steps."""
-    return train_here(SMALL, tmp_path_factory.mktemp("runs") / "sync")
-
-
 def test_training_changes_the_weights(sync_run):
     from safetensors.torch import load_file
 
@@ -58,19 +52,23 @@ def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_
     assert not same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
-@pytest.mark.parametrize("update", ["groups", "in-flight"])
-def test_weights_change_between_groups_or_if_asked_to_between_decode_steps(tmp_path, update):
-    config = replace(SMALL, mode="async", max_lag=3, steps=8, tool_latency=0.02, update=update, checkpoint_every=100)
-    run = train_here(config, tmp_path / update)
-    shares = [row["mixed_version_share"] for row in run.metrics() if row["event"] == "step"]
-    assert (max(shares) > 0) == (update == "in-flight")
+def mixed_version_shares(run):
+    return [row["mixed_version_share"] for row in run.metrics() if row["event"] == "step"]
 
 
-def test_slow_tools_are_called_in_a_process_of_their_own(tmp_path):
-    config = replace(SMALL, mode="async", steps=2, tool_latency=0.05, checkpoint_every=100)
+def test_weights_change_between_decode_steps_if_asked_to(tmp_path):
+    config = replace(SMALL, mode="async", max_lag=3, steps=8, tool_latency=0.02, update="in-flight")
+    run = train_here(replace(config, checkpoint_every=100), tmp_path / "in-flight")
+    assert max(mixed_version_shares(run)) > 0
+
+
+def test_slow_tools_are_called_in_a_process_of_their_own_and_weights_change_between_groups(tmp_path):
+    config = replace(SMALL, mode="async", max_lag=3, steps=6, tool_latency=0.05, checkpoint_every=100)
     run = train_here(config, tmp_path / "tools")
     events = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "tool" for event in events) > 8
+    assert max(row["lag_max"] for row in run.metrics() if row["event"] == "step") > 0
+    assert max(mixed_version_shares(run)) == 0
 
 
 def test_the_kl_penalty_is_measured_against_the_starting_policy(tmp_path):
