@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 
@@ -80,10 +81,15 @@ class Worker(Actor):
 
 
 async def cost_of_a_call(service: Service, calls: int) -> Report:
-    actor = service.places[0].live.replica.actor
+    actors = cycle([place.live.replica.actor for place in service.places])
     seconds: dict[str, list[float]] = {"bare call_one": [], "route": [], "route in a session": []}
+
+    async def bare() -> None:
+        # In turns too: a process that has slept since its last call takes longer to answer.
+        await next(actors).who.call_one()
+
     async with service.session() as session:
-        callers = (actor.who.call_one, service.who.route, session.who.route)
+        callers = (bare, service.who.route, session.who.route)
         for call in range(calls + 100):
             for name, caller in zip(seconds, callers, strict=True):
                 began = time.perf_counter()

@@ -62,7 +62,7 @@ class ServiceOptions:
     probe_timeout: float = 3.0
     back_off: float = 0.25
     """Before the second start in a row that failed early; doubled with each further one, up to ``max_back_off``."""
-    max_back_off: float = 10.0
+    max_back_off: float = 1.5
     drain_timeout: float = 60.0
     """How long a replica that is to go may take to answer what was routed to it."""
 
