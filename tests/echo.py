@@ -36,9 +36,10 @@ class Echo(Actor):
 
     @concurrent_endpoint
     async def do(self, number: int, seconds: float = 0.0) -> int:
-        """Note that request ``number`` was carried out; then answer with it."""
-        with open(f"{self._journal}.{os.getpid()}", "a") as journal:
-            journal.write(f"{number}\n")
+        """Note that request ``number`` was carried out, if there is a journal; then answer with it."""
+        if self._journal:
+            with open(f"{self._journal}.{os.getpid()}", "a") as journal:
+                journal.write(f"{number}\n")
         await asyncio.sleep(seconds)
         return number
 

@@ -15,7 +15,7 @@ Every step samples one token for every active row, and rows leave and enter betw
   episode by no more than the rounding of a matrix product.
 * Sampling is plain: softmax at the temperature, no top-k, no top-p. The log-probability recorded is the one sampled from.
 
-A text is looked at only when a token ends a bracket or a line, and then only from the start of that line.
+What a text means, and what it is answered, is the business of ``row.py``.
 """
 
 from __future__ import annotations
@@ -25,38 +25,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
 
 from zorplex_rl.policy.decoder import decoder_of
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.row import Dialogue, Execute, Request, Row, Sampling
 from zorplex_rl.policy.slots import SlotCache, Snapshot, prefill
-from zorplex_rl.task.episode import Episode, Finish, Task, Turn
-from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
-
-Execute = Callable[[Task, ToolCall], "str | Future[str]"]
-"""Runs a tool: the result at once, or a future of it where the tool is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too."""
-
-    temperature: float = 1.0
-    max_tokens: int = 96
-    max_turns: int = 6
-    slots: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One episode to sample: the task, the seed of its random draws, and the group that it belongs to."""
-
-    task: Task
-    seed: int = 0
-    group: int = 0
+from zorplex_rl.task.episode import Episode, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,50 +46,21 @@ class Prefilled:
     logits: torch.Tensor
 
 
-@dataclass(slots=True)
-class _Row:
-    """An episode in the making. The model has not yet run the last ``unfed`` of its tokens: one that was just sampled, and a tool's result."""
-
-    ticket: int
-    request: Request
-    prompt_ids: list[int]
-    rng: random.Random
-    version: int
-    started: float
-    token_ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    unfed: int = 0
-    pending: Future[str] | None = None
-    called: float = 0.0
-    turn_start: int = 0
-    line_start: int = 0
-    tool_seconds: float = 0.0
-
-    @property
-    def cached(self) -> int:
-        """How many of its tokens, prompt included, are in the cache."""
-        return len(self.prompt_ids) + len(self.token_ids) - self.unfed
-
-
 class RolloutEngine:
     """Samples submitted requests together; ``step`` samples a token in every active row and returns what has finished."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
-        self._execute, self._decode = execute, decoder_of(policy.model)
+        self._dialogue, self._decode = Dialogue(policy, execute, sampling), decoder_of(policy.model)
         self._tickets = 0
         self._waiting: deque[tuple[int, Request]] = deque()
         self._demand: Counter[Task] = Counter()
         self._prompts: dict[Task, Prefilled] = {}
         self._prompts_version = 0
-        self._active: list[_Row] = []
-        self._parked: list[tuple[_Row, Snapshot, torch.Tensor]] = []
+        self._active: list[Row] = []
+        self._parked: list[tuple[Row, Snapshot, torch.Tensor]] = []
         self._cache: SlotCache | None = None
         self._logits: torch.Tensor | None = None
-        self._marks = _token_marks(policy)
-        self._eos = frozenset(policy.eos_ids)
 
     @property
     def idle(self) -> bool:
@@ -177,83 +126,17 @@ class RolloutEngine:
         return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
-        """Add the chosen token to every row that is ready for one, act on completed calls and answers, and take out what has ended."""
-        limit, marks = self.sampling.max_tokens, self._marks
-        ended: list[tuple[int, Finish]] = []
+        """Add the chosen token to every row that is ready for one, and take out what has ended."""
+        dialogue, limit, version = self._dialogue, self.sampling.max_tokens, self.version
+        finished, freed = [], []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
-            finish = None
-            if not row.unfed:
-                row.token_ids.append(token)
-                row.sampled.append(True)
-                row.logprobs.append(logprob)
-                row.unfed = 1
-                if token in marks:
-                    finish = self._read(row, token)
+            finish = None if row.unfed else dialogue.extend(row, token, logprob, version)
             if finish or len(row.token_ids) >= limit:
-                ended.append((slot, finish or "tokens"))
-        finished = [(self._active[slot].ticket, self._finish(self._active[slot], finish)) for slot, finish in ended]
-        for slot, _ in reversed(ended):
+                finished.append((row.ticket, dialogue.finish(row, finish or "tokens", version)))
+                freed.append(slot)
+        for slot in reversed(freed):
             self._remove(slot)
         return finished
-
-    def _read(self, row: _Row, token: int) -> Finish | None:
-        """Act on the text now that ``token`` has ended it, a bracket or a line; returns what ends the episode, if anything."""
-        if token in self._eos:
-            return "eos"
-        line = self.policy.tokenizer.decode(row.token_ids[row.line_start :], skip_special_tokens=True)
-        if call := find_call(line):
-            self._end_turn(row, call)
-            if len(row.turns) >= self.sampling.max_turns:
-                return "turns"
-            result = self._execute(row.request.task, call)
-            if isinstance(result, Future):
-                row.pending, row.called = result, time.monotonic()
-            else:
-                self._feed(row, result)
-        elif answer_is_complete(line):
-            return "answer"
-        elif "\n" in line:
-            row.line_start = len(row.token_ids)
-        return None
-
-    def _end_turn(self, row: _Row, call: ToolCall | None) -> None:
-        end = len(row.token_ids)
-        text = self.policy.tokenizer.decode(row.token_ids[row.turn_start : end], skip_special_tokens=True)
-        row.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, self.version))
-        row.turn_start = end
-
-    def _feed(self, row: _Row, result: str) -> None:
-        """Append a tool's result, as far as the token limit allows; the turn says what was injected, and the next one begins behind it."""
-        injected = format_result(result)
-        ids = self.policy.encode_text(injected)
-        if (room := self.sampling.max_tokens - len(row.token_ids)) < len(ids):
-            ids = ids[:room]
-            injected = self.policy.tokenizer.decode(ids, skip_special_tokens=True) or None
-        row.turns[-1] = replace(row.turns[-1], result=injected)
-        row.token_ids += ids
-        row.sampled += [False] * len(ids)
-        row.logprobs += [0.0] * len(ids)
-        row.unfed += len(ids)
-        row.turn_start = row.line_start = len(row.token_ids)
-
-    def _finish(self, row: _Row, finish: Finish) -> Episode:
-        if row.turn_start < len(row.token_ids):
-            self._end_turn(row, None)
-        return Episode(
-            task=row.request.task,
-            prompt_ids=row.prompt_ids,
-            token_ids=row.token_ids,
-            sampled=row.sampled,
-            logprobs=row.logprobs,
-            turns=row.turns,
-            finish=finish,
-            seed=row.request.seed,
-            group=row.request.group,
-            first_version=row.version,
-            last_version=self.version,
-            seconds=time.monotonic() - row.started,
-            tool_seconds=row.tool_seconds,
-        )
 
     def _forward(self) -> None:
         """Run the model on what every active row has not yet fed it; the logits are those of each row's next token."""
@@ -274,7 +157,7 @@ class RolloutEngine:
         now = time.monotonic()
         for ticket, request in entering:
             prompt = self._prompts[request.task]
-            row = _Row(ticket, request, prompt.ids, random.Random(request.seed), self.version, now)
+            row = Row(ticket, request, prompt.ids, random.Random(request.seed), self.version, now)
             self._enter(row, prompt.snapshot, prompt.logits)
             self._demand[request.task] -= 1
             if not self._demand[request.task]:
@@ -301,7 +184,7 @@ class RolloutEngine:
             if row.pending is None:
                 continue
             if row.pending.done():
-                self._answer(row)
+                self._dialogue.answer(row)
             else:
                 self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
                 self._remove(slot)
@@ -310,18 +193,13 @@ class RolloutEngine:
         still_parked = []
         for row, snapshot, logits in self._parked:
             if row.pending.done() and len(self._active) < self.sampling.slots:
-                self._answer(row)
+                self._dialogue.answer(row)
                 self._enter(row, snapshot, logits)
             else:
                 still_parked.append((row, snapshot, logits))
         self._parked = still_parked
 
-    def _answer(self, row: _Row) -> None:
-        row.tool_seconds += time.monotonic() - row.called
-        self._feed(row, row.pending.result())
-        row.pending = None
-
-    def _enter(self, row: _Row, snapshot: Snapshot, logits: torch.Tensor) -> None:
+    def _enter(self, row: Row, snapshot: Snapshot, logits: torch.Tensor) -> None:
         slot = len(self._active)
         self._cache.put(slot, snapshot)
         self._logits[slot] = logits
@@ -363,9 +241,4 @@ def rollout(
     return engine.run(requests, on_episode)
 
 
-def _token_marks(policy: Policy) -> frozenset[int]:
-    """The tokens after which a text must be looked at: those that hold ``]`` or a line break, and those that end it."""
-    newline = ("\n", "Ċ", "<0x0A>")
-    vocab = policy.tokenizer.get_vocab()
-    marks = {index for entry, index in vocab.items() if "]" in entry or any(n in entry for n in newline)}
-    return frozenset(marks | set(policy.eos_ids))
+__all__ = ["Execute", "Request", "RolloutEngine", "Sampling", "rollout"]

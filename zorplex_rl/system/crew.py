@@ -27,7 +27,7 @@ from zorplex_rl.system.discovery import register_service
 from zorplex_rl.system.generators import Worker
 from zorplex_rl.system.requests import Failure, ReplicaFailed
 from zorplex_rl.system.roles import services_of, singletons_of, start_trainer
-from zorplex_rl.system.runtime import Replica, ReplicaDied
+from zorplex_rl.system.runtime import Replica, ReplicaDied, run_together
 from zorplex_rl.system.service import Restart, Service
 from zorplex_rl.system.trainer import Trainer
 from zorplex_rl.task.curriculum import Tier
@@ -73,7 +73,7 @@ class Crew:
         try:
             crew.singletons |= await singletons_of(config, tier)
             # All load side by side; a generator asks where weights come from only when it has a model to put them into.
-            await _all(crew.trainer.open(), *(service.open() for service in crew.services.values()))
+            await run_together(crew.trainer.open(), *(service.open() for service in crew.services.values()))
             if "tools" in crew.services:
                 await register_service(crew.services["tools"])
             crew.workers = [Worker(crew.services["generator"], index) for index in range(config.generators)]
@@ -114,11 +114,10 @@ class Crew:
             return None
         rewards = [[episode.score.reward for episode in group] for _, group in groups]
         advantages = await self.singletons["advantage"].actor.compute.call_one(rewards)
-        batch = Batch(groups, [a for group in advantages for a in group], None, zero_variance_share(rewards))
-        if "reference" not in self.services:
-            return batch
-        logprobs = await self.services["reference"].logprobs.route(batch.episodes)
-        return Batch(groups, batch.advantages, logprobs, batch.zero_variance_share)
+        reference = self.services.get("reference")
+        episodes = [episode for _, group in groups for episode in group]
+        logprobs = await reference.logprobs.route(episodes) if reference else None
+        return Batch(groups, [a for group in advantages for a in group], logprobs, zero_variance_share(rewards))
 
     async def improve(self, batch: Batch) -> dict[str, float]:
         """One training step on ``batch``, published; its diagnostics."""
@@ -174,14 +173,3 @@ async def _drain(replica: Replica) -> list[list[Span]]:
         return [await replica.actor.drain_spans.call_one()]
     except ReplicaDied:
         return []
-
-
-async def _all(*coroutines: Awaitable[Any]) -> None:
-    """Run all side by side; if one fails, cancel the others, wait for them, and raise what it raised."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

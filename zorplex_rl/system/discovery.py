@@ -21,7 +21,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zorplex_rl.system.pool import Member, Method, Pool, Session
+from zorplex_rl.system.calls import Method, Session
+from zorplex_rl.system.member import Member
+from zorplex_rl.system.pool import Pool
 from zorplex_rl.system.requests import Limits, ServiceError
 from zorplex_rl.system.routing import ROUTERS
 from zorplex_rl.system.runtime import Actor, concurrent_endpoint, get_or_spawn_controller

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zorplex_rl.system.pool import Member
+from zorplex_rl.system.member import Member
 from zorplex_rl.system.requests import ReplicaFailed
 from zorplex_rl.system.service import Service
 from zorplex_rl.system.trainer import Trainer

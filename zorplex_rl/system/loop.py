@@ -25,6 +25,7 @@ from zorplex_rl.system.crew import Crew
 from zorplex_rl.system.generators import Worker
 from zorplex_rl.system.journal import Journal, Row, StopRequested
 from zorplex_rl.system.requests import ReplicaFailed
+from zorplex_rl.system.runtime import run_together
 from zorplex_rl.task.curriculum import ladder_of, tier_of
 
 Result = TypeVar("Result")
@@ -65,7 +66,7 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
             # While the trainer is being restarted, old weights will do, as far as the age bound allows.
             if worker.version < crew.published and (crew.trainer.is_up or worker.version < 0):
                 if config.update == "groups":
-                    await _settle(sampling)
+                    await asyncio.gather(*sampling)
                 try:
                     version = await worker.pull(crew.trainer)
                     if worker.index == 0 and journal.evaluation_is_due(version):
@@ -78,6 +79,7 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
             if numbers:
                 sampled = asyncio.create_task(crew.sample(worker, numbers))
                 sampling.add(sampled)
+                sampled.add_done_callback(sampling.discard)
                 collecting.add(asyncio.create_task(_hand_in(crew, sampled)))
             else:
                 # Only newer weights help.
@@ -110,12 +112,6 @@ async def _hand_in(crew: Crew, sampled: asyncio.Task[Any]) -> None:
     await crew.hand_in(await sampled)
 
 
-async def _settle(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait until all of ``tasks`` have ended; raises what one has raised."""
-    while tasks:
-        await tasks.pop()
-
-
 async def _beside(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The result of ``coroutine``, unless one of ``tasks`` fails before: then that failure. Tasks that have ended are forgotten."""
     mine = asyncio.ensure_future(coroutine)
@@ -128,17 +124,6 @@ async def _beside(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any,
         return mine.result()
     finally:
         mine.cancel()
-
-
-async def run_together(*coroutines: Any) -> None:
-    """Run all to their end; if one fails, cancel the others and raise what it raised."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def run_training(

@@ -18,87 +18,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.system.member import Gone, Member, Ticket, reason_of, wake
 from zorplex_rl.system.requests import Failure, Limits, Metrics, Overloaded, ReplicaFailed, ServiceError
-from zorplex_rl.system.routing import Candidate, Router, StickyMap
+from zorplex_rl.system.routing import Router, StickyMap
 from zorplex_rl.system.runtime import ActorError, ReplicaDied
 
+if TYPE_CHECKING:
+    from zorplex_rl.system.calls import Session
+
 MAX_RETRIES = 5
-
-Ticket: TypeAlias = "asyncio.Future[bool]"
-"""What a waiting request waits for. True: a place with the replica is taken for it; False: it has to look for a replica again."""
-
-
-class Member(Candidate):
-    """One replica in a pool: ``sent`` requests are with it, and ``waiting`` ones are to be sent as soon as it has answered one."""
-
-    def __init__(self, name: str, actor: Any, procs: int = 1) -> None:
-        super().__init__(name)
-        self.actor, self.procs = actor, procs
-        self.ready = True
-        self.requests = self.sent = 0
-        self.waiting: deque[Ticket] = deque()
-        self.outside: deque[Ticket] = deque()
-        """Requests of its sessions for which its queue has no room."""
-        self.in_flight: dict[asyncio.Future[Any], None] = {}
-        self.emptied = asyncio.Event()
-        self._calls: dict[str, Callable[..., Any]] = {}
-
-    @property
-    def load(self) -> int:
-        return self.sent + len(self.waiting)
-
-    def call(self, method: str) -> Callable[..., Any]:
-        """The function that sends a request for ``method`` and returns Monarch's future. AttributeError if there is no such endpoint."""
-        if method not in self._calls:
-            endpoint = getattr(self.actor, method)
-            self._calls[method] = endpoint.call_one if self.procs == 1 else endpoint.call
-        return self._calls[method]
-
-
-class Session:
-    """Requests that one replica answers, in their order, as long as it lives; then another one takes over, without its memory."""
-
-    def __init__(self, pool: Pool, key: Hashable = None) -> None:
-        self._pool, self._key = pool, key
-        self._member: Member | None = None
-
-    @property
-    def member(self) -> Member | None:
-        """The replica in charge, or None before the first request and after a failure."""
-        member = self._member if self._key is None else self._pool.sticky.find(self._key)
-        return member if member is not None and member.ready else None
-
-    def bind(self, member: Member) -> None:
-        self._member = member
-        if self._key is not None:
-            self._pool.sticky.remember(self._key, member)
-
-    def __getattr__(self, method: str) -> Method:
-        return Method(self._pool, method, self)
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One endpoint of a pool's replicas."""
-
-    pool: Pool
-    name: str
-    session: Session | None = None
-
-    async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """The answer of one healthy replica; of one with several processes, the list of their answers.
-
-        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
-        """
-        return await self.pool.route(self.name, args, kwargs, self.session)
-
-    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The answers of all healthy replicas; where one gave none, a ``Failure`` that names it."""
-        return await self.pool.fanout(self.name, args, kwargs)
 
 
 class Pool:
@@ -118,7 +49,7 @@ class Pool:
         self.metrics = Metrics()
         self.sticky = StickyMap(sticky_keys)
         self._router, self._on_failure = router, on_failure
-        self._outside: deque[asyncio.Future[bool]] = deque()
+        self._outside: deque[Ticket] = deque()
         self._room = limits.max_in_flight + limits.max_queue
 
     @property
@@ -137,6 +68,15 @@ class Pool:
         for _ in range(min(self._room, len(self._outside))):
             self._call_in(member)
 
+    def withdraw(self, member: Member) -> None:
+        """Take ``member`` out of rotation; what was routed to it is still answered, as long as it lives."""
+        member.ready = False
+        if member in self.members:
+            self.members.remove(member)
+        self.sticky.forget_candidate(member)
+        while wake(member.outside, False):
+            pass
+
     async def leave(self, member: Member) -> None:
         """Take ``member`` out of rotation, and wait until all that was routed to it is answered."""
         self.withdraw(member)
@@ -144,19 +84,15 @@ class Pool:
         if member.load:
             await member.emptied.wait()
 
-    def withdraw(self, member: Member) -> None:
-        """Take ``member`` out of rotation; what was routed to it is still answered, as long as it lives."""
-        self._take_out(member)
-
     def fail(self, member: Member, reason: str) -> None:
         """Take ``member`` out at once: what was sent to it fails or is sent again, what waited for it goes elsewhere."""
         if member in self.members:
             self._on_failure(member, reason)
-        self._take_out(member)
+        self.withdraw(member)
         for future in list(member.in_flight):
             if not future.done():
-                future.set_exception(_Gone(reason))
-        while _wake(member.waiting, False):
+                future.set_exception(Gone(reason))
+        while wake(member.waiting, False):
             pass
 
     async def route(self, method: str, args: tuple, kwargs: dict[str, Any], session: Session | None = None) -> Any:
@@ -171,7 +107,7 @@ class Pool:
                     member = await self._wait(member, session, began)
                 try:
                     answer = await self._send(member, method, args, kwargs)
-                except (ReplicaDied, _Gone) as error:
+                except (ReplicaDied, Gone) as error:
                     self._after_failure(member, method, error, retries)
                     retries += 1
                 else:
@@ -205,7 +141,7 @@ class Pool:
         except ActorError:
             self.metrics.application_errors += 1
             raise
-        except (ReplicaDied, _Gone) as error:
+        except (ReplicaDied, Gone) as error:
             reason = reason_of(error)
             self.fail(member, reason)
             self.metrics.errors += 1
@@ -291,7 +227,7 @@ class Pool:
 
     def _free_place(self, member: Member) -> None:
         """Hand a place in flight on to the next in the queue, and the room in the queue to somebody outside."""
-        if not _wake(member.waiting, True):
+        if not wake(member.waiting, True):
             member.sent -= 1
         self._call_in(member)
         if not member.load:
@@ -300,15 +236,7 @@ class Pool:
     def _call_in(self, member: Member) -> None:
         """Have one of those outside look again: ``member`` has room."""
         if member.ready:
-            _wake(member.outside, False) or _wake(self._outside, False)
-
-    def _take_out(self, member: Member) -> None:
-        member.ready = False
-        if member in self.members:
-            self.members.remove(member)
-        self.sticky.forget_candidate(member)
-        while _wake(member.outside, False):
-            pass
+            wake(member.outside, False) or wake(self._outside, False)
 
     def _expire(self, queue: deque[Ticket], ticket: Ticket) -> None:
         if ticket.done():
@@ -324,22 +252,3 @@ class Pool:
         ticket.set_exception(
             Overloaded(f"service {self.name!r} could not take the request for {self.limits.wait_timeout:g} s: {load}")
         )
-
-
-def _wake(queue: deque[Ticket], result: bool) -> bool:
-    """Resolve the first in ``queue`` that still waits; False if there is none."""
-    while queue:
-        if not (ticket := queue.popleft()).done():
-            ticket.set_result(result)
-            return True
-    return False
-
-
-class _Gone(Exception):
-    """Set on the requests in flight of a member that its owner has declared failed."""
-
-
-def reason_of(error: BaseException) -> str:
-    """Why, in a few words. Monarch's report of a dead process names everything that died with it first and the cause last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1 if isinstance(error, ReplicaDied) else 0]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zorplex_rl.system.pool import Member
+from zorplex_rl.system.member import Member
 from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
 
 ReplicaStart = Callable[[str], Awaitable[Replica]]

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,17 @@ async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1,
     return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs))
 
 
+async def run_together(*coroutines: Awaitable[Any]) -> None:
+    """Run all to their end; if one fails, cancel the others, wait for them, and raise what it raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Keep native code's greetings off the terminal: they go to file descriptor 2 directly, where Python's filters do not reach."""
@@ -99,6 +110,7 @@ __all__ = [
     "endpoint",
     "get_or_spawn_controller",
     "quiet_stderr",
+    "run_together",
     "spawn",
     "start_runtime",
 ]

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.system.pool import reason_of
+from zorplex_rl.system.member import reason_of
 from zorplex_rl.system.runtime import Replica, ReplicaDied
 from zorplex_rl.system.service import Restart
 

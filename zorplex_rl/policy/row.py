@@ -1,0 +1,163 @@
+"""An episode in the making: how sampled text and tools take turns in it.
+
+    row = Row(ticket, request, prompt_ids, …)
+    dialogue.extend(row, token, logprob, version)     a token that was sampled; says what ends the episode, if anything
+    dialogue.answer(row)                              the result that a slow tool has come back with
+    dialogue.finish(row, "answer", version)           the Episode
+
+``version`` is that of the weights in use.
+
+A text is looked at only when a token ends a bracket or a line, and then only from the start of that line.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.task.episode import Episode, Finish, Task, Turn
+from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
+
+Execute = Callable[[Task, ToolCall], "str | Future[str]"]
+"""Runs a tool: the result at once, or a future of it where the tool is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too."""
+
+    temperature: float = 1.0
+    max_tokens: int = 96
+    max_turns: int = 6
+    slots: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One episode to sample: the task, the seed of its random draws, and the group that it belongs to."""
+
+    task: Task
+    seed: int = 0
+    group: int = 0
+
+
+@dataclass(slots=True)
+class Row:
+    """What there is of an episode. The model has not yet run the last ``unfed`` of its tokens: one that was just sampled, and a tool's result."""
+
+    ticket: int
+    request: Request
+    prompt_ids: list[int]
+    rng: random.Random
+    first_version: int
+    started: float
+    token_ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    unfed: int = 0
+    pending: Future[str] | None = None
+    called: float = 0.0
+    turn_start: int = 0
+    line_start: int = 0
+    tool_seconds: float = 0.0
+
+    @property
+    def cached(self) -> int:
+        """How many of its tokens, prompt included, are in the cache."""
+        return len(self.prompt_ids) + len(self.token_ids) - self.unfed
+
+
+class Dialogue:
+    """The rules of an episode: what a text calls, what comes back, when it ends."""
+
+    def __init__(self, policy: Policy, execute: Execute, sampling: Sampling) -> None:
+        self._policy, self._execute, self._sampling = policy, execute, sampling
+        self._marks = _token_marks(policy)
+        self._eos = frozenset(policy.eos_ids)
+
+    def extend(self, row: Row, token: int, logprob: float, version: int) -> Finish | None:
+        """Add a sampled token, and act on the call or the answer that it completes; returns what ends the episode, if anything."""
+        row.token_ids.append(token)
+        row.sampled.append(True)
+        row.logprobs.append(logprob)
+        row.unfed = 1
+        return self._read(row, token, version) if token in self._marks else None
+
+    def answer(self, row: Row) -> None:
+        """Add the result that ``row`` has been waiting for."""
+        row.tool_seconds += time.monotonic() - row.called
+        self._feed(row, row.pending.result())
+        row.pending = None
+
+    def finish(self, row: Row, finish: Finish, version: int) -> Episode:
+        """The episode, ended by ``finish``."""
+        if row.turn_start < len(row.token_ids):
+            self._end_turn(row, None, version)
+        return Episode(
+            task=row.request.task,
+            prompt_ids=row.prompt_ids,
+            token_ids=row.token_ids,
+            sampled=row.sampled,
+            logprobs=row.logprobs,
+            turns=row.turns,
+            finish=finish,
+            seed=row.request.seed,
+            group=row.request.group,
+            first_version=row.first_version,
+            last_version=version,
+            seconds=time.monotonic() - row.started,
+            tool_seconds=row.tool_seconds,
+        )
+
+    def _read(self, row: Row, token: int, version: int) -> Finish | None:
+        """Act on the text now that ``token`` has ended it, a bracket or a line."""
+        if token in self._eos:
+            return "eos"
+        line = self._policy.tokenizer.decode(row.token_ids[row.line_start :], skip_special_tokens=True)
+        if call := find_call(line):
+            self._end_turn(row, call, version)
+            if len(row.turns) >= self._sampling.max_turns:
+                return "turns"
+            result = self._execute(row.request.task, call)
+            if isinstance(result, Future):
+                row.pending, row.called = result, time.monotonic()
+            else:
+                self._feed(row, result)
+        elif answer_is_complete(line):
+            return "answer"
+        elif "\n" in line:
+            row.line_start = len(row.token_ids)
+        return None
+
+    def _end_turn(self, row: Row, call: ToolCall | None, version: int) -> None:
+        end = len(row.token_ids)
+        text = self._policy.tokenizer.decode(row.token_ids[row.turn_start : end], skip_special_tokens=True)
+        row.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, version))
+        row.turn_start = end
+
+    def _feed(self, row: Row, result: str) -> None:
+        """Append a tool's result, as far as the token limit allows; the turn says what was injected, and the next one begins behind it."""
+        injected = format_result(result)
+        ids = self._policy.encode_text(injected)
+        if (room := self._sampling.max_tokens - len(row.token_ids)) < len(ids):
+            ids = ids[:room]
+            injected = self._policy.tokenizer.decode(ids, skip_special_tokens=True) or None
+        row.turns[-1] = replace(row.turns[-1], result=injected)
+        row.token_ids += ids
+        row.sampled += [False] * len(ids)
+        row.logprobs += [0.0] * len(ids)
+        row.unfed += len(ids)
+        row.turn_start = row.line_start = len(row.token_ids)
+
+
+def _token_marks(policy: Policy) -> frozenset[int]:
+    """The tokens after which a text must be looked at: those that hold ``]`` or a line break, and those that end it."""
+    newline = ("\n", "Ċ", "<0x0A>")
+    vocab = policy.tokenizer.get_vocab()
+    marks = {index for entry, index in vocab.items() if "]" in entry or any(n in entry for n in newline)}
+    return frozenset(marks | set(policy.eos_ids))
