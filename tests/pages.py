@@ -1,21 +1,18 @@
-"""Pages with widgets for the browser tests: a notebook exported by marimo, or a bare page in which this process is the kernel."""
+"""What the browser tests share: a browser, a server, and a bare page on which the test is the kernel of a widget."""
 
 from __future__ import annotations
 
 import functools
 import http.server
 import json
-import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import marimo
+import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -23,7 +20,6 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 ).split()
 LIGHT, DARK = ("#ffffff", "#1f2328"), ("#181c1a", "#e6edf3")
-FRONT_END = re.compile(r"https://[^\"']*@marimo-team/frontend@[^/\"']+/dist")
 
 HOST = """
 class Model {
@@ -55,6 +51,19 @@ window.ready = true;
 """
 
 
+@contextmanager
+def launched() -> Iterator[Any]:
+    """A browser; skips the test where there is none. `.ci/run` installs one."""
+    from playwright.sync_api import sync_playwright
+
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine; install Debian's package chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
 def state_of(widget: Any) -> dict[str, Any]:
     """The traits that a page gets."""
     own = widget.trait_names(sync=True) if hasattr(widget, "trait_names") else []
@@ -77,32 +86,15 @@ def bare_page(*widgets: Any, dark: bool = False, static: bool = False) -> str:
     )
 
 
-def export(notebook: Path, page: Path) -> None:
-    """Run ``notebook`` and write what marimo makes of it, with the front end's address made local."""
-    command = [sys.executable, "-m", "marimo", "-q", "-y", "export", "html", notebook.name, "--no-sandbox", "-f"]
-    command += ["-o", str(page.absolute()), "--", "--execute", "1"]
-    done = subprocess.run(
-        command, cwd=notebook.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    page.write_text(FRONT_END.sub("/_static", page.read_text()))
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        pass
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address under which ``folder`` is served, and marimo's front end beside it as /_static."""
-    static = Path(marimo.__file__).parent / "_static"
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def translate_path(self, path: str) -> str:
-            if path.startswith("/_static/"):
-                return str(static / path.removeprefix("/_static/").split("?")[0])
-            return super().translate_path(path)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server:
+    """The address under which ``folder`` is served."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()

@@ -6,28 +6,18 @@ The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folde
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
-import shutil
-import threading
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from pages import launched, served
 
 from zorplex_rl.errors import SiteError
 from zorplex_rl.site.build import build_site, check_links
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; .ci/run installs it")
 
 TOP = """
 import marimo
@@ -251,28 +241,17 @@ def tiny(site) -> Path:
     return site
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(site):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with served(site) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def chromium():
     """One browser for this file; beyond it, playwright's event loop would be in the way of other tests' own."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -383,7 +362,6 @@ def test_no_page_names_a_folder_of_the_machine_that_built_it(site):
 # What a browser shows
 
 
-@needs_browser
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_every_page_is_there_at_once(site, address, visit, scripts):
     for name in names_of_pages(site):
@@ -394,7 +372,6 @@ def test_every_page_is_there_at_once(site, address, visit, scripts):
         assert time.monotonic() - start < 2
 
 
-@needs_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark):
@@ -426,7 +403,6 @@ def overlapping(page) -> list[str]:
     )
 
 
-@needs_browser
 def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):
     page = visit(address + "index.html")
     lessons = [name for name in names_of_pages(site) if name != "index.html"]
@@ -441,7 +417,6 @@ def test_navigation_leads_through_the_whole_course_and_back(site, address, visit
     assert page.url == address + "index.html"
 
 
-@needs_browser
 def test_code_output_and_print_are_shown_and_plumbing_is_not(tiny, address, visit):
     text = visit(address + "01_reading.html").locator("main").inner_text()
     assert "total = sum(number**2 for number in range(10))" in text
@@ -450,7 +425,6 @@ def test_code_output_and_print_are_shown_and_plumbing_is_not(tiny, address, visi
     assert "Not yet: double is still to be written." in text
 
 
-@needs_browser
 def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, address, visit):
     page = visit(address + "01_reading.html")
     assert not page.get_by_text("return 2 * x").is_visible()
@@ -461,7 +435,6 @@ def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, addr
     assert page.get_by_text("The second.").is_visible()
 
 
-@needs_browser
 @pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
 def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(tiny, address, visit, served):
     page = visit(f"{address}02_turning.html" if served else f"file://{tiny}/02_turning.html")

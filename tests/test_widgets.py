@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from pages import CHROMIUM, FLAGS, bare_page, export, served, state_of
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from pages import bare_page, launched, served, state_of
+from playwright.sync_api import Locator, Page, expect
 
 from zorplex_rl.analysis.ring_race import race
 from zorplex_rl.analysis.setting import Setting
 from zorplex_rl.analysis.simulate import compare
+from zorplex_rl.site.build import build_site
 from zorplex_rl.viz.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
@@ -26,14 +27,27 @@ MEASURED = Setting(
 NOTEBOOK = """
 import marimo
 
-app = marimo.App()
+app = marimo.App(app_title="Simulators")
 
 with app.setup:
     import marimo as mo
     from zorplex_rl.analysis.setting import Setting
+    from zorplex_rl.viz import lesson
     from zorplex_rl.viz.widgets import TimelineSimulator, WeightRingRace
 
     static = "execute" in mo.cli_args()
+
+
+@app.cell
+def _():
+    lesson.header(__file__, minutes=1, hardware="none", goals=["move a slider"])
+    return
+
+
+@app.cell
+def _():
+    lesson.ran_on()
+    return
 
 
 @app.cell
@@ -91,12 +105,8 @@ expect.set_options(timeout=60_000)
 
 @pytest.fixture(scope="module")
 def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine; install Debian's package chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
+    with launched() as browser:
+        yield browser
 
 
 @contextmanager
@@ -129,13 +139,13 @@ def page(browser):
 
 @pytest.fixture(scope="module")
 def exported(browser, tmp_path_factory):
-    """A page with both simulators as marimo exports it: no kernel, no network."""
+    """A page of the site with both simulators: no kernel, no network."""
     folder = tmp_path_factory.mktemp("exported")
-    notebook = folder / "simulators.py"
-    notebook.write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
-    export(notebook, folder / "page.html")
-    with served(folder) as address, guarded_page(browser) as page:
-        page.goto(f"{address}/page.html")
+    (folder / "notebooks").mkdir()
+    (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+    build_site(folder / "notebooks", folder / "site")
+    with served(folder / "site") as address, guarded_page(browser) as page:
+        page.goto(f"{address}01_simulators.html")
         yield page
 
 
