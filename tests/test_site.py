@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from pages import launched, served
+from simulators import expect_figures, expect_race, random_positions, sliders_to
 
 from zorplex_rl.errors import SiteError
 from zorplex_rl.site.build import build_site, check_links
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
+from zorplex_rl.viz.widgets import TimelineSimulator
 
 TOP = """
 import marimo
@@ -443,3 +445,29 @@ def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(ti
     page.locator(".widget input").press("ArrowRight")
     assert said.inner_text() == "three </script> of 3 bytes"
     assert "no host" not in page.locator("main").inner_text()
+
+
+@pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="the tiny notebooks have no simulators")
+def test_every_simulator_of_the_course_shows_what_python_computes(site, address, visit):
+    simulator, drawings, rings, maps = TimelineSimulator(), set(), 0, 0
+    for name in names_of_pages(site):
+        page = visit(address + name)
+        for widget in page.get_by_role("region", name="Timeline simulator").all():
+            for params in random_positions(4):
+                sliders_to(widget, params)
+                expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
+                drawings.add(widget.locator("svg").first.inner_html())
+        for widget in page.get_by_role("region", name="Weight ring").all():
+            for position in ((2, 3, 0, True), (3, 4, 0, False)):
+                expect_race(widget, *position)
+            rings += 1
+        for widget in page.get_by_role("region", name="Resharding map").all():
+            shown = set()
+            for choice in widget.get_by_role("radio").all():
+                choice.check(force=True)
+                shown.add(widget.inner_text())
+            assert len(shown) > 1
+            maps += 1
+    assert len(drawings) == 4
+    assert rings
+    assert maps

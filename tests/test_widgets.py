@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import bare_page, launched, served, state_of
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
+from simulators import expect_figures, expect_race, move, random_positions, sliders_to
 
-from zorplex_rl.analysis.ring_race import race
 from zorplex_rl.analysis.setting import Setting
 from zorplex_rl.analysis.simulate import compare
 from zorplex_rl.site.build import build_site
 from zorplex_rl.viz.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
-from zorplex_rl.viz.widgets.weight_ring_race import AXES
 from zorplex_rl.viz.widgets.widget import look_up, unpack
 
 MEASURED = Setting(
@@ -162,49 +160,6 @@ def open_bare(page: Page, *widgets, **options) -> None:
     page.wait_for_function("window.ready")
 
 
-def move(widget: Locator, label: str, values: list, value) -> None:
-    """Put a slider to one of its values, as with a keyboard."""
-    control = widget.get_by_role("slider", name=label, exact=True)
-    control.focus()
-    control.press("Home")
-    for _ in range(values.index(value)):
-        control.press("ArrowRight")
-
-
-LABELS = {
-    "generation_seconds": "Sample a group",
-    "variation": "Its variation",
-    "training_seconds": "Training step",
-    "sync_seconds": "Weight sync",
-    "generators": "Generators",
-    "max_lag": "Max lag",
-    "steps": "Training steps",
-}
-
-
-def expect_figures(widget: Locator, setting: Setting) -> None:
-    """The page shows what Python computes for ``setting``: figures, bounds, staleness, and as many bars as there were spans."""
-    both = compare(setting)
-    figures = widget.locator("dd[data-value]")
-    for index, number in enumerate((both.sync.seconds, both.asynchronous.seconds, both.speed_up)):
-        expect(figures.nth(index)).to_have_attribute("data-value", f"{number:.3f}".rstrip("0").rstrip("."))
-    spans = both.sync.timeline.spans + both.asynchronous.timeline.spans
-    expect(widget.locator("svg rect:not(.zx-row)")).to_have_count(len(spans))
-    groups = setting.steps * setting.groups_per_step
-    for lag, count in both.asynchronous.staleness.items():
-        expect(widget.locator(".zx-bars > div").nth(lag)).to_have_text(f"lag {lag}{count} of {groups}")
-
-
-def sliders_to(widget: Locator, params: dict) -> None:
-    for name, value in params.items():
-        move(widget, LABELS[name], GRID[name], value)
-
-
-def random_positions(count: int, axes=GRID) -> list[dict]:
-    rng = random.Random(0)
-    return [{name: rng.choice(values) for name, values in axes.items()} for _ in range(count)]
-
-
 def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Timeline simulator")
     python = TimelineSimulator(measured=MEASURED)
@@ -234,20 +189,9 @@ def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported,
 
 def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Weight ring")
-    for seqlock, choice in ((True, "checks the header again (seqlock)"), (False, "uses what arrives")):
-        widget.get_by_role("radio", name=choice).check(force=True)
+    for seqlock in (True, False):
         for slots, pace in ((2, 3), (4, 2), (3, 4)):
-            move(widget, "Slots", AXES["slots"], slots)
-            move(widget, "Reader, per chunk", AXES["ticks_per_chunk"], pace)
-            move(widget, "Writer's pause", AXES["pause"], 0)
-            found = race(slots, pace, 0, seqlock)
-            expect(widget.locator("dd[data-value]")).to_have_text(
-                [str(number) for number in (found.published, found.whole, found.torn_found, found.torn_used)]
-            )
-            tick = widget.get_by_role("slider", name="Tick")
-            tick.press("End")
-            copy = " ".join("empty" if version < 0 else str(version) for version in found.frames[-1].staging)
-            expect(widget.get_by_role("img", name=f"The reader's copy: {copy}.")).to_be_visible()
+            expect_race(widget, slots, pace, 0, seqlock)
 
 
 def test_play_moves_the_ring_on_and_stops_when_asked(page):
