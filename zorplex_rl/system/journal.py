@@ -102,7 +102,7 @@ class Journal:
         for episode in sampled[:2]:
             self.folder.append_episode(version, episode, "eval")
             self._say(readable(episode))
-        self.draw()
+        await asyncio.to_thread(self.draw)
         if not final:
             await self._climb(crew, row["greedy_accuracy"], version)
         return row
