@@ -122,8 +122,13 @@ class Timeline:
 
     def between(self, start: float, end: float) -> Timeline:
         """What happened from ``start`` to ``end``; spans that stick out are cut there."""
-        inside = (span for span in self.spans if span.start < end and span.end > start)
-        return Timeline([replace(span, start=max(span.start, start), end=min(span.end, end)) for span in inside])
+
+        def cut(span: Span) -> Span:
+            if start <= span.start and span.end <= end:
+                return span
+            return replace(span, start=max(span.start, start), end=min(span.end, end))
+
+        return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
         """The share of the window (default: the whole timeline) in which ``actor`` had a span that is not idle.
