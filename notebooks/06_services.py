@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import logging
     import math
     import os
+    import random
     import signal
     import tempfile
     import time
@@ -184,7 +185,8 @@ def _():
 
     ## A pool by hand
 
-    Three processes, and a list to go through in turn. It is enough until one of them dies.
+    Three processes, and a list to go through in turn. `spawn` starts an actor in a new process; `call_one` sends it a request and waits for the
+    answer. That is enough until one of them dies.
     """)
     return
 
@@ -263,7 +265,7 @@ def _(after):
     lesson.reveal(f"""
     Each of them fails: {len(_failed)} of {len(after)} requests here, and it would go on like this, since nobody takes `tool_0` off the list.
     The first one waited {_failed[0]:.2f} s until Monarch had noticed that the process was gone; the last one failed within
-    {1000 * _failed[-1]:.0f} ms. That is worse than it looks: a caller who prefers the quickest replica would send *everything* to the dead one.
+    {1000 * _failed[-1]:.1f} ms. That is worse than it looks: a caller who prefers the quickest replica would send *everything* to the dead one.
     """)
     return
 
@@ -314,7 +316,7 @@ def _():
     mo.md("""
     ## The same as a service
 
-    `Service` starts the replicas, each on a process mesh of its own so that it can die alone, and stops them at the end of the block, whatever
+    `Service` starts the replicas, each in a process of its own so that it can die alone, and stops them at the end of the block, whatever
     happens in it. Every endpoint of the actor becomes an attribute: `route` asks one healthy replica, `fanout` all of them.
     """)
     return
@@ -335,7 +337,8 @@ async def _(config):
 
 @app.cell(hide_code=True)
 def _(at_rest, everyone, turns):
-    _times = " to ".join(map(str, sorted({*Counter(turns).values()})))
+    _counts = Counter(turns).values()
+    _times = " to ".join(map(str, sorted({min(_counts), max(_counts)})))
     mo.vstack(
         [
             lesson.table(
@@ -426,7 +429,7 @@ async def _(call, config, start_routing, task):
     contenders = {
         "round robin": ServiceOptions(config.replicas),
         "least loaded": ServiceOptions(config.replicas, router="least_loaded"),
-        f"round robin, at most {bound} in flight each": ServiceOptions(
+        f"round robin, ≤ {bound} in flight": ServiceOptions(
             config.replicas, limits=Limits(max_in_flight=bound)
         ),
     }
@@ -462,12 +465,13 @@ def _(config, routing):
 @app.cell(hide_code=True)
 def _(bound, config, routing):
     _round, _least, _bounded = routing.values()
+    _crowd = max(status.replicas[0].in_flight for _, status in _round.samples)
     lesson.reveal(f"""
     {_least.rate / _round.rate:.1f} times as many. Round robin goes on giving the slow replica its turn
-    ({_round.status.replicas[0].requests / config.requests:.0%} of all requests), until most callers wait for it at the same time. Least loaded counts
+    ({_round.status.replicas[0].requests / config.requests:.0%} of all requests); at one moment {_crowd} of {config.callers} callers waited for it. Least loaded counts
     requests under way, and a slow replica has many. The third row is round robin again, with a bound on what may be under way at one replica:
-    full ones are passed over, and with {bound} each it reaches {_bounded.rate / _least.rate:.0%} of least loaded. Load is
-    information, and both ways use it.
+    full ones are passed over, and with {bound} each it reaches {_bounded.rate / _least.rate:.0%} of least loaded. Both look at
+    the load; plain round robin does not.
     """)
     return
 
@@ -482,8 +486,8 @@ def _(config, routing):
         [
             mo.md(f"""
             There is a law behind it. Whatever the router does, **requests under way = requests per second × seconds per request** (Little's law).
-            With {config.callers} callers the left side cannot grow, so a longer mean latency *is* a lower rate. The left column was sampled from
-            `status()`, the right one computed from the latencies that the callers saw.
+            With {config.callers} callers the left side cannot grow, so a longer mean latency *is* a lower rate. The first column was sampled from
+            `status()`, the last one computed from the latencies that the callers saw.
             """),
             lesson.table(
                 "Little's law, measured",
@@ -667,7 +671,7 @@ def _(config):
     mo.md(f"""
     ## Kill one
 
-    Now for real. Below, {config.replicas} replicas answer {config.callers} callers that never rest: half of the requests are `execute`, which is declared
+    Now for real. Below, {config.replicas} replicas answer {config.callers} callers that hardly rest: half of the requests are `execute`, which is declared
     **idempotent** (to do it twice is as good as once), the other half are `charge`, which is not. Then one replica's process gets `kill -9`,
     and later another one `SIGSTOP`. A stopped process is the nastier case: it has not died, it holds its connections, and it says nothing any more.
 
@@ -680,7 +684,7 @@ def _(config):
 @app.cell
 def _(config):
     options = ServiceOptions(
-        replicas=config.replicas, router="least_loaded", idempotent={"execute", "ping"}
+        replicas=config.replicas, router="least_loaded", idempotent={"execute"}
     )
     return (options,)
 
@@ -689,6 +693,7 @@ def _(config):
 async def call_for_ever(stage, task, call):
     """A caller. Writes down what became of each of its requests, by number."""
     while not stage.over:
+        await asyncio.sleep(random.uniform(0, 0.05))  # else all callers fall into step
         number = len(stage.outcomes)
         stage.outcomes.append("lost")
         method = stage.tools.execute if number % 2 else stage.tools.charge
@@ -892,7 +897,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.predict(
-        "Some `charge` requests have failed with `ReplicaFailed`. Had the money been taken?",
+        "Some `charge` requests were with a replica when it failed, and got `ReplicaFailed`. Had the money been taken?",
         "from none of them",
         "from all of them",
         "from some of them",
@@ -953,7 +958,7 @@ def _(account, stage):
                 ],
             ),
             mo.md(
-                f"Sent again after a failure: {stage.tools.status().retries} requests, all of them `execute`."
+                f"Sent again after a failure, which only `execute` may be: {stage.tools.status().retries}."
             ),
         ]
     )
@@ -965,9 +970,13 @@ def _(account):
     _charge, _execute = account["charge"], account["execute"]
     _lost = _charge["without any outcome"] + _execute["without any outcome"]
     _done, _failed = _charge["failed, but done"], _charge["failed with `ReplicaFailed`"]
+    _verdict = (
+        "The caller cannot tell which, so the error is right to say that the request *may or may not have finished*"
+        if 0 < _done < _failed
+        else "That none is mixed in here is chance: a call writes its line in the middle of its time, and the blow may come before or after"
+    )
     lesson.reveal(f"""
-    From {_done} of {_failed}. So the error is honest when it says that the request *may or may not have finished*: whether to try again is for the caller
-    to decide, who knows what a second charge would mean. {_charge["done twice"]} charges were made twice, and {_lost} requests got neither an answer nor an
+    From {_done} of {_failed}. {_verdict}. Whether to try again is for the caller to decide, who knows what a second charge would mean. {_charge["done twice"]} charges were made twice, and {_lost} requests got neither an answer nor an
     error. `execute` was sent again instead: {_execute["failed with `ReplicaFailed`"]} of its requests failed, and {_execute["done twice"]} were done twice,
     which is what *idempotent* allows.
 
@@ -1201,7 +1210,8 @@ def _(at_the_end, burst, load):
     lesson.reveal(f"""
     A load that swings would start and stop replicas all the time. Here {_most} replicas were in rotation
     {(_full or 0) - (_queued or 0):.1f} s after the queue had begun to grow, and the burst got an answer to each of its {len(burst.seconds)} requests, the slowest after
-    {max(burst.seconds):.1f} s; {at_the_end.errors} failed. Scaling down costs nothing but the wait. The gap between the two rules is called
+    {max(burst.seconds):.1f} s; {at_the_end.errors} failed. To keep a replica for some seconds too long costs
+    little; to start it again costs a start. The gap between the two rules is called
     *hysteresis*. If starting a replica means loading a model for a minute, do not scale with the burst at all: keep *spares*.
     """)
     return
@@ -1311,7 +1321,7 @@ def _(services, started):
     _slowest = max(started, key=lambda role: started[role][0])
     lesson.reveal(f"""
     Slowest was `{_slowest}`, up after {started[_slowest][0]:.1f} s: {started[_slowest][0] / started["tools"][0]:.1f} times as long as a tool
-    ({started["tools"][0]:.1f} s). Loading libraries and a model takes the time, and for a model of billions of parameters it takes minutes. That is why
+    ({started["tools"][0]:.1f} s). Loading libraries and a model takes the time, and a larger model takes longer. That is why
     the generator service keeps {services["generator"].options.spares} spare: a loaded replica outside the rotation, which takes a dead one's place at once.
     The replay buffer does not read anything again. Its checkpoint holds the numbers of the groups, and what was lost is generated anew.
     """)
@@ -1387,9 +1397,9 @@ def _():
                 [dict(zip(_names, row, strict=True)) for row in _rows],
             ),
             mo.md("""
-            Read the column *remembers* from top to bottom. Where it says "nothing", a service is the natural form, and the death of a replica is an
-            event of a second. Where it names something that exists only once, replicas do not help: such a role needs a checkpoint, or it takes
-            the run with it. This package lets three small roles end the run, also the one that could well be a service; `zorplex-rl train --resume`
+            Read the column *remembers* from top to bottom. Where it says "nothing", a service is the natural form, and a dead replica is soon
+            forgotten. Where it names something that exists only once, replicas do not help: such a role needs a checkpoint, or it takes
+            the run with it. This package lets three small roles end the run, among them `advantage`, which could well be a service; `zorplex-rl train --resume`
             continues from the last checkpoint, which holds what they remembered.
             """),
         ]
