@@ -34,6 +34,10 @@ NEAR_MISSES = {
     "mean_logprob": lambda logprobs, sampled: sum(logprobs) / len(logprobs),
     "idle_share": lambda seconds: 1 - min(seconds) / max(seconds),
     "speed_up": lambda generate, train, steps: (generate + train) / max(generate, train),
+    "next_replica": lambda present, history: present[len(history) % len(present)],
+    "retry_delay": lambda failures, base, cap: min(base * 2**failures, cap),
+    "what_to_do": lambda sent, raised, idempotent: "send elsewhere" if idempotent else "tell the caller",
+    "replicas_needed": lambda rate, seconds, at_once, busy: round(rate * seconds / at_once),
 }
 """What a reader is likely to write first, and wrongly."""
 
@@ -149,3 +153,34 @@ def test_05_runs_from_its_first_cell_to_its_last():
     assert values["price"][0]["max_logp_difference"] < 1e-4
     assert values["price"][1]["max_logp_difference"] > 1e-4
     assert values["lenient"] > values["strict"]
+
+
+def test_06_runs_from_its_first_cell_to_its_last(monkeypatch):
+    monkeypatch.setattr("zorplex_rl.system.autoscale.CALM_SECONDS", 0.5)
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "06_services"))
+    config = SimpleNamespace(
+        policy="embedded",
+        device="cpu",
+        seed=0,
+        replicas=2,
+        tool_seconds=0.05,
+        callers=12,
+        requests=40,
+        slow=4,
+        burst=40,
+        most_replicas=2,
+        settle_seconds=0.2,
+        roles=["tools", "dataset"],
+    )
+    _, values = notebook.app.run(defs={"config": config})
+    assert len(values["refused"]) == 60 - sum(isinstance(outcome, str) for outcome in values["outcomes"])
+    assert values["raising"].application_errors == 20 and values["same_process"]
+    assert values["killed"].back > values["killed"].left > 0 and values["hung"].left > values["killed"].left
+    for facts in values["account"].values():
+        assert facts["requests"] == facts["answered"] + facts["failed with `ReplicaFailed`"]
+        assert facts["answered, but not done"] == 0
+    assert values["account"]["charge"]["done twice"] == 0
+    assert values["together"][-1] == list(range(6)) and values["forgotten"] == [6]
+    assert set(values["found_later"]) - set(values["found"])
+    assert max(len(status.replicas) for _, status in values["load"]) == 2
+    assert values["started"].keys() == {"tools", "dataset"}

@@ -1,0 +1,162 @@
+"""Figures of what a service did, from its ``status()`` noted again and again.
+
+samples     [(seconds on a monotonic clock, ServiceStatus), …], oldest first
+Blow        what was done to which replica, and when
+
+rotation_chart(samples, blow)     who was in rotation when, and how many requests were answered meanwhile
+scaling_chart(samples)            how many replicas there were, and how many requests they had
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from zorplex_rl.viz.svg import render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from zorplex_rl.system.status import ServiceStatus
+
+Samples: TypeAlias = "Sequence[tuple[float, ServiceStatus]]"
+
+WIDTH = 560
+READY, STRUCK, STARTING, WAITING, GREY = "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#808080"
+STATES = {"in rotation": READY, "struck, not noticed yet": STRUCK, "being replaced": STARTING}
+RATE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """``what`` was done to ``replica`` at ``at``, on the clock of the samples."""
+
+    at: float
+    replica: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time in which a place was in one state, filled by one replica; seconds after the blow."""
+
+    place: int
+    state: str
+    replica: str
+    start: float
+    end: float
+
+
+def stretches(samples: Samples, blow: Blow) -> list[Stretch]:
+    """The states of every place, one after the other."""
+    found: list[Stretch] = []
+    open_at: dict[int, Stretch] = {}
+    for (time, status), (until, _) in pairwise(samples):
+        for row in status.replicas:
+            for start, end in _split(time - blow.at, until - blow.at):
+                state = "in rotation" if row.state == "ready" else "being replaced"
+                if row.replica == blow.replica and start >= 0:
+                    state = "struck, not noticed yet"
+                before = open_at.get(row.place)
+                if before and (before.state, before.replica) == (state, row.replica):
+                    start = before.start
+                    found.remove(before)
+                open_at[row.place] = Stretch(row.place, state, row.replica, start, end)
+                found.append(open_at[row.place])
+    return found
+
+
+def rates(samples: Samples, seconds: float = RATE_SECONDS) -> list[tuple[float, float, float]]:
+    """(start, end, requests answered per second), for equally many samples each, of about ``seconds``."""
+    count = max(1, round((samples[-1][0] - samples[0][0]) / seconds))
+    marks = [samples[round(index * (len(samples) - 1) / count)] for index in range(count + 1)]
+    pairs = [(before, after) for before, after in pairwise(marks) if after[0] > before[0]]
+    return [(a[0], b[0], (b[1].answered - a[1].answered) / (b[0] - a[0])) for a, b in pairs]
+
+
+def rotation_chart(samples: Samples, blow: Blow) -> str:
+    """A row for every place and a colour for its state; below, the requests answered per second. 0 s is the moment of the blow."""
+    drawn = stretches(samples, blow)
+    places = sorted({stretch.place for stretch in drawn})
+    start, end = samples[0][0] - blow.at, samples[-1][0] - blow.at
+
+    def draw(figure: Figure) -> None:
+        rows, rate = figure.subplots(2, 1, sharex=True, height_ratios=[len(places), 2])
+        for stretch in drawn:
+            row = places.index(stretch.place)
+            length = stretch.end - stretch.start
+            rows.barh(row, length, left=stretch.start, height=0.68, color=STATES[stretch.state], linewidth=0)
+            if stretch.state == "in rotation" and length > 0.12 * (end - start):
+                middle = stretch.start + length / 2
+                rows.text(middle, row, stretch.replica, ha="center", va="center", color="#000001")
+        rows.set(yticks=range(len(places)), yticklabels=[f"place {place}" for place in places])
+        rows.set_ylim(len(places) - 0.5, -0.5)
+        rows.tick_params(axis="both", length=0)
+        rows.spines[["top", "right", "left", "bottom"]].set_visible(False)
+        steps = rates(samples)
+        edges = [begin - blow.at for begin, _, _ in steps] + [steps[-1][1] - blow.at]
+        rate.stairs([pace for _, _, pace in steps], edges, baseline=0, fill=True, color=READY, alpha=0.45)
+        rate.set(xlim=(start, end), ylim=(0, None), ylabel="answered/s", xlabel=f"seconds after {blow.what}")
+        _plain(rate)
+        for axes in (rows, rate):
+            axes.axvline(0, color="#000000", linewidth=1.2, linestyle=(0, (4, 3)))
+        seen = {stretch.state for stretch in drawn}
+        _legend(figure, {state: colour for state, colour in STATES.items() if state in seen})
+
+    said = "; ".join(
+        f"place {s.place} {s.state} ({s.replica}) from {s.start:.1f} to {s.end:.1f} s"
+        for s in drawn
+        if s.place in {other.place for other in drawn if other.state != "in rotation"}
+    )
+    height = 190 + 30 * len(places)
+    return render(draw, height, f"What {blow.what} does to a service", said or "no replica has left", WIDTH)
+
+
+def scaling_chart(samples: Samples) -> str:
+    """Above, the replicas in rotation and those being started; below, the requests in flight and those that wait."""
+    begin = samples[0][0]
+    times = [time - begin for time, _ in samples]
+    ready = [sum(row.state == "ready" for row in status.replicas) for _, status in samples]
+    there = [len(status.replicas) for _, status in samples]
+    in_flight = [status.in_flight for _, status in samples]
+    waiting = [status.queue_depth for _, status in samples]
+
+    def draw(figure: Figure) -> None:
+        replicas, requests = figure.subplots(2, 1, sharex=True, height_ratios=[2, 3])
+        look = {"step": "post", "linewidth": 0}
+        replicas.fill_between(times, ready, color=READY, **look)
+        replicas.fill_between(times, ready, there, color=STARTING, **look)
+        replicas.set(ylabel="replicas", ylim=(0, max(there) + 0.5), yticks=range(max(there) + 1))
+        requests.fill_between(times, in_flight, color=READY, alpha=0.45, **look)
+        total = [sent + queued for sent, queued in zip(in_flight, waiting, strict=True)]
+        requests.fill_between(times, in_flight, total, color=WAITING, **look)
+        requests.set(ylabel="requests", xlabel="seconds", xlim=(0, times[-1]), ylim=(0, None))
+        for axes in (replicas, requests):
+            _plain(axes)
+        _legend(
+            figure, {"in rotation": READY, "being started": STARTING, "in flight": f"{READY}73", "waiting": WAITING}
+        )
+
+    said = f"{min(ready)} to {max(ready)} replicas in rotation, {ready[-1]} at the end; at most {max(waiting)} requests waiting"
+    return render(draw, 300, "A service that follows its queue", said, WIDTH)
+
+
+def _split(start: float, end: float) -> Iterator[tuple[float, float]]:
+    """The interval, in two where it has the blow inside."""
+    yield from ((start, 0.0), (0.0, end)) if start < 0 < end else ((start, end),)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Figure, colours: dict[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False)
