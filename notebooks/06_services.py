@@ -1147,8 +1147,8 @@ def _():
     more requests wait than are under way, it doubles. If nothing waits and one replica fewer would be at most half busy, for three seconds
     without a break, it lets one go, which first answers what it was given.
 
-    The queue of a replica is short here, on purpose: what waits in it waits for *that* replica, while what waits outside goes to whoever has
-    room first, newcomers included.
+    A newcomer has nothing to do yet, so requests are called to it from outside and from the longest queue. Those of a session stay where
+    they are: their replica is the one that remembers.
     """)
     return
 

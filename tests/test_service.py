@@ -214,6 +214,37 @@ def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
     asyncio.run(scenario())
 
 
+def test_a_newcomer_takes_over_requests_that_wait_for_others_but_none_of_a_session():
+    async def scenario():
+        limits = Limits(max_in_flight=1, max_queue=100)
+        async with echoes(replicas=1, limits=limits) as (service, _), service.session() as session:
+            requests = [asyncio.create_task(service.nap.route(0.5)) for _ in range(12)]
+            in_order = [asyncio.create_task(session.remember.route(number)) for number in range(4)]
+            await until(lambda: service.pool.queue_depth == 15)
+            await service.scale_to(3)
+            assert len(set(await asyncio.gather(*requests))) == 3
+            assert (await asyncio.gather(*in_order))[-1] == [0, 1, 2, 3]
+            assert session.member.name == "echo_0"
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_is_done_takes_over_requests_that_wait_for_a_slow_one():
+    async def scenario():
+        async with echoes(replicas=2, limits=Limits(max_in_flight=1, max_queue=100)) as (service, _):
+            slow = asyncio.create_task(service.nap.route(3.0))
+            quick = [asyncio.create_task(service.nap.route(0.01)) for _ in range(20)]
+            await asyncio.gather(*quick)
+            assert not slow.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_place_that_has_failed_for_days_is_still_filled():
+    service = Service("never", replicas_of(Echo), ServiceOptions(max_back_off=1.5))
+    assert [service._back_off(deaths) for deaths in (1, 2, 4, 10_000)] == [0.0, 0.25, 1.0, 1.5]
+
+
 def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
     async def scenario():
         limits = Limits(max_in_flight=4, max_queue=8, wait_timeout=60)

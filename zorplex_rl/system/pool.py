@@ -5,6 +5,8 @@
       │                  replica 2   ✗ failed: what was sent to it fails or is sent again, what waited for it goes elsewhere
       └── all full, or nobody there: waits outside, up to ``wait_timeout``, then Overloaded
 
+A replica with nothing left to do, a newcomer above all, takes over from the longest queue; only the requests of a session wait for one replica.
+
 What happens to a request when its replica fails depends on how far it had come. If it was not sent yet, it goes to another one. If it was
 sent, nobody can know whether the replica acted on it before it died: an *idempotent* endpoint is called again elsewhere, for any other the
 caller gets ReplicaFailed. So nothing is lost, and nothing is done twice that must not be.
@@ -50,6 +52,8 @@ class Pool:
         self.sticky = StickyMap(sticky_keys)
         self._router, self._on_failure = router, on_failure
         self._outside: deque[Ticket] = deque()
+        self._bound: set[Ticket] = set()
+        """Tickets of sessions: these wait for one member, and for no other."""
         self._room = limits.max_in_flight + limits.max_queue
 
     @property
@@ -65,8 +69,11 @@ class Pool:
     def join(self, member: Member) -> None:
         """Take ``member`` into rotation."""
         self.members.append(member)
-        for _ in range(min(self._room, len(self._outside))):
+        called_in = min(self._room, len(self._outside))
+        for _ in range(called_in):
             self._call_in(member)
+        for _ in range(self.limits.max_in_flight - called_in):
+            self._relieve(member)
 
     def withdraw(self, member: Member) -> None:
         """Take ``member`` out of rotation; what was routed to it is still answered, as long as it lives."""
@@ -193,6 +200,8 @@ class Pool:
             bound = session.member if session else None
             queue = member.waiting if member else bound.outside if bound else self._outside
             ticket = loop.create_future()
+            if session:
+                self._bound.add(ticket)
             # Who has waited outside already keeps its place at the head.
             (queue.appendleft if waited and not member else queue.append)(ticket)
             timer = loop.call_at(give_up_at, self._expire, queue, ticket)
@@ -207,6 +216,7 @@ class Pool:
                 raise
             finally:
                 timer.cancel()
+                self._bound.discard(ticket)
             waited = True
             member = self._choose(session)
             if member is not None and self._take_place(member):
@@ -234,9 +244,20 @@ class Pool:
             member.emptied.set()
 
     def _call_in(self, member: Member) -> None:
-        """Have one of those outside look again: ``member`` has room."""
+        """Have one of those outside look again: ``member`` has room. If nobody is, one of those who wait for a busier member."""
         if member.ready:
-            wake(member.outside, False) or wake(self._outside, False)
+            wake(member.outside, False) or wake(self._outside, False) or self._relieve(member)
+
+    def _relieve(self, member: Member) -> None:
+        """Have the first in the longest queue look again, if ``member`` could serve it at once. Requests of a session stay where they are."""
+        if member.sent >= self.limits.max_in_flight:
+            return
+        busiest = max(self.members, key=lambda other: len(other.waiting), default=member)
+        for ticket in busiest.waiting:
+            if ticket not in self._bound and not ticket.done():
+                busiest.waiting.remove(ticket)
+                ticket.set_result(False)
+                return
 
     def _expire(self, queue: deque[Ticket], ticket: Ticket) -> None:
         if ticket.done():

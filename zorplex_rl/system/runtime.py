@@ -72,7 +72,7 @@ class Replica:
 async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
     """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``."""
     start_runtime()
-    mesh = this_host().spawn_procs(per_host={"procs": procs}, name=name)
+    mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=_import_package, name=name)
     return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs))
 
 
@@ -85,6 +85,11 @@ async def run_together(*coroutines: Awaitable[Any]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _import_package() -> None:
+    """Runs in a new process before its actors are made: these are unpickled side by side, and might meet in modules that are half imported."""
+    import zorplex_rl.system.pulse  # noqa: F401
 
 
 @contextlib.contextmanager

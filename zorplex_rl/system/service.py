@@ -256,9 +256,9 @@ class Service:
         return self._spawn(bring_up(name, self._start, self.options.start_timeout, self.options.probe_timeout))
 
     def _back_off(self, early_deaths: int) -> float:
-        return (
-            0.0 if early_deaths < 2 else min(self.options.back_off * 2 ** (early_deaths - 2), self.options.max_back_off)
-        )
+        """Seconds to wait before the next start. The exponent is bounded: a float is not, and a place may fail for days."""
+        doubled = min(early_deaths - 2, 30)
+        return 0.0 if doubled < 0 else min(self.options.back_off * 2**doubled, self.options.max_back_off)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
