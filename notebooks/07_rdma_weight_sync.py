@@ -63,6 +63,7 @@ with app.setup(hide_code=True):
         rank_in,
     )
     from zorplex_rl.weights.sharding import Sharding
+    from zorplex_rl.weights.shared import allocate
 
 
 @app.cell(hide_code=True)
@@ -116,8 +117,8 @@ def settings():
         repeats=7,
         ring_megabytes=16,  # what the race for the ring moves
         ring_slots=(2, 3, 4, 6, 8),
-        reads=20,  # of each kind, for each number of slots
-        episodes=128,  # decoded in each run while weights arrive
+        reads=16,  # of each kind, for each number of slots
+        episodes=96,  # decoded in each run while weights arrive
         rounds=5,
         ballast_megabytes=32,  # travels with the policy there, so that a pull takes a while
         pull_every=0.1,  # seconds
@@ -149,10 +150,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.predict(
-        "A handle to 1 kB takes some hundred bytes in a message. How many does a handle to 100 MB take?",
-        "about as many",
-        "a few kB, for a table of memory pages",
-        "a thousandth of the memory, 100 kB",
+        "From 1 kB of memory to 100 MB: how does the size of the handle grow?",
+        "hardly at all",
+        "to some kB, for a table of memory pages",
+        "to a thousandth of the memory, 100 kB",
     )
     return
 
@@ -220,8 +221,8 @@ def _():
     ## A trainer that only publishes
 
     To measure roads, traffic is enough. `Writer` below is a trainer without the training: it owns a model and publishes it. `Publisher`
-    keeps a **ring** of a few host buffers, each large enough for one whole version of the weights; the section after the next says why
-    several. All parameters stand in one buffer, one after the other, so that one large read replaces hundreds of small ones.
+    keeps a **ring** of a few host buffers, each large enough for one whole version of the weights; the section on torn reads says
+    why several. All parameters stand in one buffer, one after the other, so that one large read replaces hundreds of small ones.
 
     `open_ring` returns the *source*: the layout of the parameters and a handle for each buffer. `ring_headers` and `ring_slot` exist for
     the slowest road only, the one on which the bytes travel in the reply to a call.
@@ -310,6 +311,8 @@ async def processes(**wanted):
 
 @app.cell(hide_code=True)
 def _(config):
+    # With CUDA the ring is pinned memory, which processes cannot share; elsewhere than on Linux there is no memfd.
+    shares_memory = allocate(64)[0] is not None
     mo.md(f"""
     ## The bandwidth ladder
 
@@ -318,10 +321,10 @@ def _(config):
     - **message**: the bytes are the reply to an actor's call. They are serialised, copied into a message, sent, received and copied out.
     - **RDMABuffer over TCP**: the fallback without hardware. Once as Monarch comes, and once tuned: chunks of 4 MB instead of 64, two streams
       instead of one, and an acknowledgement for every message.
-    - **shared memory**: both processes map the same pages, so the read is one copy. On one host only.
+    - **shared memory**: both processes map the same pages, so the read is one copy. On one host only{"" if shares_memory else ", and not on this machine: it is left out here"}.
     - **memcpy**: a copy inside one process. No road at all, but the yardstick: what one core can copy.
     """)
-    return
+    return (shares_memory,)
 
 
 @app.cell(hide_code=True)
@@ -343,7 +346,7 @@ def _():
 
 
 @app.cell
-def _(backend):
+def _(backend, shares_memory):
     tcp = {"rdma_disable_ibverbs": True}
     untuned = {
         "rdma_max_chunk_size_mb": 64,
@@ -360,8 +363,9 @@ def _(backend):
         "message": ("tuned", "message"),
         "TCP, as it comes": ("as it comes", "rdma"),
         "TCP, tuned": ("tuned", "rdma"),
-        "shared memory": ("tuned", "shm"),
     }
+    if shares_memory:
+        rungs["shared memory"] = ("tuned", "shm")
     if backend == "ibverbs":
         settings_of["hardware"] = tuned | {"rdma_disable_ibverbs": False}
         rungs["RDMA (ibverbs)"] = ("hardware", "rdma")
@@ -465,7 +469,7 @@ def _(rates):
     _tuning = rates["TCP, tuned"] / rates["TCP, as it comes"]
     _ranked = sorted(rates, key=rates.get)
     lesson.reveal(f"""
-    {rates["memcpy"] / rates["message"]:.0f} times. In this run the order from slow to fast is: {", ".join(_ranked)}. The distance between
+    {rates["memcpy"] / rates["message"]:.0f} times. In this run the order from slow to fast is: {"; ".join(_ranked)}. The distance between
     a message and a memcpy is not the cost of *sending*; both ends are on this machine. It is the cost of serialising, of copying several
     times and of waking programs up. The three settings of the TCP fallback changed its rate by a factor of {_tuning:.1f} here, so a number
     for "RDMABuffer" means little without its settings.
@@ -478,7 +482,7 @@ def _():
     mo.md("""
     ### What published systems reach
 
-    None of these was measured here. The right column is arithmetic on the published figures: each weight of the model must arrive at
+    None of these was measured here. The column of GB/s is arithmetic on the published figures: each weight of the model must arrive at
     least once, so the bytes of one copy over the seconds are a lower bound on what all links moved together.
     """)
     return
@@ -492,14 +496,14 @@ def _():
     published = [
         {
             "system": "Perplexity: Kimi-K2, 10¹² parameters, from 256 training GPUs (bfloat16) to 128 inference GPUs (FP8)",
-            "seconds": 1.3,
-            "together, at least": f"{least_gigabytes_a_second(1e12, 1, 1.3):,.0f} GB/s",
+            "seconds": "1.3",
+            "GB/s, at least": f"{least_gigabytes_a_second(1e12, 1, 1.3):,.0f}",
             "source": "[Weight transfer for RL post-training, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)",
         },
         {
             "system": "Moonshot's checkpoint-engine: Kimi-K2, 10¹² parameters, across thousands of GPUs (FP8 assumed)",
-            "seconds": 20,
-            "together, at least": f"{least_gigabytes_a_second(1e12, 1, 20):,.0f} GB/s",
+            "seconds": "about 20",
+            "GB/s, at least": f"{least_gigabytes_a_second(1e12, 1, 20):,.0f}",
             "source": "[its README](https://pypi.org/project/checkpoint-engine/)",
         },
     ]
@@ -801,8 +805,9 @@ def _(fewest):
     lesson.reveal(f"""
     {_torn} of {_reads} careless copies were torn, and {_other} more were whole, but of a later version than their header had said: the writer had
     passed before the read began. Two slots keep writer and reader apart only until the writer comes round again, and here a version takes it
-    {1e3 * fewest.period:.0f} ms while a read takes {1e3 * median(fewest.seconds):.0f} ms. In {_jumps} copies a newer part stands *before* an older
-    one, because a read's chunks do not arrive in order: looking at the last bytes would not tell whether the rest is good.
+    {1e3 * fewest.period:.0f} ms while a read takes {1e3 * median(fewest.seconds):.0f} ms. In {_jumps} copies a newer part stands
+    *before* an older one. Which comes first depends on who overtakes whom, and on the order in which the chunks of a read are taken. So no place in
+    the payload, not even its last byte, would tell whether the rest is good.
 
     Torn weights raise no error. The model computes something, and the trainer would learn from it.
     """)
@@ -816,8 +821,8 @@ def _(fewest, races):
     _here = [kind for kind, _ in fewest.careful]
     _retries = sum(retries or 0 for _, retries in fewest.careful)
     mo.md(f"""
-    The careful reader, under the same load and over all rings: of {len(_careful)} pulls, **{_bad}** returned a copy that was not exactly the version it said
-    {"" if _bad == 0 else "**(a bug: please report it)** "}. In the ring of {fewest.slots} slots {_here.count("whole")} of {len(_here)} pulls succeeded, after {_retries} retries in all,
+    The careful reader, under the same load and over all rings: of {len(_careful)} pulls, **{_bad}** returned a copy that was not exactly the version it
+    said{"" if _bad == 0 else " (a bug: please report it)"}. In the ring of {fewest.slots} slots {_here.count("whole")} of {len(_here)} pulls succeeded, after {_retries} retries in all,
     and {_here.count("given up")} gave up because ten reads in a row were thrown away. The seqlock is strict: it also throws away a copy that is whole, if a
     write *began* before the second look. It makes reading *safe*. Whether anything *arrives* is another question, and one of the number of slots.
     """)
@@ -898,12 +903,11 @@ def _(races):
             {
                 "slots": slots,
                 "careless: torn": found.careless.count("torn"),
-                "another version": found.careless.count("another version"),
+                "other version": found.careless.count("another version"),
                 "careful: whole": sum(kind == "whole" for kind, _ in found.careful),
                 "retries": sum(retries or 0 for _, retries in found.careful),
                 "given up": sum(kind == "given up" for kind, _ in found.careful),
-                "ms a version": f"{1e3 * found.period:.1f}",
-                "slowest read, ms": f"{1e3 * max(found.seconds):.0f}",
+                "slowest read": f"{1e3 * max(found.seconds):.0f} ms",
             }
             for slots, found in races.items()
         ],
@@ -931,12 +935,12 @@ def _(fetch_seconds, publish_seconds, races):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
+def _(config):
+    mo.md(f"""
     ## Pulling while generating
 
     Now with a policy that really decodes. A writer in another process publishes it several times a second, far more often than a trainer would.
-    So that a pull takes long enough to be seen, a ballast travels with the policy. Three ways to live with the pulls:
+    So that a pull takes long enough to be seen, a ballast of {config.ballast_megabytes} MB travels with the policy. Three ways to live with the pulls:
 
     - **none**: decode only.
     - **beside**: fetch while decoding goes on; take the turn only for the swap. This is what the course's generators do.
@@ -1155,11 +1159,12 @@ def _(config, policy):
         own = [float(token) for episode in episodes for token in episode.sampled]
         return size, mismatch(*map(torch.tensor, (trainer, sampler, own)))
 
-    deliveries = {
-        "float32": sample_and_compare(None, "float32"),
-        "bfloat16": sample_and_compare(torch.bfloat16, "float32"),
-        "bfloat16, decoded in bfloat16": sample_and_compare(torch.bfloat16, "bfloat16"),
-    }
+    with mo.status.spinner(title="Sampling three times", remove_on_exit=True):
+        deliveries = {
+            "float32": sample_and_compare(None, "float32"),
+            "bfloat16": sample_and_compare(torch.bfloat16, "float32"),
+            "bfloat16, decoded in bfloat16": sample_and_compare(torch.bfloat16, "bfloat16"),
+        }
     return (deliveries,)
 
 
@@ -1294,8 +1299,8 @@ def _(plans):
     mo.md(f"""
     The obvious alternative is to *gather* the whole model on trainer rank 0 and to *scatter* it from there. It moves more bytes, but that is
     not the worst of it: they all pass through one rank. From FSDP 4 to TP 2, rank 0 receives what it has not, and sends everything:
-    {_plan.gather_then_scatter_bytes / 1e6:.2f} MB go through its link. With the plan the busiest trainer rank sends {_busiest["FSDP 4", "TP 2"] / 1e6:.2f} MB, and no rank ever needs room
-    for the whole model.
+    {_plan.gather_then_scatter_bytes / 1e6:.2f} MB go through its link. With the plan the busiest trainer rank sends {_busiest["FSDP 4", "TP 2"] / 1e6:.2f} MB, and no
+    trainer rank needs room for the whole model.
     """)
     return
 
@@ -1537,13 +1542,16 @@ def _(transfer):
 @app.cell(hide_code=True)
 def _(transfer):
     _plan = transfer.plan
+    _sent = " ".join(
+        f"Trainer rank {rank} sent {to_0 / 1e6:.2f} MB to generator rank 0 and {to_1 / 1e6:.2f} MB to rank 1."
+        for rank, (to_0, to_1) in enumerate(_plan.traffic())
+    )
     mo.md(f"""
     **{transfer.equal} of {transfer.compared}** parameters were equal bit for bit, compared whole, as torch itself gathers them on either side, after each of
     {len(transfer.losses)} steps. The losses differ by {max(abs(a - b) for a, b in transfer.losses):.0e} at most, because the two sides add up in different orders.
 
     Each version: {sum(transfer.read) / 1e6:.2f} MB were read in all, {"exactly what the plan says" if sum(transfer.read) == _plan.bytes_moved else f"the plan says {_plan.bytes_moved / 1e6:.2f} MB"}{" and the minimum possible" if _plan.bytes_moved == _plan.minimum_bytes else ""}. Gather, then scatter
-    would have moved {_plan.gather_then_scatter_bytes / 1e6:.2f} MB, {_plan.gather_then_scatter_bytes / _plan.bytes_moved:.2f} times as much. The bytes from each trainer rank (row) to each
-    generator rank (column): {" and ".join(str([f"{cell / 1e6:.2f} MB" for cell in row]).replace("'", "") for row in _plan.traffic())}.
+    would have moved {_plan.gather_then_scatter_bytes / 1e6:.2f} MB, {_plan.gather_then_scatter_bytes / _plan.bytes_moved:.2f} times as much. {_sent}
     """)
     return
 
@@ -1566,7 +1574,7 @@ def _():
 
 @app.function
 async def pushing(train, handoffs):
-    """A step, then hand its version to every generator, and wait until all have taken it."""
+    """A step, then hand its version to all, and wait until all have taken it."""
     for version in range(1, train.steps + 1):
         await train.step(version)
         with train.recorder.span("idle"):
@@ -1730,7 +1738,7 @@ def _(protocols):
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "Control messages carry handles of some hundred bytes; bulk data are read through them, and the owner's program does nothing for it.",
+        "Control messages carry handles, whose size does not grow with the memory; bulk data are read through them, and the owner's program does nothing for it.",
         "Every copy, every serialisation and every setting of a transport shows in its bandwidth: measure the ladder on your machine before you plan.",
         "Fetch into a staging buffer beside generation, verify, then swap between two decode steps: only the swap stops anything.",
         "A one-sided read can be torn, silently. A seqlock reveals it; slots and a resting writer make it rare.",
