@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import sys
 from functools import cache
 from pathlib import Path
@@ -38,8 +39,25 @@ NEAR_MISSES = {
     "retry_delay": lambda failures, base, cap: min(base * 2**failures, cap),
     "what_to_do": lambda sent, raised, idempotent: "send elsewhere" if idempotent else "tell the caller",
     "replicas_needed": lambda rate, seconds, at_once, busy: round(rate * seconds / at_once),
+    "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),
+    "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
+    "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
+    "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
 }
 """What a reader is likely to write first, and wrongly."""
+
+
+def _overlap_in_the_whole(source, destination, itemsize):
+    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
+    return (first * itemsize, first * itemsize, (end - first) * itemsize) if first < end else None
+
+
+def _read_if_even(read_header, read_payload):
+    while True:
+        sequence, version = read_header()
+        payload = read_payload()
+        if sequence % 2 == 0 and read_header()[0] % 2 == 0:
+            return version, payload
 
 
 @cache
@@ -184,3 +202,36 @@ def test_06_runs_from_its_first_cell_to_its_last(monkeypatch):
     assert set(values["found_later"]) - set(values["found"])
     assert max(len(status.replicas) for _, status in values["load"]) == 2
     assert values["started"].keys() == {"tools", "dataset"}
+
+
+def test_07_runs_from_its_first_cell_to_its_last():
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync"))
+    config = SimpleNamespace(
+        policy="embedded",
+        device="cpu",
+        threads=1,
+        megabytes=4,
+        repeats=1,
+        ring_megabytes=8,
+        ring_slots=(2, 4),
+        reads=4,
+        episodes=16,
+        rounds=1,
+        ballast_megabytes=4,
+        pull_every=0.02,
+        mismatch_episodes=8,
+        width=16,
+    )
+    _, values = notebook.app.run(defs={"config": config})
+    sizes, handles, _ = zip(*values["handle_rows"], strict=True)
+    assert max(handles) < 2 * min(handles) < min(sizes)
+    kinds = [kind for found in values["races"].values() for kind, _ in found.careful]
+    assert len(kinds) == 8 and {*kinds} <= {"whole", "given up"}
+    assert values["ways"]["beside"].versions == sorted(values["ways"]["beside"].versions)
+    assert "'model.embed_tokens.weight'" in values["refusal"]
+    mismatches = [found["max_logp_difference"] for _, found in values["deliveries"].values()]
+    assert mismatches[0] < 1e-4 < mismatches[1]
+    transfer = values["transfer"]
+    assert transfer.equal == transfer.compared == 57
+    assert sum(transfer.read) == transfer.plan.minimum_bytes < transfer.plan.gather_then_scatter_bytes
+    assert max(values["pulled"].ages["slow"]) > max(values["pushed"].ages["slow"])
