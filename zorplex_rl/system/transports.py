@@ -169,7 +169,8 @@ class Subscriber:
         self._layout = Layout.of(model, source.dtype)
         self._layout.check(source.layout)
         self.reader, self._model = reader, model
-        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8)
+        on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_gpu)
 
     async def fetch(self) -> int:
         """Have the newest published weights in the staging buffer; their version. Raises WeightPullError; ``swap`` must not be called then."""
