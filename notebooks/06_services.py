@@ -870,7 +870,7 @@ def _(blow_facts, hung, killed, options):
     _later = "Later" if hung.left > killed.left else "Not later, this time"
     mo.vstack(
         [
-            lesson.table("Measured, from the blow", [blow_facts(killed), blow_facts(hung)]),
+            lesson.table("Both blows", [blow_facts(killed), blow_facts(hung)]),
             lesson.reveal(f"""
             {_later}: out of rotation after {hung.left:.1f} s, compared with {killed.left:.1f} s. A dead process is a fact that the operating system reports.
             A silent one may only be slow, so it is given time: a probe is sent every {options.probe_every:g} s and may take {options.probe_timeout:g} s. A
@@ -953,7 +953,7 @@ def _(account, stage):
             lesson.table(
                 "What became of every request",
                 [
-                    {"": row} | {f"`{name}`": facts[row] for name, facts in account.items()}
+                    {"outcome": row} | {f"`{name}`": facts[row] for name, facts in account.items()}
                     for row in account["execute"]
                 ],
             ),

@@ -91,7 +91,7 @@ def _():
     After every training step the generators need the new weights. Notebook 05 ended with what travels in a step: tasks and episodes are
     kilobytes, weights are everything else. So a distributed RL system has two kinds of traffic, and treats them differently.
 
-    | | control plane | data plane |
+    | what | control plane | data plane |
     |---|---|---|
     | carries | calls, versions, handles, errors | parameters |
     | size of a message | hundreds of bytes | megabytes to terabytes |

@@ -453,6 +453,7 @@ def test_every_simulator_of_the_course_shows_what_python_computes(site, address,
     for name in names_of_pages(site):
         page = visit(address + name)
         for widget in page.get_by_role("region", name="Timeline simulator").all():
+            widget.get_by_role("radio", name="balanced").check(force=True)
             for params in random_positions(4):
                 sliders_to(widget, params)
                 expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
