@@ -128,7 +128,7 @@ def settings():
         study_losses=("reinforce", "grpo", "tis", "decoupled_ppo"),
         study_lags=(0, 2, 8),
         study_seeds=3,
-        study_steps=16,
+        study_steps=14,
         study_tasks=200,
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
@@ -150,7 +150,7 @@ def _():
     ## A lap by hand
 
     Everything that can be set about a run stands in one `Config`. It is what the command line `zorplex-rl train` fills in, what a run
-    folder keeps, and what every actor is given.
+    folder keeps, and what every actor is given. The cells of this lap belong together: to run one of them again, start from the button.
     """)
     return
 
@@ -257,8 +257,8 @@ def _(loaded, loading_seconds):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    **Weights first.** The trainer publishes version 0 into its ring. What the generator gets by message is the *source*, a handle of some
-    hundred bytes; the weights themselves it reads from the ring (notebook 07).
+    **Weights first.** The trainer publishes version 0 into its ring. What the generator gets by message is the *source*, a handle; the
+    weights themselves it reads from the ring (notebook 07).
     """)
     return
 
@@ -287,7 +287,7 @@ def _():
 @app.cell
 async def _(config, hands, version):
     async def score_all(episodes):
-        """Have the reward actor score ``episodes``, in place: it gets what the policy wrote, and no ids."""
+        """``episodes``, scored by the reward actor; it gets what the policy wrote."""
         attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
         scores = await hands.reward.score.call_one(attempts)
         for episode, score in zip(episodes, scores, strict=True):
@@ -349,8 +349,7 @@ def _():
     mo.md("""
     ### One episode, closely
 
-    Here is the most instructive episode of the batch: the one with most tool calls among those that failed, or, where none failed, among
-    all. This is what the trainer gets: token ids, which of them the policy sampled, and the log-prob that each had *when it was sampled*.
+    Here is one episode of the batch: that with most tool calls among those that failed, or, where none failed, among all. This is what the trainer gets: token ids, which of them the policy sampled, and the log-prob that each had *when it was sampled*.
     """)
     return
 
@@ -388,7 +387,7 @@ def _(one):
 def _(config):
     lesson.predict(
         f"A group has {config.samples} samples of one prompt, and every sample gets its reward compared with the others'. What happens to a group in which all "
-        "samples were right?",
+        "samples earned the same?",
         "all are reinforced",
         "it teaches nothing",
         "it is generated again",
@@ -640,7 +639,7 @@ def _(fresh, in_flight, in_flight_episodes, stale):
 
     In the third batch {len(_mixed)} of {len(in_flight_episodes)} episodes are of two versions. {_example} In such an episode the
     later tokens also looked back at keys and values that the old weights had computed: no single version would give those log-probs again.
-    The package does this only if asked to (`update="in-flight"`); by default a generator takes new weights between groups.
+    The loops below do this only if asked to (`update="in-flight"`); by default they let a generator finish its groups first.
     """)
     return
 
@@ -706,7 +705,7 @@ def watched(curve, bar):
 
 @app.cell
 async def _(base, hands_down, sync_curve):
-    assert hands_down
+    assert hands_down  # the six processes from above are stopped
     sync_config = replace(base, mode="sync")
     sync_folder = new_folder("sync", sync_config)
     with mo.status.progress_bar(
@@ -772,7 +771,7 @@ def _(loop):
 def _(config, sync_folder):
     _steps = rows_of(sync_folder, "step")
     lesson.predict(
-        f"The synchronous run took {_steps[-1]['seconds']:.0f} s for {config.steps} steps. Generator and trainer now have a core each, and `max_lag` is {config.max_lag}. How long will the "
+        f"The synchronous run took {_steps[-1]['seconds']:.0f} s for {config.steps} steps. Generator and trainer now work at the same time, and `max_lag` is {config.max_lag}. How long will the "
         "same number of episodes take?",
         "half as long",
         "between half and three quarters",
@@ -829,7 +828,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(async_folder, config, sync_folder):
     timelines = {
         "sync": Timeline.load(sync_folder.timeline),
@@ -841,7 +840,7 @@ def _(async_folder, config, sync_folder):
         )
         for name, timeline in timelines.items()
     }
-    _first = min(5, config.steps // 3)
+    _first = min(3, config.steps // 3)
     _six_steps = steps_of["sync"][_first : _first + 7]
     stretch = _six_steps[-1].start - _six_steps[0].start
     windows = {
@@ -1082,18 +1081,49 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(r"""
-    Four losses are compared, all on the same group-relative advantages $A$. $\pi$ is the policy being trained, $\mu$ the one that sampled,
-    $r = \pi/\mu$ their ratio for a token.
+    mo.md("""
+    Four losses are compared, all on the same group-relative advantages A. π is the policy being trained, μ the one that sampled, r = π/μ
+    their ratio for a token, π₀ what π was at the beginning of the step, and s = π/π₀.
+    """)
+    return
 
-    | here | in `losses.py` | per token | on stale data |
-    |---|---|---|---|
-    | plain | `reinforce` | $-A \log\pi$ | takes them for fresh |
-    | clipped | `grpo` | $-\min(rA,\ \mathrm{clip}(r, 0.8, 1.2)\,A)$ | weighs by $r$; no gradient once a token has moved far enough |
-    | truncated IS | `tis` | $-\min(r, 2)\,A \log\pi$, the weight held constant | weighs by $r$, up to a limit |
-    | decoupled PPO | `decoupled_ppo` | $-\min(\pi_0/\mu, 2)\,\min(sA,\ \mathrm{clip}(s)\,A)$, $s = \pi/\pi_0$ | weighs like truncated IS; clips against $\pi_0$, the weights at the beginning of the step |
 
-    How far are they apart? On data of lag 0 every ratio is 1, and the four gradients should be the same. The next cell computes them, for a
+@app.cell(hide_code=True)
+def _():
+    lesson.table(
+        "The losses of the study, per token",
+        [
+            {"here": here, "in `losses.py`": f"`{name}`", "loss": loss, "stale data": stale}
+            for here, name, loss, stale in (
+                ("plain", "reinforce", "−A log π", "taken for fresh"),
+                (
+                    "clipped",
+                    "grpo",
+                    "−min(r A, clip(r, 0.8, 1.2) A)",
+                    "weighed by r; no gradient once a token has moved far enough",
+                ),
+                (
+                    "truncated IS",
+                    "tis",
+                    "−min(r, 2) A log π",
+                    "weighed by r, a constant of at most 2",
+                ),
+                (
+                    "decoupled PPO",
+                    "decoupled_ppo",
+                    "−min(π₀/μ, 2) min(s A, clip(s, 0.8, 1.2) A)",
+                    "weighed like truncated IS, and clipped around π₀",
+                ),
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    How far are they apart? On data of lag 0 every ratio is 1, and the four gradients should be the same. The next cells compute them, for a
     batch just sampled, and again after the policy has moved on by four steps.
     """)
     return
@@ -1146,8 +1176,7 @@ def gradient(loss, learner, episodes, advantages):
 
 
 @app.cell
-def _(async_folder, conditions, config):
-    assert async_folder  # after the runs that are timed
+def _(conditions, config):
     _learner = fresh_learner(Trial("reinforce", 0, config.seed), conditions)
     _environment = Zorplex(config.seed, config.hints)
 
@@ -1250,9 +1279,8 @@ def _(trials):
 
 
 @app.cell
-def _(conditions, gradients, start_study, trials):
+def _(conditions, start_study, trials):
     lesson.wait_for(start_study)
-    assert gradients  # nothing else uses the cores meanwhile
     outcomes = []
     with mo.status.progress_bar(
         total=len(trials), title="Trials, two at a time", remove_on_exit=True
@@ -1281,7 +1309,7 @@ def _(config, names, outcomes):
         for lag in config.study_lags
     }
     lesson.table(
-        "Mean and standard deviation over the seeds, and what the data were worth at the highest lag",
+        "Accuracy, mean ± standard deviation over the seeds",
         [
             {"loss": names[loss]}
             | {
@@ -1289,7 +1317,7 @@ def _(config, names, outcomes):
                 for lag in config.study_lags
             }
             | {
-                "effective sample size": f"{fmean(o.effective_sample_size for o in by_point[loss, max(config.study_lags)]):.0%}"
+                f"sample size left at lag {max(config.study_lags)}": f"{fmean(o.effective_sample_size for o in by_point[loss, max(config.study_lags)]):.0%}"
             }
             for loss in config.study_losses
         ],
@@ -1314,8 +1342,8 @@ def _(by_point, config, names):
         for found in by_point.values()
     )
     lesson.reveal(f"""
-    {names[_most].capitalize()} loses most from lag {_low} to lag {_high}: {_lost[_most]:.2f} in accuracy; {names[_least]} loses least,
-    {_lost[_least]:.2f}. {_small}The seeds of one point differ by up to {_noise:.2f} (standard deviation), so do not read an order into losses that are
+    {names[_most][0].upper() + names[_most][1:]} loses most from lag {_low} to lag {_high}: {_lost[_most]:.2f} in accuracy; {names[_least]} loses least,
+    {f"{_lost[_least]:.2f}".replace("-", "−")}. {_small}The seeds of one point differ by up to {_noise:.2f} (standard deviation), so do not read an order into losses that are
     closer than that. And it is one small policy, one task, one learning rate: a lower rate makes every version differ less from the last,
     and with that all lags cheaper.
     """)
@@ -1323,11 +1351,24 @@ def _(by_point, config, names):
 
 
 @app.cell(hide_code=True)
+def _(config, recorded):
+    _seconds = {
+        lag: predict(recorded["async"], mode="async", max_lag=lag).seconds
+        for lag in sorted({0, 1, *config.study_lags})
+    }
+    _first, _last = _seconds[1], min(_seconds.values())
+    _bought = (_seconds[0] - _first) / (_seconds[0] - _last) if _seconds[0] > _last else 1.0
+    mo.md(f"""
+    And what does lag buy? Asked about the latencies of the asynchronous run above, the simulator says
+    {", ".join(f"{found:.1f} s at `max_lag` {lag}" for lag, found in _seconds.items())}. The first version of lag buys {_bought:.0%} of what any
+    of these can buy here, where all groups take about equally long. Stragglers and slow tools are what makes more of it worth having.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
-    That is why `max_lag` is a small number in practice, and why there is a loss to match it. The first versions of lag buy most of the
-    time; what they cost, a loss that weighs or clips can bear.
-
     ## A process is killed
 
     The longer a run and the more machines, the surer a process dies in it. Below, the run is put together by hand from the parts that
@@ -1392,8 +1433,7 @@ async def train_and_kill(config, folder, show):
 
 
 @app.cell
-async def _(base, config, killed_curve, outcomes):
-    assert outcomes
+async def _(base, config, killed_curve):
     killed_config = replace(
         base,
         mode="async",
@@ -1431,7 +1471,7 @@ def _(journal):
             )
         ),
         "Around the kill. What the dead generator did in its last moments died with it, before it could be collected. "
-        "“restart” is the time from the notice of the death until its successor is in rotation.",
+        "“restart” is the time from the notice of the death until its successor is in rotation. What is printed above is Monarch's own report of it.",
     )
     return
 
@@ -1439,6 +1479,8 @@ def _(journal):
 @app.cell
 def _(books, journal, killed_config):
     restarts = rows_of(journal.folder, "restart")
+    _killed_at = rows_of(journal.folder, "step")[killed_config.steps // 2 - 1]["seconds"]
+    since_kill = [row["seconds"] - _killed_at for row in restarts]
     trained_numbers = [
         number
         for span in journal.timeline.spans
@@ -1448,17 +1490,21 @@ def _(books, journal, killed_config):
     expected = list(range(killed_config.steps * killed_config.prompts_per_step))
     each_once = sorted(trained_numbers) == expected
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
-    return balance, each_once, expected, restarts, trained_numbers
+    return balance, each_once, expected, restarts, since_kill, trained_numbers
 
 
 @app.cell(hide_code=True)
-def _(balance, books, each_once, expected, restarts, trained_numbers):
+def _(balance, books, each_once, expected, restarts, since_kill, trained_numbers):
     lesson.table(
         "The books of the run",
         [
             {"entry": "processes replaced", "value": len(restarts)},
             {
-                "entry": "seconds until the successor was in rotation",
+                "entry": "seconds from `kill -9` until the successor was in rotation",
+                "value": ", ".join(f"{seconds:.2f}" for seconds in since_kill),
+            },
+            {
+                "entry": "of these, after the death was noticed",
                 "value": ", ".join(f"{row['recovery_seconds']:.2f}" for row in restarts),
             },
             {"entry": "groups started", "value": books["started"]},
@@ -1481,13 +1527,13 @@ def _(balance, books, each_once, expected, restarts, trained_numbers):
 
 
 @app.cell(hide_code=True)
-def _(each_once, killed_folder, loading_seconds, restarts):
-    _took = restarts[0]["recovery_seconds"] if restarts else math.nan
+def _(each_once, killed_folder, loading_seconds, since_kill):
+    _took = since_kill[0] if since_kill else math.nan
     lesson.reveal(f"""
     {"All of them, each once." if each_once else "Not all of them exactly once: the books above say what is missing."} A group belongs to its
     *number*. When a generator dies, the numbers that it was working on go back to the replay buffer and are admitted again, with the same
-    task and the same seeds; the trainer never sees a number twice. The successor was in rotation after {_took:.2f} s because it had been
-    kept ready: starting processes and loading models took {loading_seconds:.1f} s at the top of this page. {how_it_went(killed_folder)}
+    task and the same seeds; the trainer never sees a number twice. The successor was in rotation {_took:.2f} s after the kill, because it had
+    been kept ready: starting processes and loading models took {loading_seconds:.1f} s at the top of this page. {how_it_went(killed_folder)}
     """)
     return
 
@@ -1574,15 +1620,51 @@ def _(policy, recorded):
     On this page a step took {_sync.groups_per_step * _sync.generation_seconds:.2f} s to sample and {_sync.training_seconds:.2f} s to train, and
     {_weights / 1e6:.1f} MB of weights travelled in {1000 * _sync.sync_seconds:.0f} ms. None of these numbers will hold elsewhere; their
     relations decide what becomes the bottleneck.
+    """)
+    return
 
-    | what you have | what you set | what then limits |
-    |---|---|---|
-    | one GPU | `device="cuda"`; all actors share it | the GPU: generation and training take turns on it, so async wins less; memory holds two models, an optimizer and a cache |
-    | several GPUs on a host | the trainer gets the first, every generator one of its own; `generators=` | the longest episode of a step; tools (`tool_replicas`, slow ones run beside sampling) |
-    | longer answers, slow tools | `slots`, `max_lag`, `update="in-flight"` | stragglers; with them lag, and so the loss: `tis` or `decoupled_ppo` |
-    | a larger model | `dtype="bfloat16"`, `token_budget`, `transfer_dtype="bfloat16"` | weight sync: 8 billion parameters in bfloat16 are 16 GB for every generator and version |
-    | several hosts | `transport="rdma"` | the network; spans of different hosts have different clocks |
 
+@app.cell(hide_code=True)
+def _():
+    lesson.table(
+        "The same package elsewhere",
+        [
+            {"what you have": have, "what you set": given, "what then limits": limits}
+            for have, given, limits in (
+                (
+                    "one GPU",
+                    '`device="cuda"`; all actors share it',
+                    "the GPU: generation and training take turns on it, so asynchrony wins less; memory holds two models, an optimizer and a cache",
+                ),
+                (
+                    "several GPUs on a host",
+                    "`generators`; the trainer gets the first GPU, each generator one of its own",
+                    "the longest episode of a step; tools, which `tool_replicas` run beside the sampling",
+                ),
+                (
+                    "long answers, slow tools",
+                    '`slots`, `max_lag`, `update="in-flight"`',
+                    "stragglers; against them lag, and with lag the loss: `tis` or `decoupled_ppo`",
+                ),
+                (
+                    "a larger model",
+                    '`dtype="bfloat16"`, `token_budget`, `transfer_dtype="bfloat16"`',
+                    "weight sync: 8 billion parameters in bfloat16 are 16 GB for every generator and version",
+                ),
+                (
+                    "several hosts",
+                    '`transport="rdma"`',
+                    "the network; and spans of different hosts have different clocks",
+                ),
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     What this package does not do: its trainer is one process with one copy of the model. A model that does not fit needs a sharded trainer
     and weights that are resharded on the way (notebook 07 shows that transfer), and a serious inference engine in place of its own. The
     loop, the admission rule, the losses and the books would stay as they are.
@@ -1595,9 +1677,9 @@ def _():
     lesson.recap(
         "An RL system is a handful of actors and a fixed order of calls; the loop is short because every role does one thing.",
         "Check log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase; the gain is bounded by how evenly the phases share the time.",
-        "Lag is admitted before sampling and not mopped up after it, and a loss that weighs or clips makes more of stale data than one that ignores their age.",
-        "Work that has a number can be given out again: that is how a killed process costs a second and no data.",
+        "Side by side, a step takes as long as its longer phase at best; the gain is bounded by how evenly the phases share the time.",
+        "Lag is bounded before sampling and not mopped up after it; what the lag that remains costs depends on the loss and the learning rate.",
+        "Work that has a number can be given out again: so a killed process costs time, and no data.",
     )
     return
 
