@@ -129,6 +129,7 @@ def settings():
         study_lags=(0, 2, 8),
         study_seeds=3,
         study_steps=14,
+        study_learning_rate=4e-4 if _embedded else 3e-6,
         study_tasks=200,
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
@@ -1145,7 +1146,7 @@ def _(config):
         prompts=6,
         samples=6,
         updates_per_batch=2,
-        learning_rate=config.learning_rate,
+        learning_rate=config.study_learning_rate,
         max_tokens=config.max_tokens,
         held_out_tasks=config.study_tasks,
     )

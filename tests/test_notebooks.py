@@ -179,6 +179,7 @@ def test_08_runs_from_its_first_cell_to_its_last():
         study_lags=(0, 1),
         study_seeds=1,
         study_steps=1,
+        study_learning_rate=3e-4,
         study_tasks=8,
         threads=1,
     )

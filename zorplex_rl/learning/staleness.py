@@ -42,8 +42,8 @@ class Conditions:
     samples: int = 6
     """Of each prompt."""
     updates_per_batch: int = 2
-    learning_rate: float = 1e-3
-    """Of AdamW, constant after the warm-up."""
+    learning_rate: float = 4e-4
+    """Of AdamW: reached after a warm-up of five steps, falling linearly to a tenth at the last step."""
     max_tokens: int = 96
     held_out_tasks: int = 200
 
@@ -101,7 +101,10 @@ def run_trials(trials: Iterable[Trial], conditions: Conditions, processes: int =
 def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
     """A learner at version 0 that takes steps as ``trial`` says."""
     learning = Learning(
-        loss=trial.loss, learning_rate=conditions.learning_rate, updates_per_batch=conditions.updates_per_batch
+        loss=trial.loss,
+        learning_rate=conditions.learning_rate,
+        decay_steps=conditions.steps,
+        updates_per_batch=conditions.updates_per_batch,
     )
     return Learner(load_policy(conditions.policy, conditions.device), learning)
 
