@@ -30,7 +30,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.analysis.recorded import predict, read_run
-    from zorplex_rl.analysis.timeline import Timeline
+    from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
@@ -56,7 +56,13 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.system.crew import Crew
     from zorplex_rl.system.journal import Journal
-    from zorplex_rl.system.loop import measure, run_training, train_async, train_sync
+    from zorplex_rl.system.loop import (
+        measure,
+        run_together,
+        run_training,
+        train_async,
+        train_sync,
+    )
     from zorplex_rl.system.model_actors import GeneratorActor, TrainerActor
     from zorplex_rl.system.runtime import spawn
     from zorplex_rl.task.curriculum import Zorplex, tier_of
@@ -548,7 +554,8 @@ def _():
     again; what tools wrote is masked; and on data of lag 0 the trainer's log-probs are those that the generator recorded, up to rounding.
 
     The first batch is the test of the last point. A second one is sampled with version 0 as well, and trained on one version later. The
-    third is sampled while the weights change: the generator is told to pull *in the middle* of it.
+    third is sampled while the weights change: the generator is told to pull *in the middle* of it. `sample` and `train_next` make the same
+    calls as the cells above.
     """)
     return
 
@@ -598,15 +605,14 @@ async def _(hands, lap, late, pull, sample, train_next):
 @app.cell(hide_code=True)
 def _(fresh, in_flight, stale):
     lesson.table(
-        "Generator against trainer: log-probs of the sampled tokens of three batches",
+        "Log-probs of the sampled tokens, generator against trainer",
         [
             {
                 "sampled": name,
                 "lag": f"{row['lag_max']:.0f}",
-                "episodes of two versions": f"{row['mixed_version_share']:.0%}",
+                "of two versions": f"{row['mixed_version_share']:.0%}",
                 "largest difference": f"{row['max_logp_difference']:.6f}",
-                "largest ratio": f"{row['ratio_max']:.3f}",
-                "effective sample size": f"{row['effective_sample_size']:.2%}",
+                "sample size left": f"{row['effective_sample_size']:.2%}",
             }
             for name, row in (
                 ("with the trainer's weights", fresh),
@@ -1199,14 +1205,15 @@ def _(conditions, config):
 def _(config, gradients, names):
     def _apart(lag, one, other):
         one, other = gradients[lag][one], gradients[lag][other]
-        return ((one - other).norm() / other.norm()).item()
+        share = ((one - other).norm() / other.norm()).item()
+        return f"{share:.2f}" if share > 0.01 or not share else f"{share:.0e}"
 
     lesson.table(
-        "How far each gradient is from the plain one, and from that of truncated IS, as a share of its length",
+        "Length of the difference between two gradients ÷ length of the second",
         [
             {"loss": names[loss]}
             | {
-                f"{lag}, from {names[other]}": f"{_apart(lag, loss, other):.1e}"
+                f"{lag}, against {names[other]}": _apart(lag, loss, other)
                 for lag, other in (
                     ("lag 0", "reinforce"),
                     ("lag 4", "reinforce"),
@@ -1357,12 +1364,14 @@ def _(config, recorded):
         lag: predict(recorded["async"], mode="async", max_lag=lag).seconds
         for lag in sorted({0, 1, *config.study_lags})
     }
+    _variation = recorded["async"].setting.variation
     _first, _last = _seconds[1], min(_seconds.values())
     _bought = (_seconds[0] - _first) / (_seconds[0] - _last) if _seconds[0] > _last else 1.0
     mo.md(f"""
     And what does lag buy? Asked about the latencies of the asynchronous run above, the simulator says
     {", ".join(f"{found:.1f} s at `max_lag` {lag}" for lag, found in _seconds.items())}. The first version of lag buys {_bought:.0%} of what any
-    of these can buy here, where all groups take about equally long. Stragglers and slow tools are what makes more of it worth having.
+    of these can buy here, where the time of a group varies by {_variation:.0%} (standard deviation ÷ mean). Stragglers and slow tools are what
+    makes more of it worth having; try that in the simulator of notebook 05.
     """)
     return
 
@@ -1410,23 +1419,30 @@ def _(config, start_killed):
 
 
 @app.function
+async def kill_in_the_act(crew, journal):
+    """``kill -9`` for generator 0 in the second half, when it has been busy for a while."""
+    busy = 0
+    while journal.step < crew.config.steps // 2 or busy < 3:
+        await asyncio.sleep(0.03)
+        generator = crew.services["generator"].status().replicas[0]
+        busy = busy + 1 if generator.in_flight else 0
+    os.kill(generator.pid, signal.SIGKILL)
+    now = time.monotonic()
+    journal.timeline.add([Span(generator.replica, "kill", now, now)])
+
+
+@app.function
 async def train_and_kill(config, folder, show):
-    """Train, and kill generator 0 half-way; the journal and the replay buffer's books."""
+    """Train, and kill a generator meanwhile; the journal and the replay buffer's books."""
     tier = tier_of(config.task)
-
-    def show_and_kill(row):
-        show(row)
-        if row["event"] == "step" and row["step"] == config.steps // 2:
-            os.kill(crew.services["generator"].status().replicas[0].pid, signal.SIGKILL)
-
-    journal = Journal(config, folder, (tier,), show_and_kill, say=lambda text: None)
+    journal = Journal(config, folder, (tier,), show, say=lambda text: None)
     async with Crew.assemble(config, tier) as crew:
         crew.on_restart = journal.restarted
         await crew.publish()
         await measure(crew, journal)
         await crew.services["generator"].spares_ready()
         journal.begin()
-        await train_async(crew, journal)
+        await run_together(train_async(crew, journal), kill_in_the_act(crew, journal))
         await measure(crew, journal, final=True)
         await crew.trainer.export(folder.policy)
         books = (await crew.replay.state.call_one())["counters"]
@@ -1480,8 +1496,11 @@ def _(journal):
 @app.cell
 def _(books, journal, killed_config):
     restarts = rows_of(journal.folder, "restart")
-    _killed_at = rows_of(journal.folder, "step")[killed_config.steps // 2 - 1]["seconds"]
-    since_kill = [row["seconds"] - _killed_at for row in restarts]
+    _kill, _restart = (
+        next(span for span in journal.timeline.spans if span.kind == kind)
+        for kind in ("kill", "restart")
+    )
+    since_kill = _restart.end - _kill.start
     trained_numbers = [
         number
         for span in journal.timeline.spans
@@ -1502,7 +1521,7 @@ def _(balance, books, each_once, expected, restarts, since_kill, trained_numbers
             {"entry": "processes replaced", "value": len(restarts)},
             {
                 "entry": "seconds from `kill -9` until the successor was in rotation",
-                "value": ", ".join(f"{seconds:.2f}" for seconds in since_kill),
+                "value": f"{since_kill:.2f}",
             },
             {
                 "entry": "of these, after the death was noticed",
@@ -1529,11 +1548,10 @@ def _(balance, books, each_once, expected, restarts, since_kill, trained_numbers
 
 @app.cell(hide_code=True)
 def _(each_once, killed_folder, loading_seconds, since_kill):
-    _took = since_kill[0] if since_kill else math.nan
     lesson.reveal(f"""
     {"All of them, each once." if each_once else "Not all of them exactly once: the books above say what is missing."} A group belongs to its
     *number*. When a generator dies, the numbers that it was working on go back to the replay buffer and are admitted again, with the same
-    task and the same seeds; the trainer never sees a number twice. The successor was in rotation {_took:.2f} s after the kill, because it had
+    task and the same seeds; the trainer never sees a number twice. The successor was in rotation {since_kill:.2f} s after the kill, because it had
     been kept ready: starting processes and loading models took {loading_seconds:.1f} s at the top of this page. {how_it_went(killed_folder)}
     """)
     return
@@ -1654,8 +1672,8 @@ def _():
                 ),
                 (
                     "several hosts",
-                    '`transport="rdma"`',
-                    "the network; and spans of different hosts have different clocks",
+                    "`runtime.spawn`, the one place that decides where a process starts; it knows this host only",
+                    "the network; and spans of different hosts are on different clocks",
                 ),
             )
         ],
