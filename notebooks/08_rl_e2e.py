@@ -40,7 +40,6 @@ with app.setup(hide_code=True):
         Trial,
         advantages_of,
         fresh_learner,
-        run_trials,
         sample_batch,
         train_with_lag,
     )
@@ -65,6 +64,7 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.system.model_actors import GeneratorActor, TrainerActor
     from zorplex_rl.system.runtime import spawn
+    from zorplex_rl.system.study import run_trials
     from zorplex_rl.task.curriculum import Zorplex, tier_of
     from zorplex_rl.viz import exercise, figures, lesson, runs
     from zorplex_rl.viz.plots import timeline_chart
@@ -1287,15 +1287,14 @@ def _(trials):
 
 
 @app.cell
-def _(conditions, start_study, trials):
+async def _(conditions, start_study, trials):
     lesson.wait_for(start_study)
-    outcomes = []
     with mo.status.progress_bar(
         total=len(trials), title="Trials, two at a time", remove_on_exit=True
     ) as _bar:
-        for outcome in run_trials(trials, conditions, processes=2):
-            outcomes.append(outcome)
-            _bar.update()
+        outcomes = await run_trials(
+            trials, conditions, processes=2, on_outcome=lambda _: _bar.update()
+        )
     return (outcomes,)
 
 

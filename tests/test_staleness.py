@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import torch
 
 from zorplex_rl.learning import staleness
-from zorplex_rl.learning.staleness import Conditions, Trial, run_trials, train_with_lag
+from zorplex_rl.learning.staleness import Conditions, Trial, train_with_lag
 
 SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, held_out_tasks=8, learning_rate=3e-3)
 
@@ -45,6 +47,9 @@ def test_only_stale_data_disagree_with_the_trainer():
 
 
 def test_a_trial_in_a_process_of_its_own_has_the_outcome_that_it_has_here():
-    trials = [Trial("grpo", 1, 0), Trial("reinforce", 1, 1)]
-    found = {outcome.trial: outcome for outcome in run_trials(trials, SHORT)}
-    assert found == {trial: train_with_lag(trial, SHORT) for trial in trials}
+    from zorplex_rl.system.study import run_trials
+
+    trials, reported = [Trial("grpo", 1, 0), Trial("reinforce", 1, 1)], []
+    found = asyncio.run(run_trials(trials, SHORT, on_outcome=reported.append))
+    assert found == reported
+    assert {outcome.trial: outcome for outcome in found} == {trial: train_with_lag(trial, SHORT) for trial in trials}

@@ -9,10 +9,7 @@ An asynchronous run is as stale as its timing makes it, and no two are alike. He
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import fmean
 
 import torch
@@ -86,16 +83,6 @@ def train_with_lag(trial: Trial, conditions: Conditions) -> Outcome:
         fmean(row["effective_sample_size"] for row in metrics),
         max(row["max_logp_difference"] for row in metrics),
     )
-
-
-def run_trials(trials: Iterable[Trial], conditions: Conditions, processes: int = 2) -> Iterator[Outcome]:
-    """The outcomes of ``trials`` in the order in which they are ready, computed by as many processes, which end with the iteration."""
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
-    try:
-        for future in as_completed([pool.submit(train_with_lag, trial, conditions) for trial in trials]):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
