@@ -124,7 +124,7 @@ def settings():
         max_tokens=96 if _embedded else 256,
         prompts=8,  # in a training batch
         samples=8,  # of each prompt
-        steps=60,
+        steps=50,
         max_lag=1,
         learning_rate=3e-4 if _embedded else 3e-6,
         eval_every=15,
@@ -134,7 +134,7 @@ def settings():
         study_losses=("reinforce", "grpo", "tis", "decoupled_ppo"),
         study_lags=(0, 2, 8),
         study_seeds=3,
-        study_steps=14,
+        study_steps=13,
         study_learning_rate=4e-4 if _embedded else 3e-6,
         study_tasks=200,
         # One thread is fastest for a small model.
@@ -679,7 +679,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(config):
-    start_sync = lesson.start_button(f"Train {config.steps} steps in turns", seconds=50)
+    start_sync = lesson.start_button(f"Train {config.steps} steps in turns", seconds=45)
     start_sync
     return (start_sync,)
 
@@ -790,7 +790,7 @@ def _(config, sync_folder):
 @app.cell(hide_code=True)
 def _(config):
     start_async = lesson.start_button(
-        f"Train {config.steps} steps side by side", seconds=40
+        f"Train {config.steps} steps side by side", seconds=35
     )
     start_async
     return (start_async,)
@@ -1281,7 +1281,7 @@ def _(conditions, config):
 
 @app.cell(hide_code=True)
 def _(trials):
-    start_study = lesson.start_button(f"Run the study, {len(trials)} trials", seconds=140)
+    start_study = lesson.start_button(f"Run the study, {len(trials)} trials", seconds=170)
     start_study
     return (start_study,)
 
