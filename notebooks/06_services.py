@@ -953,7 +953,8 @@ def _(account, stage):
             lesson.table(
                 "What became of every request",
                 [
-                    {"outcome": row} | {f"`{name}`": facts[row] for name, facts in account.items()}
+                    {"outcome": row}
+                    | {f"`{name}`": facts[row] for name, facts in account.items()}
                     for row in account["execute"]
                 ],
             ),

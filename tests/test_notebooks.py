@@ -43,6 +43,12 @@ NEAR_MISSES = {
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
     "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
     "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
+    "group_advantages": lambda rewards: [reward - sum(rewards) / len(rewards) for reward in rewards],
+    "may_start": lambda version, step, on_the_way, per_step, max_lag: (
+        (version + max_lag - step) * per_step - on_the_way
+    ),
+    "generators_needed": lambda generate, train, groups: round(groups * generate / train),
+    "truncated_weight": lambda logprob, behaviour_logprob, limit: math.exp(min(logprob - behaviour_logprob, limit)),
 }
 """What a reader is likely to write first, and wrongly."""
 
@@ -235,3 +241,38 @@ def test_07_runs_from_its_first_cell_to_its_last():
     assert transfer.equal == transfer.compared == 57
     assert sum(transfer.read) == transfer.plan.minimum_bytes < transfer.plan.gather_then_scatter_bytes
     assert max(values["pulled"].ages["slow"]) > max(values["pushed"].ages["slow"])
+
+
+def test_08_runs_from_its_first_cell_to_its_last():
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "08_rl_e2e"))
+    config = SimpleNamespace(
+        policy="embedded",
+        device="cpu",
+        seed=0,
+        hints=False,
+        max_tokens=64,
+        prompts=2,
+        samples=4,
+        steps=12,
+        max_lag=1,
+        learning_rate=3e-4,
+        eval_every=6,
+        eval_tasks=8,
+        held_out=16,
+        killed_steps=8,
+        study_losses=("reinforce", "tis"),
+        study_lags=(0, 1),
+        study_seeds=1,
+        study_steps=1,
+        study_learning_rate=3e-4,
+        study_tasks=8,
+        threads=1,
+    )
+    _, values = notebook.app.run(defs={"config": config})
+    assert values["fresh"]["max_logp_difference"] < 1e-4
+    assert [report.episodes for report in values["reports"]] == [16] * 4
+    assert sum(values["accounts"]["sync"].lags.values()) == sum(values["accounts"]["async"].lags.values()) == 24
+    assert len(values["outcomes"]) == len(values["trials"]) == 4
+    assert len(values["restarts"]) == 1 and values["books"]["abandoned"] > 0
+    assert values["each_once"] and values["balance"] == 0
+    assert not notebook.REPLICAS

@@ -1,0 +1,55 @@
+"""A study of staleness on several processes: each trial (``learning/staleness.py``) is run by one of them, in a thread of its own.
+
+trials ──► study_0 ──► outcomes, in the order in which they are ready
+     └───► study_1 ──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from zorplex_rl.learning.staleness import Conditions, Outcome, Trial, train_with_lag
+from zorplex_rl.system.loop import run_together
+from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
+
+
+class StudyActor(Actor):
+    """Runs the trials that it is given."""
+
+    @concurrent_endpoint
+    async def run(self, trial: Trial, conditions: Conditions) -> Outcome:
+        return await asyncio.to_thread(_run, trial, conditions)
+
+
+async def run_trials(
+    trials: Iterable[Trial],
+    conditions: Conditions,
+    processes: int = 2,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """The outcomes of ``trials``, each handed to ``on_outcome`` as soon as it is there. The processes are stopped whatever happens."""
+    waiting, outcomes = deque(trials), []
+    replicas: list[Replica] = []
+
+    async def work(replica: Replica) -> None:
+        while waiting:
+            outcomes.append(await replica.actor.run.call_one(waiting.popleft(), conditions))
+            on_outcome(outcomes[-1])
+
+    try:
+        for number in range(processes):
+            replicas.append(await spawn(f"study_{number}", StudyActor))
+        await run_together(*map(work, replicas))
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+    return outcomes
+
+
+def _run(trial: Trial, conditions: Conditions) -> Outcome:
+    import torch
+
+    if conditions.device == "cpu":
+        torch.set_num_threads(1)
+    return train_with_lag(trial, conditions)

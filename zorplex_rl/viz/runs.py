@@ -1,0 +1,166 @@
+"""Figures that lay runs beside each other: who was busy when, how stale their data were, and what staleness cost.
+
+{name: Timeline}     ──► paired_timelines     the same stretch of time for all, on one axis
+{name: {lag: n}}     ──► lag_chart
+Outcomes of a study  ──► staleness_chart      a dot for every seed, a line through the means
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from zorplex_rl.analysis.timeline import KINDS, Timeline
+from zorplex_rl.learning.staleness import Outcome
+from zorplex_rl.viz.figures import SERIES
+from zorplex_rl.viz.plots import KIND_COLOURS, OTHER_COLOUR
+from zorplex_rl.viz.svg import render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 600
+GREY = "#808080"
+MARKERS = "osD^"
+
+
+def lags_of(timeline: Timeline) -> dict[int, int]:
+    """Lag in versions → groups of that lag, over all training steps of a real run."""
+    lags: dict[int, int] = {}
+    for span in timeline.spans:
+        if span.kind == "train":
+            for _, version, *_ in span.args["groups"]:
+                lags[span.args["step"] - version] = lags.get(span.args["step"] - version, 0) + 1
+    return dict(sorted(lags.items()))
+
+
+def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
+    """A panel for each of ``windows``, all ``seconds`` long from their own first span, with a row for each of ``actors`` and its busy share."""
+    kinds = sorted(
+        {span.kind for timeline in windows.values() for span in timeline.spans if span.actor in actors},
+        key=lambda kind: (*KINDS, kind).index(kind),
+    )
+    busy = {
+        name: {actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds)) for actor in actors}
+        for name, timeline in windows.items()
+    }
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.patches import Patch
+
+        panels = figure.subplots(len(windows), sharex=True, squeeze=False)[:, 0]
+        for axes, (name, timeline) in zip(panels, windows.items(), strict=True):
+            for span in timeline.between(timeline.start, timeline.start + seconds).spans:
+                if span.actor in actors:
+                    left, row = span.start - timeline.start, actors.index(span.actor)
+                    width = max(span.end - span.start, seconds / WIDTH)
+                    colour = KIND_COLOURS.get(span.kind, OTHER_COLOUR)
+                    axes.broken_barh([(left, width)], (row - 0.36, 0.72), facecolor=colour, linewidth=0)
+            for row, actor in enumerate(actors):
+                at = axes.get_yaxis_transform()
+                axes.text(1.09, row, f"{busy[name][actor]:.0%}", ha="right", va="center", transform=at)
+            axes.set(yticks=range(len(actors)), yticklabels=actors, ylim=(len(actors) - 0.4, -0.6), xlim=(0, seconds))
+            axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
+            axes.tick_params(axis="y", length=0)
+            _bare(axes, "x")
+        panels[0].set_title("busy", loc="right", fontsize=12)
+        panels[-1].set_xlabel("seconds")
+        patches = [Patch(facecolor=KIND_COLOURS.get(kind, OTHER_COLOUR), label=kind) for kind in kinds]
+        figure.legend(handles=patches, loc="outside upper left", ncols=min(max(len(patches), 1), 5), frameon=False)
+
+    shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
+    height = 70 + (44 + 30 * len(actors)) * len(windows)
+    said = f"the same {seconds:.3g} seconds of each, and how much of them every actor was busy: {'; '.join(shares)}"
+    return render(draw, height, "Timelines on one axis", said, WIDTH)
+
+
+def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
+    """For each run, the share of its training groups at each lag."""
+    highest = max(lag for counts in lags.values() for lag in counts)
+    shares = {name: {lag: n / sum(counts.values()) for lag, n in counts.items()} for name, counts in lags.items()}
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        width = 0.8 / len(lags)
+        for number, (name, share) in enumerate(shares.items()):
+            offset = (number - (len(lags) - 1) / 2) * width
+            heights = [share.get(lag, 0.0) for lag in range(highest + 1)]
+            at = [lag + offset for lag in range(highest + 1)]
+            axes.bar(at, heights, 0.92 * width, color=SERIES[number], label=name)
+            for x, height in zip(at, heights, strict=True):
+                axes.text(x, height + 0.02, f"{height:.0%}", ha="center", va="bottom")
+        axes.set(xticks=range(highest + 1), ylim=(0, 1.15), yticks=[], xlabel="lag in versions")
+        axes.set_ylabel("share of groups")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        figure.legend(loc="outside upper left", ncols=len(lags), frameon=False)
+
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"lag {lag} {s:.0%}" for lag, s in f.items()) for name, f in shares.items()
+    )
+    return render(draw, 230, "How stale the training data were", said, WIDTH)
+
+
+def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], before: float) -> str:
+    """Accuracy against lag: a line through each loss's means, and a dot for every seed. ``names`` says how each loss is called here.
+
+    ``before`` is the accuracy before training, drawn as a dashed line.
+    """
+    lags = sorted({outcome.trial.lag for outcome in outcomes})
+    found = {
+        loss: [[o.accuracy for o in outcomes if (o.trial.loss, o.trial.lag) == (loss, lag)] for lag in lags]
+        for loss in names
+    }
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import PercentFormatter
+
+        axes = figure.subplots()
+        axes.axhline(before, color=GREY, linestyle="--", linewidth=1)
+        axes.text(len(lags) - 0.55, before, "before", ha="right", va="bottom")
+        for number, (loss, by_lag) in enumerate(found.items()):
+            # Side by side, so that no dot hides another loss's.
+            at = [place + (number - (len(found) - 1) / 2) * 0.13 for place in range(len(lags))]
+            look = {"color": SERIES[number], "marker": MARKERS[number]}
+            drawn = [(x, values) for x, values in zip(at, by_lag, strict=True) if values]
+            axes.plot(
+                [x for x, _ in drawn],
+                [fmean(v) for _, v in drawn],
+                linewidth=1.5,
+                markersize=9,
+                label=names[loss],
+                **look,
+            )
+            for x, values in drawn:
+                axes.plot([x] * len(values), values, linestyle="", markersize=4.5, alpha=0.6, **look)
+        axes.set(xticks=range(len(lags)), xticklabels=[f"lag {lag}" for lag in lags], ylim=(0, 1.03))
+        axes.set(xlim=(-0.45, len(lags) - 0.55), ylabel="held-out accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        _bare(axes, "y")
+        figure.legend(loc="outside upper left", ncols=2, frameon=False)
+
+    said = "; ".join(
+        f"{names[loss]}: " + ", ".join(f"lag {lag} {fmean(v):.0%}" for lag, v in zip(lags, by_lag, strict=True) if v)
+        for loss, by_lag in found.items()
+    )
+    return render(draw, 340, "Accuracy against lag", said, WIDTH)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation in words: "0.91 ± 0.02"; the mean alone where there is one value.
+
+    >>> spread([0.9, 0.8, 1.0]), spread([0.5])
+    ('0.90 ± 0.10', '0.50')
+    """
+    mean = fmean(values)
+    if len(values) < 2:
+        return f"{mean:.2f}"
+    return f"{mean:.2f} ± {math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)):.2f}"
+
+
+def _bare(axes: Axes, grid: str) -> None:
+    axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
