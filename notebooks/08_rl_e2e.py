@@ -1420,8 +1420,8 @@ def _(config, start_killed):
 @app.function
 async def kill_in_the_act(crew, journal):
     """``kill -9`` for generator 0 in the second half, when it has been busy for a while."""
-    busy = 0
-    while journal.step < crew.config.steps // 2 or busy < 3:
+    busy, steps = 0, crew.config.steps
+    while journal.step < steps // 2 or (busy < 3 and journal.step < steps):
         await asyncio.sleep(0.03)
         generator = crew.services["generator"].status().replicas[0]
         busy = busy + 1 if generator.in_flight else 0
