@@ -59,6 +59,28 @@ class Echo(Actor):
         raise ValueError(about)
 
 
+class Parrot(Actor):
+    """Stands in for a generator: it cannot speak before it has pulled weights."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+
+    @concurrent_endpoint
+    async def subscribe(self, source: str) -> bool:
+        return True
+
+    @concurrent_endpoint
+    async def pull(self) -> int:
+        self._version = 3
+        return 3
+
+    @concurrent_endpoint
+    async def generate(self, tasks: list[str]) -> list[str]:
+        if self._version is None:
+            raise RuntimeError("no weights yet")
+        return tasks
+
+
 class Finder(Actor):
     """Finds a service by its name and uses it."""
 

@@ -62,21 +62,17 @@ def test_weights_change_between_decode_steps_if_asked_to(tmp_path):
     assert max(mixed_version_shares(run)) > 0
 
 
-def test_slow_tools_are_called_in_a_process_of_their_own_and_weights_change_between_groups(tmp_path):
-    config = replace(SMALL, mode="async", max_lag=3, steps=6, tool_latency=0.05, checkpoint_every=100)
-    run = train_here(config, tmp_path / "tools")
+def test_slow_tools_and_the_reference_policy_have_processes_of_their_own_and_weights_change_between_groups(tmp_path):
+    config = replace(SMALL, mode="async", max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
+    run = train_here(replace(config, checkpoint_every=100), tmp_path / "tools")
     events = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "tool" for event in events) > 8
-    assert max(row["lag_max"] for row in run.metrics() if row["event"] == "step") > 0
+    steps = [row for row in run.metrics() if row["event"] == "step"]
+    assert max(row["lag_max"] for row in steps) > 0
     assert max(mixed_version_shares(run)) == 0
-
-
-def test_the_kl_penalty_is_measured_against_the_starting_policy(tmp_path):
-    config = replace(SMALL, steps=2, kl_coefficient=0.1, checkpoint_every=100)
-    run = train_here(config, tmp_path / "kl")
-    penalties = [row["reference_kl"] for row in run.metrics() if row["event"] == "step"]
+    penalties = [row["reference_kl"] for row in steps]
     assert penalties[0] == pytest.approx(0, abs=1e-6)
-    assert penalties[1] > 0
+    assert max(penalties) > 1e-6
 
 
 def test_a_run_folder_holds_everything_that_is_promised(sync_run):

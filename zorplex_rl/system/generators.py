@@ -21,13 +21,14 @@ NO_WEIGHTS = -1
 
 
 class Worker:
-    """A place for one generator. Every call raises ReplicaFailed if its process dies; the next one goes to whoever takes over."""
+    """A place for one generator. Every call raises ReplicaFailed if its process dies, or was replaced by one that has no weights yet."""
 
     def __init__(self, service: Service, index: int) -> None:
         self.service, self.index = service, index
         self._member: Member | None = None
         self._source: Any = None
         self._version = NO_WEIGHTS
+        self._dead: Member | None = None
         self._deaths_in_a_row = 0
 
     @property
@@ -41,29 +42,38 @@ class Worker:
         while True:
             source = await trainer.source()
             member = await self.service.member_at(self.index)
-            if member is not self._member or source is not self._source:
-                self._member = self._source = None
-                if await self._call("subscribe", source):
-                    self._member, self._source = member, source
-            if self._member and (version := await self._call("pull")) is not None:
+            if member is not self._member:
+                self._member, self._source, self._version = member, None, NO_WEIGHTS
+            if source is not self._source:
+                self._source = source if await self._call("subscribe", source) else None
+            if self._source and (version := await self._call("pull")) is not None:
                 self._version = version
                 return version
             # The weights could not be read. If the trainer is gone, this notices and waits until it is back.
             await trainer.ping()
 
     async def generate(self, tasks: list[Any]) -> list[Any]:
-        groups = await self._call("generate", tasks)
+        groups = await self._call_with_weights("generate", tasks)
         self._deaths_in_a_row = 0
         return groups
 
     async def evaluate(self, tasks: list[Any], temperature: float) -> list[Any]:
-        return await self._call("evaluate", tasks, temperature)
+        return await self._call_with_weights("evaluate", tasks, temperature)
+
+    async def _call_with_weights(self, endpoint: str, *args: Any) -> Any:
+        if self.version == NO_WEIGHTS:
+            raise ReplicaFailed(f"worker {self.index}", f"the process of worker {self.index} was replaced; pull first")
+        return await self._call(endpoint, *args)
 
     async def _call(self, endpoint: str, *args: Any) -> Any:
+        """Have the process that this worker knows answer, and no other: what holds for its weights may not hold for a successor's."""
+        member = self._member
         try:
-            return await self.service.call_at(self.index, endpoint, *args)
+            return await self.service.pool.call(member, endpoint, args, {})
         except ReplicaFailed as error:
-            self._deaths_in_a_row += 1
+            # Of all the calls that one death ends, the first counts.
+            self._deaths_in_a_row += member is not self._dead
+            self._dead = member
             if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
                 raise RuntimeError(
                     f"the generator of worker {self.index} has died {self._deaths_in_a_row} times without finishing a batch; "

@@ -32,7 +32,7 @@ from zorplex_rl.system.transports import Publisher, Subscriber, WeightSource, su
 from zorplex_rl.task.curriculum import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.weights.ring import WeightPullError
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class GeneratorActor(ModelActor):
         self._tools, self._tool_client = tools, None
         self._source: Subscriber | None = None
         self._stream: RolloutStream | None = None
+        self._version = NOTHING_PUBLISHED
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _load(self) -> None:
@@ -104,9 +105,9 @@ class GeneratorActor(ModelActor):
             log.warning("%s", error)
             return None
         async with self._one_at_a_time:
-            version = self._source.swap()
-            self._stream.use_version(version)
-        return version
+            self._version = self._source.swap()
+            self._stream.use_version(self._version)
+        return self._version
 
     @concurrent_endpoint
     async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
@@ -129,7 +130,7 @@ class GeneratorActor(ModelActor):
 
     def _evaluate(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
         engine = self._engine(temperature, self._zorplex.execute)
-        engine.version = self._source.version
+        engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
             return engine.run(requests)
 
@@ -140,7 +141,7 @@ class GeneratorActor(ModelActor):
         )
 
     def _generating(self) -> AbstractContextManager[object]:
-        return self.recorder.span("generate", version=self._source.version)
+        return self.recorder.span("generate", version=self._version)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """What a tool says: at once where it runs in this process, else a future of the tool service's answer."""

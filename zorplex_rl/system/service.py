@@ -144,10 +144,6 @@ class Service:
             await self.membership_changed()
         return live.member
 
-    async def call_at(self, index: int, method: str, *args: Any) -> Any:
-        """Have the replica at place ``index`` answer, whoever fills it. Raises ReplicaFailed if that fails meanwhile."""
-        return await self.pool.call(await self.member_at(index), method, args, {})
-
     async def membership_changed(self) -> None:
         """Wait until a replica joins or leaves."""
         changed = self._changed

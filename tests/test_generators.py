@@ -1,0 +1,59 @@
+"""A worker knows which process its weights are in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from echo import Parrot
+
+from zorplex_rl.system.generators import NO_WEIGHTS, Worker
+from zorplex_rl.system.pulse import replicas_of
+from zorplex_rl.system.requests import ReplicaFailed
+from zorplex_rl.system.service import Service, ServiceOptions
+
+
+class PublishedOnce:
+    """A trainer with nothing new."""
+
+    async def source(self) -> str:
+        return "the ring"
+
+
+def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_that_has_none():
+    async def scenario():
+        async with Service("parrot", replicas_of(Parrot), ServiceOptions(spares=1)) as service:
+            await service.spares_ready()
+            worker = Worker(service, 0)
+            assert worker.version == NO_WEIGHTS
+            assert await worker.pull(PublishedOnce()) == worker.version == 3
+            assert await worker.generate(["hello"]) == ["hello"]
+            first = await service.member_at(0)
+            os.kill(service.status().replicas[0].pid, signal.SIGKILL)
+            while await service.member_at(0) is first:
+                await asyncio.sleep(0.02)
+            assert worker.version == NO_WEIGHTS
+            with pytest.raises(ReplicaFailed, match="was replaced; pull first"):
+                await worker.generate(["hello"])
+            assert await worker.pull(PublishedOnce()) == 3
+            assert await worker.generate(["hello"]) == ["hello"]
+
+    asyncio.run(scenario())
+
+
+def test_one_death_counts_once_however_many_calls_it_ends():
+    async def scenario():
+        async with Service("parrot", replicas_of(Parrot)) as service:
+            worker = Worker(service, 0)
+            for _ in range(2):
+                await worker.pull(PublishedOnce())
+                os.kill(service.status().replicas[0].pid, signal.SIGKILL)
+                ends = await asyncio.gather(*(worker.generate([]) for _ in range(20)), return_exceptions=True)
+                assert {type(end) for end in ends} <= {list, ReplicaFailed}
+                while worker.version != NO_WEIGHTS:
+                    await asyncio.sleep(0.02)
+                await service.member_at(0)
+
+    asyncio.run(scenario())
