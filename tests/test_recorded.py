@@ -114,6 +114,6 @@ def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
     ids=["sync", "async with slow tools"],
 )
 def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
-    config = replace(SMALL, steps=10, prompts_per_step=4, group_size=8, eval_every=5, checkpoint_every=100, **options)
+    config = replace(SMALL, steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)
     recorded = read_run(train_here(config, tmp_path / "run").path)
     assert predict(recorded).seconds == pytest.approx(recorded.seconds, rel=0.15)

@@ -7,6 +7,7 @@ The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folde
 from __future__ import annotations
 
 import os
+import re
 import time
 import zipfile
 from pathlib import Path
@@ -20,6 +21,8 @@ from zorplex_rl.site.build import build_site, check_links
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
 from zorplex_rl.viz.widgets import TimelineSimulator
+
+about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
 
 TOP = """
 import marimo
@@ -447,7 +450,7 @@ def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(ti
     assert "no host" not in page.locator("main").inner_text()
 
 
-@pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="the tiny notebooks have no simulators")
+@about_the_course
 def test_every_simulator_of_the_course_shows_what_python_computes(site, address, visit):
     simulator, drawings, rings, maps = TimelineSimulator(), set(), 0, 0
     for name in names_of_pages(site):
@@ -472,3 +475,28 @@ def test_every_simulator_of_the_course_shows_what_python_computes(site, address,
     assert len(drawings) == 4
     assert rings
     assert maps
+
+
+def cells_of(page, caption: str) -> dict[str, list[str]]:
+    """The rows of the table under ``caption``: the first cell of each → the others."""
+    rows = page.get_by_role("region", name=caption, exact=True).locator("tbody tr").all()
+    return {first: others for first, *others in (row.locator("td").all_inner_texts() for row in rows)}
+
+
+@about_the_course
+def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visit):
+    fates = cells_of(visit(address + "06_services.html"), "What became of every request")
+    assert all(int(count) > 100 for count in fates["answered"])
+    assert fates["answered, but not done"] == ["0", "0"]
+    assert fates["done twice"][1] == "0"
+    books = cells_of(visit(address + "08_rl_e2e.html"), "The books of the run")
+    assert books["processes replaced"] == ["1"]
+    assert books["unaccounted for"] == ["0"]
+    assert "each once" in str(books)
+
+
+@about_the_course
+def test_both_loops_of_the_course_learn_on_its_page(site, address, visit):
+    text = visit(address + "08_rl_e2e.html").locator("main").inner_text()
+    found = re.search(r"The price of that in accuracy is\s+(\d+)% against (\d+)%", text)
+    assert min(map(int, found.groups())) >= 90

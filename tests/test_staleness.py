@@ -50,6 +50,6 @@ def test_a_trial_in_a_process_of_its_own_has_the_outcome_that_it_has_here():
     from zorplex_rl.system.study import run_trials
 
     trials, reported = [Trial("grpo", 1, 0), Trial("reinforce", 1, 1)], []
-    found = asyncio.run(run_trials(trials, SHORT, on_outcome=reported.append))
+    found = asyncio.run(run_trials(trials, SHORT, processes=1, on_outcome=reported.append))
     assert found == reported
     assert {outcome.trial: outcome for outcome in found} == {trial: train_with_lag(trial, SHORT) for trial in trials}

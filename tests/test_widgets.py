@@ -168,6 +168,24 @@ def open_bare(page: Page, *widgets, **options) -> None:
     page.wait_for_function("window.ready")
 
 
+def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
+    embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
+    tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
+    timelines, ring = max(tables, key=len), min(tables, key=len)
+    assert len(timelines) < 2_000_000
+    simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
+    for params in random_positions(60):
+        expected = simulator.answer(params | {"fixed": None})
+        assert {mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")} == expected
+    for fixed in ("one straggler", "this machine"):
+        for params in random_positions(20, COUNTS):
+            expected = simulator.answer(params | {"fixed": fixed})
+            assert {mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")} == expected
+    assert len(ring) < 200_000
+    start = WeightRingRace()
+    assert look_up(unpack(ring), start.params)["whole"] == start.result["whole"]
+
+
 def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Timeline simulator")
     python = TimelineSimulator(measured=MEASURED)
@@ -252,24 +270,6 @@ def test_a_change_is_said_to_who_cannot_see_it(page):
     both = compare(replace(simulator.setting, generators=1))
     expect(page.get_by_role("status")).to_contain_text(f"speed-up {both.speed_up:.2f}")
     expect(page.get_by_role("img", name="Two timelines on one axis. Synchronous:")).to_be_visible()
-
-
-def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
-    embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
-    tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
-    timelines, ring = max(tables, key=len), min(tables, key=len)
-    assert len(timelines) < 2_000_000
-    simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
-    for params in random_positions(60):
-        expected = simulator.answer(params | {"fixed": None})
-        assert {mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")} == expected
-    for fixed in ("one straggler", "this machine"):
-        for params in random_positions(20, COUNTS):
-            expected = simulator.answer(params | {"fixed": fixed})
-            assert {mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")} == expected
-    assert len(ring) < 200_000
-    start = WeightRingRace()
-    assert look_up(unpack(ring), start.params)["whole"] == start.result["whole"]
 
 
 @pytest.mark.parametrize("name", MAKERS)
