@@ -103,6 +103,12 @@ def _():
 
 @app.cell
 def _():
+    lesson.table("What is in it", [{"": "pages", "count": 2}])
+    return
+
+
+@app.cell
+def _():
     lesson.figure(render(lambda figure: figure.subplots().plot([1, 2]), 200, "A line", "from 1 to 2"), "A line.")
     return
 

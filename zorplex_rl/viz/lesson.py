@@ -92,7 +92,10 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
     rows = [dict(row) for row in rows]
     names = list(rows[0]) if rows else []
     numeric = {name for name in names if all(_is_number(row[name]) for row in rows)}
-    head = "".join(f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' for name in names)
+    # A column without a name has no header that could be read out.
+    head = "".join(
+        f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
+    )
     body = "".join(
         "<tr>" + "".join(f"<td{_align(name in numeric)}>{inline(str(row[name]))}</td>" for name in names) + "</tr>"
         for row in rows
