@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Actors that are defined in a test are found by the processes that Monarch starts.
@@ -10,10 +13,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(__file_
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.policy.warmstart import build_tokenizer
+from zorplex_rl.run_folder import RunFolder
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,8 +101,27 @@ def embedded() -> Policy:
 
 
 @pytest.fixture(scope="session")
-def sync_run(tmp_path_factory):
+def once(tmp_path_factory, worker_id, testrun_uid):
+    """``once(name, fill)``: a folder that ``fill(folder)`` has filled, for whichever of this test run's processes asked first."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own if worker_id == "master" else own.parent) / f"once-{testrun_uid}"
+    shared.mkdir(exist_ok=True)
+
+    def folder_of(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                fill(folder)
+                done.touch()
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def sync_run(once):
     """The run folder of ``SMALL``: four synchronous steps that nothing disturbed."""
     from runs import SMALL, train_here
 
-    return train_here(SMALL, tmp_path_factory.mktemp("runs") / "sync")
+    return RunFolder(once("sync", lambda folder: train_here(SMALL, folder)))

@@ -12,6 +12,7 @@ import pytest
 from runs import SMALL, counters, final_weights, same_weights, train_here
 
 from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.run_folder import RunFolder
 
 
 def test_training_changes_the_weights(sync_run):
@@ -35,29 +36,34 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
         assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
-def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(sync_run, tmp_path):
-    config = replace(
-        SMALL, mode="async", max_lag=2, steps=8, generators=2, checkpoint_every=8, transport="message", seed=1
-    )
-    run = train_here(config, tmp_path / "lag2")
-    ages = [row["lag_max"] for row in run.metrics() if row["event"] == "step"]
-    assert len(ages) == 8
-    assert max(ages) <= 2
-    groups = config.steps * config.prompts_per_step
-    found = counters(run)
-    assert found["trained"] == groups
+LAGGING = replace(
+    SMALL, mode="async", max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
+    checkpoint_every=8,
+)  # fmt: skip
+
+
+@pytest.fixture
+def lagging_run(once):
+    """The run folder of ``LAGGING``: two generators that take over weights in mid-episode."""
+    return RunFolder(once("lagging", lambda folder: train_here(LAGGING, folder)))
+
+
+def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(sync_run, lagging_run):
+    ages = [row["lag_max"] for row in lagging_run.metrics() if row["event"] == "step"]
+    assert len(ages) == LAGGING.steps
+    assert max(ages) <= LAGGING.max_lag
+    found = counters(lagging_run)
+    assert found["trained"] == LAGGING.steps * LAGGING.prompts_per_step
     assert found["stale"] == found["refused"] == found["abandoned"] == 0
-    assert not same_weights(final_weights(run.path), final_weights(sync_run.path))
+    assert not same_weights(final_weights(lagging_run.path), final_weights(sync_run.path))
 
 
 def mixed_version_shares(run):
     return [row["mixed_version_share"] for row in run.metrics() if row["event"] == "step"]
 
 
-def test_weights_change_between_decode_steps_if_asked_to(tmp_path):
-    config = replace(SMALL, mode="async", max_lag=3, steps=8, tool_latency=0.02, update="in-flight")
-    run = train_here(replace(config, checkpoint_every=100), tmp_path / "in-flight")
-    assert max(mixed_version_shares(run)) > 0
+def test_weights_change_between_decode_steps_if_asked_to(lagging_run):
+    assert max(mixed_version_shares(lagging_run)) > 0
 
 
 def test_slow_tools_and_the_reference_policy_have_processes_of_their_own_and_weights_change_between_groups(tmp_path):

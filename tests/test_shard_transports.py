@@ -7,8 +7,9 @@ import asyncio
 import pytest
 import torch
 from torch import nn
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from zorplex_rl.system.runtime import Actor, endpoint, start_runtime
+from zorplex_rl.system.runtime import Actor, Replica, endpoint, spawn
 from zorplex_rl.system.shard_transports import offer, subscribe
 from zorplex_rl.weights.parcels import ShardPublisher, pull_together
 from zorplex_rl.weights.sharded_model import describe, local_weights, plan_model, rank_in
@@ -19,8 +20,6 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embedding
 
 
 def make_model(seed: int) -> nn.Module:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(Qwen2Config(**SIZES, **HEADS))
@@ -112,13 +111,12 @@ class RankActor(Actor):
             return self.model(input_ids=tokens, labels=tokens).loss.item()
 
 
-async def start(name: str, ranks: int):
-    from monarch.actor import this_host
+async def start(name: str, ranks: int) -> Replica:
     from monarch.spmd import setup_torch_elastic_env_async
 
-    procs = this_host().spawn_procs(per_host={"procs": ranks}, name=name)
-    await setup_torch_elastic_env_async(procs)
-    return procs, procs.spawn(name, RankActor)
+    replica = await spawn(name, RankActor, procs=ranks)
+    await setup_torch_elastic_env_async(replica.procs)
+    return replica
 
 
 async def on_all(endpoint, *args) -> list:
@@ -146,15 +144,13 @@ async def train_and_pull(trainer, generator, trainer_mesh, transport) -> None:
 
 def test_after_each_step_every_generator_shard_is_bit_equal_to_the_trainers_weights():
     async def run():
-        start_runtime()
-        (trainer_procs, trainer), (generator_procs, generator) = await asyncio.gather(
-            start("trainer", 4), start("generator", 2)
-        )
+        replicas = trainers, generators = await asyncio.gather(start("trainer", 4), start("generator", 2))
+        trainer, generator = trainers.actor, generators.actor
         try:
             await train_and_pull(trainer, generator, {"dp": 4}, "rdma")
             await train_and_pull(trainer, generator, {"dp": 2, "tp": 2}, "shm")
             await train_and_pull(trainer, generator, {"replicate": 2, "dp": 2}, "auto")
         finally:
-            await asyncio.gather(*(procs.stop().as_asyncio() for procs in (trainer_procs, generator_procs)))
+            await asyncio.gather(*(replica.stop() for replica in replicas))
 
     asyncio.run(run())

@@ -229,20 +229,21 @@ def _():
 
 
 def write(folder: Path, **notebooks: str) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, source in notebooks.items():
         (folder / f"{name}.py").write_text(source)
     return folder
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def site(once) -> Path:
     """The folder of a site, and its zip beside it."""
     if given := os.environ.get("ZORPLEX_SITE"):
         return Path(given).resolve()
-    folder = tmp_path_factory.mktemp("course")
-    build_site(write(folder / "notebooks", **{"01_reading": READING, "02_turning": TURNING}), folder / "pages")
-    return folder / "pages"
+    notebooks = {"01_reading": READING, "02_turning": TURNING}
+    return (
+        once("course", lambda folder: build_site(write(folder / "notebooks", **notebooks), folder / "pages")) / "pages"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -138,13 +138,15 @@ def page(browser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(once):
     """A site of one page with both simulators."""
-    folder = tmp_path_factory.mktemp("exported")
-    (folder / "notebooks").mkdir()
-    (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
-    build_site(folder / "notebooks", folder / "site")
-    return folder / "site"
+
+    def build(folder):
+        (folder / "notebooks").mkdir(parents=True)
+        (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+        build_site(folder / "notebooks", folder / "site")
+
+    return once("simulators", build) / "site"
 
 
 @pytest.fixture(scope="module")

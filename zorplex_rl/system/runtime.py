@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
+import importlib
 import logging
 import os
 import warnings
@@ -72,7 +75,8 @@ class Replica:
 async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
     """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``."""
     start_runtime()
-    mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=_import_package, name=name)
+    prepare = functools.partial(_prepare_process, actor_class.__module__)
+    mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
     return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs))
 
 
@@ -87,9 +91,20 @@ async def run_together(*coroutines: Awaitable[Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _import_package() -> None:
-    """Runs in a new process before its actors are made: these are unpickled side by side, and might meet in modules that are half imported."""
-    import zorplex_rl.system.pulse  # noqa: F401
+def _prepare_process(module: str) -> None:
+    """Runs in a new process before its actors are made, and imports what they need.
+
+    These are unpickled side by side, and might otherwise meet in modules that are half imported. Of the million objects that importing torch
+    and transformers makes none is garbage: with the collector looking for some, it takes a quarter longer.
+    """
+    gc.disable()
+    importlib.import_module("zorplex_rl.system.pulse")
+    with contextlib.suppress(
+        ImportError
+    ):  # of a class that was made in a notebook, or one whose unpickling will say what is missing
+        importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 @contextlib.contextmanager
