@@ -13,20 +13,19 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from zorplex_rl.policy.evaluate import Report
-from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import OUTCOMES
+from zorplex_rl.viz import look
 from zorplex_rl.viz.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 560
-# After Okabe and Ito, as in plots.py: told apart with any colour vision, on white and on black.
-SERIES = ("#2484CE", "#D55E00", "#009E73", "#CC79A7")
-OUTCOME_COLOURS = dict(zip(OUTCOMES, ("#009E73", "#D55E00", "#E69F00", "#56B4E9", "#808080"), strict=True))
-COMPUTE, TOOL, GREY = "#2484CE", "#CC79A7", "#808080"
+    from zorplex_rl.policy.evaluate import Report
+    from zorplex_rl.task.episode import Episode
+
+OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, look.SKY, look.GREY), strict=True))
+DECODING, TOOLS, DONE = look.BLUE, look.PURPLE, look.GREY + "40"
 
 
 def accuracy_chart(reports: Sequence[Report]) -> str:
@@ -36,14 +35,13 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
         axes = figure.subplots()
         for row, report in enumerate(reports):
             low, high = report.interval
-            axes.plot([low, high], [row, row], color=SERIES[0], linewidth=2.5, solid_capstyle="butt")
-            axes.plot(report.accuracy, row, color=SERIES[0], marker="o", markersize=8)
+            axes.plot([low, high], [row, row], color=look.BLUE, linewidth=2.5, solid_capstyle="butt")
+            axes.plot(report.accuracy, row, color=look.BLUE, marker="o", markersize=8)
             axes.text(high + 0.015, row, f"{report.accuracy:.0%}", va="center")
-        _rows(axes, [report.name for report in reports])
-        _share_axis(axes, "accuracy on held-out tasks")
+        _name_shares(axes, [report.name for report in reports], "accuracy on held-out tasks")
 
     said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
-    return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said, WIDTH)
+    return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said, look.NARROW)
 
 
 def outcome_chart(reports: Sequence[Report]) -> str:
@@ -58,14 +56,13 @@ def outcome_chart(reports: Sequence[Report]) -> str:
                 share = report.outcomes[outcome]
                 axes.barh(row, share, left=left, height=0.66, color=OUTCOME_COLOURS[outcome])
                 if share >= 0.08:
-                    axes.text(left + share / 2, row, f"{share:.0%}", ha="center", va="center", color="#000001")
+                    look.write_in_bar(axes, left + share / 2, row, f"{share:.0%}")
                 left += share
-        _rows(axes, [report.name for report in reports])
-        _share_axis(axes, "share of episodes")
-        _legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen})
+        _name_shares(axes, [report.name for report in reports], "share of episodes")
+        look.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=3)
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
-    return render(draw, 90 + 36 * len(reports), "How episodes end", said, WIDTH)
+    return render(draw, 90 + 36 * len(reports), "How episodes end", said, look.NARROW)
 
 
 def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
@@ -79,7 +76,7 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
 
         axes = figure.subplots()
         at = np.linspace(0, end, 300)
-        for (name, times), colour in zip(seconds.items(), SERIES, strict=False):
+        for (name, times), colour in zip(seconds.items(), look.SERIES, strict=False):
             axes.plot(min(max(times), end), 0, color=colour, marker="v", markersize=8, clip_on=False)
             if min(times) == max(times):
                 axes.axvline(times[0], color=colour, linewidth=2, label=name)
@@ -89,11 +86,11 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
             axes.fill_between(at, height, color=colour, alpha=0.12, linewidth=0)
         axes.set(xlim=(0, end), ylim=(0, None), xlabel="seconds for one episode (▾ the slowest)", yticks=[])
         axes.set_ylabel("density")
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        look.bare_axes(axes)
         axes.legend(frameon=False)
 
     said = "; ".join(f"{name}: median {_median(t):.3g} s, slowest {max(t):.3g} s" for name, t in seconds.items())
-    return render(draw, 260, "How long an episode takes", said, WIDTH)
+    return render(draw, 260, "How long an episode takes", said, look.NARROW)
 
 
 def batch_chart(episodes: Sequence[Episode]) -> str:
@@ -111,42 +108,28 @@ def batch_chart(episodes: Sequence[Episode]) -> str:
         total = [episode.seconds for episode in ordered]
         decoding = [episode.seconds - episode.tool_seconds for episode in ordered]
         ends, before = [decoding, total, [slowest] * len(total)], [0.0] * len(total)
-        for end, colour in zip(ends, (COMPUTE, TOOL, GREY + "40"), strict=True):
+        for end, colour in zip(ends, (DECODING, TOOLS, DONE), strict=True):
             axes.stairs(end, baseline=before, orientation="horizontal", fill=True, color=colour, linewidth=0)
             before = end
         axes.set(xlim=(0, slowest), ylim=(len(ordered), 0), yticks=[], xlabel="seconds")
         axes.set_ylabel(f"{len(ordered)} episodes")
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        colours = {"decoding": COMPUTE} | ({"waiting for tools": TOOL} if tools else {})
-        _legend(figure, colours | {"done, waiting for the slowest": GREY + "40"})
+        look.bare_axes(axes)
+        colours = {"decoding": DECODING} | ({"waiting for tools": TOOLS} if tools else {})
+        look.draw_legend(figure, colours | {"done, waiting for the slowest": DONE}, columns=3)
 
     said = (
         f"{len(ordered)} episodes, the slowest {slowest:.3g} s; {waiting:.0%} of all slots' time goes in waiting for it"
     )
-    return render(draw, 250, "One batch", said, WIDTH)
+    return render(draw, 250, "One batch", said, look.NARROW)
 
 
 def _median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _rows(axes: Axes, names: Sequence[str]) -> None:
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _share_axis(axes: Axes, label: str) -> None:
-    from matplotlib.ticker import PercentFormatter
-
+def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:
+    """A named row for each share, and an axis from 0 to 100 %."""
+    look.name_rows(axes, names)
     axes.set(xlim=(0, 1), xlabel=label)
-    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
-def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(3, len(handles)), frameon=False)
+    look.show_percent(axes.xaxis)
+    look.bare_axes(axes, grid="x")

@@ -13,26 +13,24 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.analysis.timeline import KINDS, Timeline, Window
+from zorplex_rl.viz import look
 from zorplex_rl.viz.svg import WIDTH, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# After Okabe and Ito: told apart with any colour vision, and on white as on black. Black becomes the text's colour.
-GREEDY, SAMPLED, TRAINING = "#2484CE", "#D55E00", "#808080"
 KIND_COLOURS = {
-    "generate": "#0072B2",
-    "train": "#D55E00",
-    "publish": "#E69F00",
-    "pull": "#56B4E9",
-    "tool": "#CC79A7",
-    "evaluate": "#009E73",
-    "reward": "#B5A81C",
-    "restart": "#000000",
-    "idle": "#80808040",
+    "generate": look.DEEP_BLUE,
+    "train": look.VERMILION,
+    "publish": look.ORANGE,
+    "pull": look.SKY,
+    "tool": look.PURPLE,
+    "evaluate": look.GREEN,
+    "reward": look.OLIVE,
+    "restart": look.TEXT,
+    "idle": look.GREY + "40",
 }
-OTHER_COLOUR = "#808080"
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
@@ -48,14 +46,16 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
         axes = figure.subplots()
         dot = {"marker": "o", "markersize": 3} if len(training) == 1 else {}
         if training:
-            look = {"color": TRAINING, "alpha": 0.8, "linewidth": 1, **dot}
-            axes.plot(*zip(*training, strict=True), label="training episodes", **look)
-        looks = {"greedy": {"color": GREEDY, "marker": "o"}, "sampled": {"color": SAMPLED, "marker": "s"}}
+            style = {"color": look.GREY, "alpha": 0.8, "linewidth": 1, **dot}
+            axes.plot(*zip(*training, strict=True), label="training episodes", **style)
+        styles = {"greedy": {"color": look.BLUE, "marker": "o"}, "sampled": {"color": look.VERMILION, "marker": "s"}}
         for name, points in held_out.items():
             if points:
                 label = f"held-out, {name} (last: {points[-1][1]:.0%})"
-                axes.plot(*zip(*points, strict=True), linewidth=2, markersize=5, label=label, **looks[name])
-        _set_accuracy_axis(axes)
+                axes.plot(*zip(*points, strict=True), linewidth=2, markersize=5, label=label, **styles[name])
+        axes.set(ylim=(-0.02, 1.02), ylabel="accuracy")
+        look.show_percent(axes.yaxis)
+        look.bare_axes(axes, grid="both", keep=("left", "bottom"))
         _set_step_axes(axes, sorted({step for p in (training, *held_out.values()) for step, _ in p}), rows)
         if axes.lines:
             axes.legend(loc="best", frameon=False)
@@ -84,38 +84,42 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
     for span in timeline.between(start, end).spans:
         interval = (span.start - timeline_start, span.end - timeline_start)
         spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
-    kinds = sorted(spans, key=lambda kind: (*KINDS, kind).index(kind))
+    colours = kind_colours(spans)
     # The kind that takes most time is drawn first, so that short spans that overlap long ones stay visible.
-    seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in kinds}
-    drawing_order = sorted(kinds, key=lambda kind: (kind != "idle", -seconds[kind]))
+    seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours}
+    drawing_order = sorted(colours, key=lambda kind: (kind != "idle", -seconds[kind]))
 
     def draw(figure: Figure) -> None:
-        from matplotlib.patches import Patch
-
         axes = figure.subplots()
         for kind in drawing_order:
             for actor, intervals in spans[kind].items():
                 row = (actors.index(actor) - 0.36, 0.72)
-                axes.broken_barh(_visible_bars(intervals, pixel), row, facecolor=_colour(kind), linewidth=0)
+                axes.broken_barh(_visible_bars(intervals, pixel), row, facecolor=colours[kind], linewidth=0)
         said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
         for row, text in said.items() if actors else ():
             axes.text(1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform())
         if not actors:
             axes.text(0.5, 0.5, "no span was recorded yet", ha="center", va="center", transform=axes.transAxes)
             axes.set_xticks([])
-        axes.set(yticks=range(len(actors)), yticklabels=actors, ylim=(max(len(actors), 1) - 0.4, -0.6))
+        look.name_rows(axes, actors, margin=0.6)
         axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color=TRAINING, alpha=0.25, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        patches = [Patch(facecolor=_colour(kind), label=kind) for kind in kinds]
-        if patches:
-            figure.legend(handles=patches, loc="outside upper left", ncols=min(len(patches), 5), frameon=False)
+        look.bare_axes(axes, grid="x")
+        if colours:
+            look.draw_legend(figure, colours, columns=5)
 
-    height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(kinds) / 5)
+    height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
     said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
     return render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
+
+
+def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
+    """Kind → its colour, in the order of a legend; kinds that are not of ``KINDS`` are grey and last.
+
+    >>> kind_colours({"train", "nap", "generate"})
+    {'generate': '#0072B2', 'train': '#D55E00', 'nap': '#808080'}
+    """
+    ordered = sorted(kinds, key=lambda kind: (*KINDS, kind).index(kind))
+    return {kind: KIND_COLOURS.get(kind, look.GREY) for kind in ordered}
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
@@ -127,16 +131,6 @@ def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, 
 def _from_to(points: list[tuple[int, float]]) -> str:
     (first, before), (last, after) = points[0], points[-1]
     return f"{before:.0%} at step {first}" + (f", {after:.0%} at step {last}" if last > first else "")
-
-
-def _set_accuracy_axis(axes: Axes) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    axes.set(ylim=(-0.02, 1.02), ylabel="accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.grid(color=TRAINING, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
@@ -174,10 +168,6 @@ def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
         if before <= seconds <= after and after > before:
             return step + (next_step - step) * (seconds - before) / (after - before)
     return known[-1][0]
-
-
-def _colour(kind: str) -> str:
-    return KIND_COLOURS.get(kind, OTHER_COLOUR)
 
 
 def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from zorplex_rl.analysis.timeline import KINDS, Timeline
-from zorplex_rl.learning.staleness import Outcome
-from zorplex_rl.viz.figures import SERIES
-from zorplex_rl.viz.plots import KIND_COLOURS, OTHER_COLOUR
+from zorplex_rl.analysis.timeline import Timeline
+from zorplex_rl.viz import look
+from zorplex_rl.viz.plots import kind_colours
 from zorplex_rl.viz.svg import render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from zorplex_rl.learning.staleness import Outcome
+
 WIDTH = 600
-GREY = "#808080"
 MARKERS = "osD^"
 
 
@@ -39,37 +38,30 @@ def lags_of(timeline: Timeline) -> dict[int, int]:
 
 def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
     """A panel for each of ``windows``, all ``seconds`` long from their own first span, with a row for each of ``actors`` and its busy share."""
-    kinds = sorted(
-        {span.kind for timeline in windows.values() for span in timeline.spans if span.actor in actors},
-        key=lambda kind: (*KINDS, kind).index(kind),
-    )
+    colours = kind_colours({s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors})
     busy = {
         name: {actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds)) for actor in actors}
         for name, timeline in windows.items()
     }
 
     def draw(figure: Figure) -> None:
-        from matplotlib.patches import Patch
-
         panels = figure.subplots(len(windows), sharex=True, squeeze=False)[:, 0]
         for axes, (name, timeline) in zip(panels, windows.items(), strict=True):
             for span in timeline.between(timeline.start, timeline.start + seconds).spans:
                 if span.actor in actors:
                     left, row = span.start - timeline.start, actors.index(span.actor)
                     width = max(span.end - span.start, seconds / WIDTH)
-                    colour = KIND_COLOURS.get(span.kind, OTHER_COLOUR)
-                    axes.broken_barh([(left, width)], (row - 0.36, 0.72), facecolor=colour, linewidth=0)
+                    axes.broken_barh([(left, width)], (row - 0.36, 0.72), facecolor=colours[span.kind], linewidth=0)
             for row, actor in enumerate(actors):
                 at = axes.get_yaxis_transform()
                 axes.text(1.09, row, f"{busy[name][actor]:.0%}", ha="right", va="center", transform=at)
-            axes.set(yticks=range(len(actors)), yticklabels=actors, ylim=(len(actors) - 0.4, -0.6), xlim=(0, seconds))
+            look.name_rows(axes, actors, margin=0.6)
+            axes.set_xlim(0, seconds)
             axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
-            axes.tick_params(axis="y", length=0)
-            _bare(axes, "x")
+            look.bare_axes(axes, grid="x")
         panels[0].set_title("busy", loc="right", fontsize=12)
         panels[-1].set_xlabel("seconds")
-        patches = [Patch(facecolor=KIND_COLOURS.get(kind, OTHER_COLOUR), label=kind) for kind in kinds]
-        figure.legend(handles=patches, loc="outside upper left", ncols=min(max(len(patches), 1), 5), frameon=False)
+        look.draw_legend(figure, colours, columns=5)
 
     shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
     height = 70 + (44 + 30 * len(actors)) * len(windows)
@@ -85,17 +77,18 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         width = 0.8 / len(lags)
+        colours = dict(zip(lags, look.SERIES, strict=False))
         for number, (name, share) in enumerate(shares.items()):
             offset = (number - (len(lags) - 1) / 2) * width
             heights = [share.get(lag, 0.0) for lag in range(highest + 1)]
             at = [lag + offset for lag in range(highest + 1)]
-            axes.bar(at, heights, 0.92 * width, color=SERIES[number], label=name)
+            axes.bar(at, heights, 0.92 * width, color=colours[name])
             for x, height in zip(at, heights, strict=True):
                 axes.text(x, height + 0.02, f"{height:.0%}", ha="center", va="bottom")
         axes.set(xticks=range(highest + 1), ylim=(0, 1.15), yticks=[], xlabel="lag in versions")
         axes.set_ylabel("share of groups")
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        figure.legend(loc="outside upper left", ncols=len(lags), frameon=False)
+        look.bare_axes(axes)
+        look.draw_legend(figure, colours, columns=len(lags))
 
     said = "; ".join(
         f"{name}: " + ", ".join(f"lag {lag} {s:.0%}" for lag, s in f.items()) for name, f in shares.items()
@@ -115,15 +108,13 @@ def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], befor
     }
 
     def draw(figure: Figure) -> None:
-        from matplotlib.ticker import PercentFormatter
-
         axes = figure.subplots()
-        axes.axhline(before, color=GREY, linestyle="--", linewidth=1)
+        axes.axhline(before, color=look.GREY, linestyle="--", linewidth=1)
         axes.text(len(lags) - 0.55, before, "before", ha="right", va="bottom")
         for number, (loss, by_lag) in enumerate(found.items()):
             # Side by side, so that no dot hides another loss's.
             at = [place + (number - (len(found) - 1) / 2) * 0.13 for place in range(len(lags))]
-            look = {"color": SERIES[number], "marker": MARKERS[number]}
+            style = {"color": look.SERIES[number], "marker": MARKERS[number]}
             drawn = [(x, values) for x, values in zip(at, by_lag, strict=True) if values]
             axes.plot(
                 [x for x, _ in drawn],
@@ -131,14 +122,14 @@ def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], befor
                 linewidth=1.5,
                 markersize=9,
                 label=names[loss],
-                **look,
+                **style,
             )
             for x, values in drawn:
-                axes.plot([x] * len(values), values, linestyle="", markersize=4.5, alpha=0.6, **look)
+                axes.plot([x] * len(values), values, linestyle="", markersize=4.5, alpha=0.6, **style)
         axes.set(xticks=range(len(lags)), xticklabels=[f"lag {lag}" for lag in lags], ylim=(0, 1.03))
         axes.set(xlim=(-0.45, len(lags) - 0.55), ylabel="held-out accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-        _bare(axes, "y")
+        look.show_percent(axes.yaxis)
+        look.bare_axes(axes, grid="y")
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     said = "; ".join(
@@ -158,9 +149,3 @@ def spread(values: Sequence[float]) -> str:
     if len(values) < 2:
         return f"{mean:.2f}"
     return f"{mean:.2f} ± {math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)):.2f}"
-
-
-def _bare(axes: Axes, grid: str) -> None:
-    axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)

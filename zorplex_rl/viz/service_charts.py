@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
+from zorplex_rl.viz import look
 from zorplex_rl.viz.svg import render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from zorplex_rl.system.status import ServiceStatus
 
 Samples: TypeAlias = "Sequence[tuple[float, ServiceStatus]]"
 
-WIDTH = 560
-READY, STRUCK, STARTING, WAITING, GREY = "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#808080"
+READY, STRUCK, STARTING, WAITING = look.GREEN, look.VERMILION, look.ORANGE, look.PURPLE
 STATES = {"in rotation": READY, "struck, not noticed yet": STRUCK, "being replaced": STARTING}
 RATE_SECONDS = 0.5
 
@@ -90,21 +89,19 @@ def rotation_chart(samples: Samples, blow: Blow) -> str:
             length = stretch.end - stretch.start
             rows.barh(row, length, left=stretch.start, height=0.68, color=STATES[stretch.state], linewidth=0)
             if stretch.state == "in rotation" and length > 0.12 * (end - start):
-                middle = stretch.start + length / 2
-                rows.text(middle, row, stretch.replica, ha="center", va="center", color="#000001")
-        rows.set(yticks=range(len(places)), yticklabels=[f"place {place}" for place in places])
-        rows.set_ylim(len(places) - 0.5, -0.5)
-        rows.tick_params(axis="both", length=0)
-        rows.spines[["top", "right", "left", "bottom"]].set_visible(False)
+                look.write_in_bar(rows, stretch.start + length / 2, row, stretch.replica)
+        look.name_rows(rows, [f"place {place}" for place in places])
+        rows.tick_params(axis="x", length=0)
+        look.bare_axes(rows, keep=())
         steps = rates(samples)
         edges = [begin - blow.at for begin, _, _ in steps] + [steps[-1][1] - blow.at]
         rate.stairs([pace for _, _, pace in steps], edges, baseline=0, fill=True, color=READY, alpha=0.45)
         rate.set(xlim=(start, end), ylim=(0, None), ylabel="answered/s", xlabel=f"seconds after {blow.what}")
-        _plain(rate)
+        look.bare_axes(rate, grid="y", keep=("left", "bottom"))
         for axes in (rows, rate):
-            axes.axvline(0, color="#000000", linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.axvline(0, color=look.TEXT, linewidth=1.2, linestyle=(0, (4, 3)))
         seen = {stretch.state for stretch in drawn}
-        _legend(figure, {state: colour for state, colour in STATES.items() if state in seen})
+        look.draw_legend(figure, {state: colour for state, colour in STATES.items() if state in seen}, columns=4)
 
     said = "; ".join(
         f"place {s.place} {s.state} ({s.replica}) from {s.start:.1f} to {s.end:.1f} s"
@@ -112,7 +109,7 @@ def rotation_chart(samples: Samples, blow: Blow) -> str:
         if s.place in {other.place for other in drawn if other.state != "in rotation"}
     )
     height = 190 + 30 * len(places)
-    return render(draw, height, f"What {blow.what} does to a service", said or "no replica has left", WIDTH)
+    return render(draw, height, f"What {blow.what} does to a service", said or "no replica has left", look.NARROW)
 
 
 def scaling_chart(samples: Samples) -> str:
@@ -126,37 +123,23 @@ def scaling_chart(samples: Samples) -> str:
 
     def draw(figure: Figure) -> None:
         replicas, requests = figure.subplots(2, 1, sharex=True, height_ratios=[2, 3])
-        look = {"step": "post", "linewidth": 0}
-        replicas.fill_between(times, ready, color=READY, **look)
-        replicas.fill_between(times, ready, there, color=STARTING, **look)
+        style = {"step": "post", "linewidth": 0}
+        replicas.fill_between(times, ready, color=READY, **style)
+        replicas.fill_between(times, ready, there, color=STARTING, **style)
         replicas.set(ylabel="replicas", ylim=(0, max(there) + 0.5), yticks=range(max(there) + 1))
-        requests.fill_between(times, in_flight, color=READY, alpha=0.45, **look)
+        requests.fill_between(times, in_flight, color=READY, alpha=0.45, **style)
         total = [sent + queued for sent, queued in zip(in_flight, waiting, strict=True)]
-        requests.fill_between(times, in_flight, total, color=WAITING, **look)
+        requests.fill_between(times, in_flight, total, color=WAITING, **style)
         requests.set(ylabel="requests", xlabel="seconds", xlim=(0, times[-1]), ylim=(0, None))
         for axes in (replicas, requests):
-            _plain(axes)
-        _legend(
-            figure, {"in rotation": READY, "being started": STARTING, "in flight": f"{READY}73", "waiting": WAITING}
-        )
+            look.bare_axes(axes, grid="y", keep=("left", "bottom"))
+        colours = {"in rotation": READY, "being started": STARTING, "in flight": f"{READY}73", "waiting": WAITING}
+        look.draw_legend(figure, colours, columns=4)
 
     said = f"{min(ready)} to {max(ready)} replicas in rotation, {ready[-1]} at the end; at most {max(waiting)} requests waiting"
-    return render(draw, 300, "A service that follows its queue", said, WIDTH)
+    return render(draw, 300, "A service that follows its queue", said, look.NARROW)
 
 
 def _split(start: float, end: float) -> Iterator[tuple[float, float]]:
     """The interval, in two where it has the blow inside."""
     yield from ((start, 0.0), (0.0, end)) if start < 0 < end else ((start, end),)
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _legend(figure: Figure, colours: dict[str, str]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False)

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from zorplex_rl.viz.figures import GREY, SERIES, WIDTH
+from zorplex_rl.viz import look
 from zorplex_rl.viz.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COPY_COLOURS = (*SERIES, "#E69F00", "#56B4E9", GREY)
+COPY_COLOURS = (*look.SERIES, look.ORANGE, look.SKY, look.GREY)
 
 
 def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) -> str:
@@ -32,19 +32,18 @@ def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) 
         axes = figure.subplots()
         low = 10.0 ** math.floor(math.log10(min(rows.values()) / 2))
         for row, (name, rate) in enumerate(rows.items()):
-            colour = SERIES[0] if name in measured else GREY
+            colour = look.BLUE if name in measured else look.GREY
             axes.barh(row, rate - low, left=low, height=0.6, color=colour)
             axes.text(rate * 1.1, row, f"{rate:.3g}", va="center")
         axes.set_xscale("log")
         axes.set(xlim=(low, max(rows.values()) * 3), xlabel="GB/s (each mark is ten times the one before)")
-        axes.set(yticks=range(len(rows)), yticklabels=list(rows), ylim=(len(rows) - 0.5, -0.5))
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        look.name_rows(axes, list(rows))
+        look.bare_axes(axes)
         axes.minorticks_off()
         axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
 
     said = "; ".join(f"{name} {rate:.3g} GB/s" for name, rate in rows.items())
-    return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said, WIDTH)
+    return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said, look.NARROW)
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:
@@ -59,19 +58,19 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
             colours = dict(zip(sorted(set(copy)), COPY_COLOURS, strict=False))
             for version, start, width in version_runs(copy):
                 left, share = start / len(copy), width / len(copy)
-                axes.barh(row, share, left=left, height=0.7, color=colours.get(version, GREY), align="center")
+                axes.barh(row, share, left=left, height=0.7, color=colours.get(version, look.GREY), align="center")
                 if share > 0.07:
-                    axes.text(left + share / 2, row, str(version), ha="center", va="center", color="#000001")
-        axes.set(xlim=(0, 1), ylim=(len(copies) - 0.4, -0.6), xlabel="place in the copy", xticks=[0, 1])
+                    look.write_in_bar(axes, left + share / 2, row, str(version))
+        axes.set(xlim=(0, 1), xlabel="place in the copy", xticks=[0, 1])
         axes.set_xticklabels(["first byte", "last byte"])
         axes.get_xticklabels()[0].set_ha("left")
         axes.get_xticklabels()[1].set_ha("right")
-        axes.set(yticks=range(len(copies)), yticklabels=[f"copy {number}" for number in range(1, len(copies) + 1)])
-        axes.tick_params(length=0)
-        axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+        axes.tick_params(axis="x", length=0)
+        look.name_rows(axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6)
+        look.bare_axes(axes, keep=())
 
     said = "; ".join(f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1))
-    return render(draw, 56 + 34 * len(copies), "What some copies are made of", said, WIDTH)
+    return render(draw, 56 + 34 * len(copies), "What some copies are made of", said, look.NARROW)
 
 
 def version_runs(copy: Sequence[int]) -> list[tuple[int, int, int]]:

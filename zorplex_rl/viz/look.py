@@ -1,0 +1,59 @@
+"""How the figures look: colours, the width that a phone can show, bare axes, rows with names, a legend above.
+
+Matplotlib is imported by the functions, not with this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+NARROW = 560
+"""Width in px of a figure that can be read on a phone."""
+
+# After Okabe and Ito: told apart with any colour vision, and on white as on black.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
+SERIES = (BLUE, VERMILION, GREEN, PURPLE)
+
+# Black becomes the colour of the text around the figure (``svg.py``). Text on a colour must stay dark, so it is almost black.
+TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
+
+
+def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: Collection[str] = ("bottom",)) -> None:
+    """Hide the lines around ``axes`` but for the sides to ``keep``; a faint ``grid`` behind what is drawn."""
+    axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in keep]].set_visible(False)
+    if grid:
+        axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+
+def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
+    """Put rows 0, 1, … from the top down, their ``names`` at the left; the edges are ``margin`` rows from the outermost rows' middles."""
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
+    axes.tick_params(axis="y", length=0)
+
+
+def show_percent(axis: Axis) -> None:
+    """Write the shares along ``axis`` as percentages."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+
+
+def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
+    """Centre ``text`` at ``x`` in the bar of a ``row``."""
+    axes.text(x, row, text, ha="center", va="center", color=TEXT_ON_COLOUR)
+
+
+def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
+    """Above the axes a patch for each name in ``colours``, at most ``columns`` side by side."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    figure.legend(handles=patches, loc="outside upper left", ncols=columns, frameon=False)
