@@ -1,14 +1,13 @@
-"""Figures of a service: they show the states, the moment of the blow and the numbers that they are given."""
+"""Figures of a service: the states, the moment of the blow and the rates that they show."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from xml.etree import ElementTree
 
 import pytest
 
 from zorplex_rl.system.status import ReplicaStatus, ServiceStatus
-from zorplex_rl.viz.service_charts import Blow, rates, rotation_chart, scaling_chart, stretches
+from zorplex_rl.viz.service_charts import Blow, rates, stretches
 
 BLOW = Blow(10.0, "tools_0", "kill -9")
 
@@ -53,19 +52,3 @@ def test_rates_add_up_to_what_was_answered_and_leave_no_gap():
     assert sum((end - start) * rate for start, end, rate in found) == pytest.approx(300)
     assert (found[0][0], found[-1][1]) == (9.0, 13.0)
     assert all(before[1] == after[0] for before, after in pairwise(found))
-
-
-@pytest.mark.parametrize(
-    ("figure", "said"),
-    [
-        (lambda: rotation_chart(KILLED, BLOW), "place 0 being replaced (—) from 1.0 to 2.0 s"),
-        (lambda: scaling_chart([(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]),
-         "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting"),
-    ],
-    ids=["rotation", "scaling"],
-)  # fmt: skip
-def test_a_figure_is_one_labelled_svg_that_says_its_numbers(figure, said):
-    root = ElementTree.fromstring(figure())
-    assert root.get("role") == "img"
-    assert said in root.get("aria-label")
-    assert figure() == figure()

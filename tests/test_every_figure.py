@@ -1,0 +1,163 @@
+"""What is true of every figure: complete SVG that anyone can read, on any background, and the same bytes for the same data."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from test_figures import REPORTS, lasting
+from test_plots import ROWS, TIMELINE
+from test_service_charts import BLOW, KILLED, status
+
+from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
+from zorplex_rl.learning.staleness import Outcome, Trial
+from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
+from zorplex_rl.viz.plots import learning_curve, timeline_chart
+from zorplex_rl.viz.runs import lag_chart, paired_timelines, staleness_chart
+from zorplex_rl.viz.service_charts import rotation_chart, scaling_chart
+from zorplex_rl.viz.transfer import copies_chart, ladder_chart
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])
+ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
+ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
+OUTCOMES = [
+    Outcome(Trial(loss, lag, seed), accuracy, 1.0, 0.0)
+    for loss, lag, seed, accuracy in (("tis", 0, 0, 0.9), ("tis", 0, 1, 0.7), ("tis", 4, 0, 0.5), ("grpo", 0, 0, 0.6))
+]
+GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
+
+# name: (how it is drawn, its width in px, what a screen reader has to say)
+FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
+    "a whole run": (
+        lambda: learning_curve(ROWS), 720,
+        "greedy accuracy 41% at step 0, 98% at step 60; held-out sampled accuracy 22% at step 0, 93% at step 60",
+    ),
+    "a run without evaluation": (
+        lambda: learning_curve(ROWS[2:-1]), 720, "training accuracy 31% at step 1, 90% at step 60",
+    ),
+    "one evaluation": (
+        lambda: learning_curve(ROWS[1:2]), 720, "greedy accuracy 41% at step 0; held-out sampled accuracy 22% at step 0",
+    ),
+    "one step": (lambda: learning_curve(ROWS[2:3]), 720, "training accuracy 31% at step 1"),
+    "two steps": (lambda: learning_curve(ROWS[2:4]), 720, "training accuracy 31% at step 1, 32% at step 2"),
+    "no rows": (lambda: learning_curve([]), 720, "no step was trained yet"),
+    "a timeline": (
+        lambda: timeline_chart(TIMELINE), 720,
+        "share of 10 seconds that each actor was busy: generator 0 80%, trainer 50%",
+    ),
+    "a part of a timeline": (
+        lambda: timeline_chart(TIMELINE, window=(104.0, 106.5)), 720, "2.5 seconds that each actor was busy: generator 0 100%, trainer 60%",
+    ),
+    "an empty timeline": (lambda: timeline_chart(Timeline()), 720, "no span was recorded yet"),
+    "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 89%"),
+    "accuracy": (lambda: accuracy_chart(REPORTS), 560, "simple 75%, interval 60% to 86%; recursive 25%"),
+    "outcomes": (lambda: outcome_chart(REPORTS), 560, "simple: success 75%, wrong_format 25%"),
+    "density": (
+        lambda: density_chart({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.3, 1.0]}), 560, "a: median 0.2 s, slowest 0.4 s",
+    ),
+    "a density without spread": (lambda: density_chart({"a": [0.1, 0.1], "b": [0.1, 0.3]}), 560, "a: median 0.1 s"),
+    "batch": (
+        lambda: batch_chart([lasting(1.0), lasting(3.0)]), 560, "2 episodes, the slowest 3 s; 33% of all slots' time",
+    ),
+    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), 560, "the slowest 2 s"),
+    "paired timelines": (
+        lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 600,
+        "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
+    ),
+    "lags": (
+        lambda: lag_chart({"sync": {0: 8}, "async": {0: 2, 1: 6}}), 600,
+        "sync: lag 0 100%; async: lag 0 25%, lag 1 75%",
+    ),
+    "staleness": (
+        lambda: staleness_chart(OUTCOMES, {"tis": "truncated IS", "grpo": "clipped"}, 0.3), 600,
+        "truncated IS: lag 0 80%, lag 4 50%; clipped: lag 0 60%",
+    ),
+    "rotation": (lambda: rotation_chart(KILLED, BLOW), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
+    "scaling": (
+        lambda: scaling_chart(GROWN), 560,
+        "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",
+    ),
+    "ladder": (
+        lambda: ladder_chart({"message": 0.27, "memcpy": 14.0}, {"a network card": 50.0}), 560,
+        "message 0.27 GB/s; memcpy 14 GB/s; a network card 50 GB/s",
+    ),
+    "copies": (
+        lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 560, "copy 1: versions 7, 8, 9; copy 2: versions 9",
+    ),
+    "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
+}  # fmt: skip
+every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
+
+
+@cache
+def drawn(figure: Callable[[], str]) -> str:
+    return figure()
+
+
+@pytest.mark.parametrize(("figure", "width", "said"), FIGURES.values(), ids=FIGURES)
+def test_a_figure_is_one_svg_element_with_a_role_a_title_and_a_label_that_says_its_numbers(figure, width, said):
+    svg = drawn(figure)
+    root = ElementTree.fromstring(svg)
+    assert svg.startswith("<svg ")
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    assert root.get("viewBox").startswith(f"0 0 {width} ")
+    assert root.find(f"{SVG}title").text in root.get("aria-label")
+    assert said in root.get("aria-label")
+
+
+@every_figure
+def test_a_figure_takes_the_colour_of_the_text_around_it_and_has_no_background(figure):
+    svg = drawn(figure)
+    root = ElementTree.fromstring(svg)
+    assert root.get("fill") == "currentColor"
+    assert not re.search(r"#000000\b|#000\b|\bblack\b|#ffffff\b|#fff\b|\bwhite\b", svg)
+    background = next(root.iter(f"{SVG}path"))
+    assert "fill: none" in background.get("style")
+
+
+@every_figure
+def test_equal_data_give_equal_bytes(figure):
+    assert figure() == drawn(figure)
+
+
+@every_figure
+def test_the_style_rules_of_a_figure_never_reach_the_page_that_it_stands_in(figure):
+    (style,) = ElementTree.fromstring(drawn(figure)).iter(f"{SVG}style")
+    selectors = re.findall(r"([^{}]+)\{", re.sub(r"@media \([^)]*\)\{", "", style.text))
+    assert set(selectors) == {"svg:root"}
+    assert "prefers-color-scheme:dark" in style.text
+
+
+@every_figure
+def test_every_id_is_there_once_and_referred_to(figure):
+    svg = drawn(figure)
+    ids = re.findall(r'\bid="([^"]+)"', svg)
+    assert sorted(ids) == sorted(set(re.findall(r'(?:href="|url\()#([^")]+)', svg)))
+
+
+@every_figure
+def test_the_readers_own_matplotlib_style_changes_nothing_and_is_left_alone(figure):
+    plain = drawn(figure)
+    with matplotlib.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 30}):
+        assert figure() == plain
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
+    program = (
+        "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, transfer; "
+        "assert 'matplotlib' not in sys.modules; "
+        "plots.learning_curve([]); figures.density_chart({'a': [1.0, 2.0]}); runs.lag_chart({'a': {0: 1}}); "
+        "transfer.copies_chart([[1, 2]]); "
+        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
