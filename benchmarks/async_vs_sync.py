@@ -1,13 +1,16 @@
 """What asynchrony buys, and what it costs: episodes per second and final accuracy of ``train_sync`` and ``train_async``.
 
     sync           generate, train, generate, train …
-    async, lag k   side by side; what is trained on may be k versions old
+    async, lag k   side by side; what is trained on may be k versions old; "in-flight": weights change between two decode steps
 
 All run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted from
 the sixth step, when all is warm, to the last, with no evaluation in between; the accuracy is that of the last weights on held-out tasks,
 sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
-within it. ``--tool-latency`` adds a second part in which every tool call takes that long on average (log-normal); there only the speed
+within it. A further part for each of ``--tool-latencies`` has every tool call take that long on average (log-normal); there only the speed
 is measured, on fewer steps.
+
+Without ``in-flight``, weights change only when nothing is being sampled. At lag 1 one batch at a time is then under way, and asynchrony cannot
+bring more than a factor of two, however slow the tools.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ CONTENDERS = {
     "async, lag 1": ("--mode", "async", "--max-lag", "1"),
     "async, lag 4": ("--mode", "async", "--max-lag", "4"),
 }
+WITH_SLOW_TOOLS = CONTENDERS | {
+    "async, lag 1, in-flight": ("--mode", "async", "--max-lag", "1", "--update", "in-flight"),
+    "async, lag 4, in-flight": ("--mode", "async", "--max-lag", "4", "--update", "in-flight"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +46,15 @@ class Options:
     task: str = "compositional"
     """The task to train on."""
     repeats: int = 5
-    """Seeds without tool latency."""
+    """Seeds without tool latency; 0 leaves that part out."""
     steps: int = 80
     """Training steps without tool latency."""
-    tool_latency: float = 0.05
-    """Mean seconds of a tool call in the second part; 0 leaves that part out."""
+    tool_latencies: tuple[float, ...] = (0.05, 0.25)
+    """Mean seconds of a tool call, a further part for each."""
     latency_repeats: int = 3
-    """Seeds of the second part."""
-    latency_steps: int = 20
-    """Training steps of the second part."""
+    """Seeds of those parts."""
+    latency_steps: int = 40
+    """Training steps of those parts."""
     eval_tasks: int = 200
     """Held-out tasks in the last evaluation."""
     log: bool = True
@@ -83,14 +90,15 @@ def run(options: Options, flags: tuple[str, ...], seed: int, steps: int, latency
 
 def measure(options: Options, repeats: int, steps: int, latency: float) -> dict[str, list[Measured]]:
     """All contenders, ``repeats`` times."""
-    found: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
-    order = list(CONTENDERS)
+    contenders = WITH_SLOW_TOOLS if latency else CONTENDERS
+    found: dict[str, list[Measured]] = {name: [] for name in contenders}
+    order = list(contenders)
     with Progress(transient=True) as progress:
         bar = progress.add_task(f"tool latency {latency:g} s", total=repeats * len(order))
         for seed in range(repeats):
             shift = seed % len(order)
             for name in order[shift:] + order[:shift]:
-                found[name].append(run(options, CONTENDERS[name], seed, steps, latency))
+                found[name].append(run(options, contenders[name], seed, steps, latency))
                 progress.advance(bar)
     return found
 
@@ -117,10 +125,11 @@ def tabulate(title: str, found: dict[str, list[Measured]]) -> Report:
 
 def main(options: Options) -> None:
     parts = [(options.repeats, options.steps, 0.0)]
-    if options.tool_latency:
-        parts.append((options.latency_repeats, options.latency_steps, options.tool_latency))
+    parts += [(options.latency_repeats, options.latency_steps, latency) for latency in options.tool_latencies]
     reports = []
     for repeats, steps, latency in parts:
+        if not repeats:
+            continue
         title = f"{options.task}, tool latency {latency:g} s, {steps} steps, {repeats} seeds"
         reports.append(tabulate(title, measure(options, repeats, steps, latency)))
         print_report(reports[-1])

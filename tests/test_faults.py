@@ -15,18 +15,15 @@ from zorplex_rl.run_folder import RunFolder
 
 
 @pytest.fixture
-def crew(monkeypatch):
-    """The crew of the run under way: ``crew()`` after its first step."""
-    from zorplex_rl.system.crew import Crew
+def crew():
+    """``crew`` is for ``on_start``; from then on ``crew()`` is the crew of the run under way."""
+    started = []
 
-    seen, original = [], Crew.publish
+    def of_the_run(*arrived):
+        started.extend(arrived)
+        return started[0]
 
-    async def publish(self):
-        seen.append(self)
-        return await original(self)
-
-    monkeypatch.setattr(Crew, "publish", publish)
-    return lambda: seen[-1]
+    return of_the_run
 
 
 def kill(service):
@@ -43,7 +40,7 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
         if row["event"] == "step" and row["step"] == 2:
             kill(crew().services["generator"])
 
-    run = train_here(config, tmp_path / "run", show=show)
+    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
     (restart,) = rows(run.path, "restart")
     assert restart["role"] == "generator" and restart["died"] != restart["took_over"]
     assert len(rows(run.path, "step")) == config.steps
@@ -73,7 +70,7 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, cre
                 case 6:
                     os.kill(crew().trainer.replica.pid, signal.SIGKILL)
 
-    run = train_here(config, tmp_path / "run", show=show)
+    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
     restarts = rows(run.path, "restart")
     assert sorted(row["role"] for row in restarts) == ["generator", "reward", "tools", "trainer"]
     # A spare generator is ready to take over.
@@ -95,7 +92,7 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
         if row["event"] == "step" and row["step"] in (1, 3):
             os.kill(crew().trainer.replica.pid, signal.SIGKILL)
 
-    run = train_here(config, tmp_path / "run", show=show)
+    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
     assert [row["role"] for row in rows(run.path, "restart")] == ["trainer", "trainer"]
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 

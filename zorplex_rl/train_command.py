@@ -32,7 +32,9 @@ async def _run(config: Config, folder: RunFolder, resume: bool, view: LiveView) 
             write_tensorboard(row)
 
     training = asyncio.ensure_future(
-        run_training(config, folder, resume, show, view.log, lambda journal: _stop_on_signal(journal, training, view))
+        run_training(
+            config, folder, resume, show, view.log, lambda _, journal: _stop_on_signal(journal, training, view)
+        )
     )
     try:
         before, after = await training

@@ -132,17 +132,17 @@ async def run_training(
     resume: bool = False,
     show: Callable[[Row], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
-    on_start: Callable[[Journal], None] = lambda journal: None,
+    on_start: Callable[[Crew, Journal], None] = lambda crew, journal: None,
 ) -> tuple[Row, Row]:
     """A whole run: bring up the actors, evaluate, train, evaluate, save, stop everything. The first and the last evaluation.
 
-    Raises StopRequested if ``journal.stop_requested`` was set (``on_start`` hands out the journal) and the run was checkpointed.
+    Raises StopRequested if ``journal.stop_requested`` was set (``on_start`` hands out both it and the crew) and the run was checkpointed.
     """
     ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
     journal = Journal(config, folder, ladder, show, say)
     async with Crew.assemble(config, ladder[0], say) as crew:
         crew.on_restart = journal.restarted
-        on_start(journal)
+        on_start(crew, journal)
         if resume:
             await journal.restore(crew)
             say(f"continuing after step {journal.step}")

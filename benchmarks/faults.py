@@ -1,0 +1,144 @@
+"""What faults cost: a run in which every role is killed once, beside the same run left alone.
+
+    after this share of all steps    1/5              2/5                3/5            4/5
+    kill -9 for                      a tool replica   a reward replica   a generator    the trainer
+
+Both train on the same groups, asynchronously at lag 1. Every group that was started has to have been trained on once or been given back; the
+counters of the replay buffer say so, and this program fails if they do not. The accuracy is that of the last weights on
+held-out tasks, sampled at temperature 1. One repetition is one seed: first the run left alone, then the other; in the next
+one the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import tyro
+from log import Report, append_report, print_report
+from rich.progress import Progress
+
+from zorplex_rl.config import Config
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.system.crew import Crew
+from zorplex_rl.system.journal import Journal, Row
+from zorplex_rl.system.loop import run_training
+
+VICTIMS = ("tools", "reward", "generator", "trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    task: str = "compositional"
+    """The task to train on."""
+    repeats: int = 3
+    """Seeds."""
+    steps: int = 120
+    """Training steps of a run."""
+    tool_latency: float = 0.02
+    """Mean seconds of a tool call; above 0, since tools have processes of their own only then."""
+    eval_tasks: int = 200
+    """Held-out tasks in the last evaluation."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run: seconds of training, accuracy of its last weights, and the seconds that each role was without its process."""
+
+    seconds: float
+    sampled: float
+    greedy: float
+    given_back: int
+    recoveries: dict[str, float]
+
+
+def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable[[], None]) -> Measured:
+    """Train once, with a kill for each of ``victims`` at equal distances."""
+    config = Config(
+        task=options.task, steps=options.steps, seed=seed, tool_latency=options.tool_latency, tool_replicas=2,
+        reward_replicas=2, eval_every=1_000_000, eval_tasks=options.eval_tasks,
+    )  # fmt: skip
+    due = {options.steps * (index + 1) // (len(victims) + 1): role for index, role in enumerate(victims)}
+    crews: list[Crew] = []
+
+    def remember(crew: Crew, journal: Journal) -> None:
+        crews.append(crew)
+
+    def show(row: Row) -> None:
+        if row["event"] == "step":
+            on_step()
+            if role := due.get(row["step"]):
+                os.kill(pid_of(crews[0], role), signal.SIGKILL)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = RunFolder.create(Path(scratch) / "run", config)
+        _, last = asyncio.run(run_training(config, folder, show=show, on_start=remember))
+        counters = folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
+        restarts = {row["role"]: row["recovery_seconds"] for row in folder.metrics() if row["event"] == "restart"}
+    groups = config.steps * config.prompts_per_step
+    if counters["trained"] != groups or counters["started"] != groups + counters["abandoned"]:
+        raise RuntimeError(f"the books do not balance: {groups} groups were to be trained on, {counters}")
+    if set(restarts) != set(victims):
+        raise RuntimeError(f"killed: {sorted(victims)}; restarted: {sorted(restarts)}")
+    accuracy = last["sampled_accuracy"], last["greedy_accuracy"]
+    return Measured(last["seconds"], *accuracy, counters["abandoned"], restarts)
+
+
+def pid_of(crew: Crew, role: str) -> int:
+    """A live process of ``role``."""
+    if role == "trainer":
+        return crew.trainer.replica.pid
+    return next(row.pid for row in crew.services[role].status().replicas if row.state == "ready")
+
+
+def measure(options: Options) -> dict[str, list[Measured]]:
+    """Both contenders, for every seed."""
+    contenders = {"left alone": (), "every role killed once": VICTIMS}
+    found: dict[str, list[Measured]] = {name: [] for name in contenders}
+    with Progress(transient=True) as progress:
+        bar = progress.add_task("training", total=options.repeats * len(contenders) * options.steps)
+        for seed in range(options.repeats):
+            for name in list(contenders)[:: -1 if seed % 2 else 1]:
+                found[name].append(run(options, seed, contenders[name], lambda: progress.advance(bar)))
+    return found
+
+
+def tabulate(found: dict[str, list[Measured]]) -> list[Report]:
+    """Accuracy and time of both, then the recoveries."""
+    rows = []
+    for name, runs in found.items():
+        spread = f" ± {stdev(r.sampled for r in runs):.3f}" if len(runs) > 1 else ""
+        sampled = f"{mean(r.sampled for r in runs):.3f}{spread}"
+        greedy, seconds = mean(r.greedy for r in runs), median(r.seconds for r in runs)
+        rows.append([name, sampled, f"{greedy:.3f}", f"{seconds:.0f}", str(sum(r.given_back for r in runs))])
+    columns = ["run", "sampled accuracy", "greedy", "seconds of training", "groups given back and started again"]
+    note = "In every run each group was trained on once, and none was lost. Accuracy: mean and standard deviation over the seeds."
+    times = {role: [r.recoveries[role] for runs in found.values() for r in runs if r.recoveries] for role in VICTIMS}
+    recoveries = [[role, f"{median(t):.1f}", f"{min(t):.1f} – {max(t):.1f}"] for role, t in times.items()]
+    return [
+        Report("With and without faults", columns, rows, [note]),
+        Report("Seconds from the notice of a death until another process has taken over", ["role", "median", "range"], recoveries),
+    ]  # fmt: skip
+
+
+def main(options: Options) -> None:
+    reports = tabulate(measure(options))
+    for report in reports:
+        print_report(report)
+    if options.log:
+        settings = {name: value for name, value in asdict(options).items() if name != "log"}
+        append_report("benchmarks/faults.py", settings, reports)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
