@@ -9,8 +9,8 @@ sampled at temperature 1. One repetition is one seed: it runs all contenders one
 within it. A further part for each of ``--tool-latencies`` has every tool call take that long on average (log-normal); there only the speed
 is measured, on fewer steps.
 
-Without ``in-flight``, weights change only when nothing is being sampled. At lag 1 one batch at a time is then under way, and asynchrony cannot
-bring more than a factor of two, however slow the tools.
+Without ``in-flight``, weights change only when nothing is being sampled, so all that is under way has to end first: at lag 1 one batch at a
+time. With it, lag k keeps k + 1 batches under way, and tools that are slow enough make that k + 1 times the speed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Options:
     """Mean seconds of a tool call, a further part for each."""
     latency_repeats: int = 3
     """Seeds of those parts."""
-    latency_steps: int = 40
+    latency_steps: int = 30
     """Training steps of those parts."""
     eval_tasks: int = 200
     """Held-out tasks in the last evaluation."""
