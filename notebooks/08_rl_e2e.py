@@ -264,8 +264,8 @@ def _(loaded, loading_seconds):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    **Weights first.** The trainer publishes version 0 into its ring. What the generator gets by message is the *source*, a handle; the
-    weights themselves it reads from the ring (notebook 07).
+    **Weights first.** The trainer publishes version 0 into its ring. The generator is only told who publishes: it asks that actor for the
+    *source*, a handle, and reads the weights themselves from the ring (notebook 07). Neither passes through this page.
     """)
     return
 
@@ -273,8 +273,7 @@ def _():
 @app.cell
 async def _(hands):
     _published = await hands.trainer.publish.call_one()
-    _source = await hands.trainer.source.call_one()
-    await hands.generator.subscribe.call_one(replace(_source, owner=hands.trainer))
+    await hands.generator.subscribe.call_one(hands.trainer)
     version = await hands.generator.pull.call_one()
     mo.md(f"Published version {_published}; the generator has version {version}.")
     return (version,)

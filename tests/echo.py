@@ -66,7 +66,7 @@ class Parrot(Actor):
         self._version: int | None = None
 
     @concurrent_endpoint
-    async def subscribe(self, source: str) -> bool:
+    async def subscribe(self, trainer: str) -> bool:
         return True
 
     @concurrent_endpoint

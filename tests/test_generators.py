@@ -18,8 +18,8 @@ from zorplex_rl.system.service import Service, ServiceOptions
 class PublishedOnce:
     """A trainer with nothing new."""
 
-    async def source(self) -> str:
-        return "the ring"
+    async def actor(self) -> str:
+        return "the trainer"
 
 
 def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_that_has_none():

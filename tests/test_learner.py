@@ -9,6 +9,7 @@ import torch
 
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
+from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
@@ -143,8 +144,6 @@ def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype):
-    from zorplex_rl.system.model_actors import load_learner, save_learner
-
     straight = Learner(fresh(embedded, dtype))
     for _ in range(2):
         straight.step(episodes, advantages)

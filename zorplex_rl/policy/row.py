@@ -17,10 +17,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.load import Policy
 
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 """Runs a tool: the result at once, or a future of it where the tool is slow."""

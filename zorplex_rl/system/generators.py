@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, service: Service, index: int) -> None:
         self.service, self.index = service, index
         self._member: Member | None = None
-        self._source: Any = None
+        self._read_from: Any = None
         self._version = NO_WEIGHTS
         self._dead: Member | None = None
         self._deaths_in_a_row = 0
@@ -40,13 +40,13 @@ class Worker:
     async def pull(self, trainer: Trainer) -> int:
         """Have the newest published weights; their version. Waits for the trainer if that is being restarted."""
         while True:
-            source = await trainer.source()
+            publisher = await trainer.actor()
             member = await self.service.member_at(self.index)
             if member is not self._member:
-                self._member, self._source, self._version = member, None, NO_WEIGHTS
-            if source is not self._source:
-                self._source = source if await self._call("subscribe", source) else None
-            if self._source and (version := await self._call("pull")) is not None:
+                self._member, self._read_from, self._version = member, None, NO_WEIGHTS
+            if publisher is not self._read_from:
+                self._read_from = publisher if await self._call("subscribe", publisher) else None
+            if self._read_from and (version := await self._call("pull")) is not None:
                 self._version = version
                 return version
             # The weights could not be read. If the trainer is gone, this notices and waits until it is back.

@@ -1,38 +1,41 @@
-"""The roles that hold a model: generator, reference, trainer. Separate from ``actors.py`` because these need torch and transformers.
+"""The roles that hold a model: generator, reference, trainer.
 
 TrainerActor.step ──► Publisher (ring in host memory) ──► GeneratorActor.pull ──► GeneratorActor.generate
+
+The controller imports this module too, to start the actors. It has no use for models, and transformers takes seconds to load: so whatever needs
+it is imported where it is used, and each actor's own process, at its start, imports what ``imports`` names.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
-from zorplex_rl.learning.learner import Learner, Learning, Metrics, response_logprobs
-from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Execute, Request, RolloutEngine, Sampling
-from zorplex_rl.policy.stream import RolloutStream
+from zorplex_rl.policy.row import Execute, Request, Sampling
 from zorplex_rl.system.actors import Group, Loaded, TimedActor
 from zorplex_rl.system.discovery import get_service
-from zorplex_rl.system.runtime import concurrent_endpoint
-from zorplex_rl.system.transports import Publisher, Subscriber, WeightSource, subscribe
+from zorplex_rl.system.runtime import ReplicaDied, concurrent_endpoint
 from zorplex_rl.task.curriculum import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zorplex_rl.learning.learner import Metrics
+    from zorplex_rl.policy.load import Policy
+    from zorplex_rl.policy.rollout import RolloutEngine
+    from zorplex_rl.policy.stream import RolloutStream
+    from zorplex_rl.system.transports import Subscriber, WeightSource
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ EVALUATION_SEED = 1_000_003
 
 class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
+
+    imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.system.transports")
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
@@ -59,6 +64,10 @@ class ModelActor(TimedActor):
             return await asyncio.to_thread(function, *args)
 
     def _load(self) -> None:
+        import torch
+
+        from zorplex_rl.policy.load import load_policy
+
         if self.device == "cpu":
             torch.set_num_threads(self.config.threads)
         self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
@@ -73,21 +82,27 @@ class GeneratorActor(ModelActor):
         self._tools, self._tool_client = tools, None
         self._source: Subscriber | None = None
         self._stream: RolloutStream | None = None
-        self._version = NOTHING_PUBLISHED
+        self._version = -1
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _load(self) -> None:
+        from zorplex_rl.policy.stream import RolloutStream
+
         super()._load()
         self._stream = RolloutStream(
             lambda: self._engine(self.config.temperature, self._call_tool), self._one_at_a_time, self._generating
         )
 
     @concurrent_endpoint
-    async def subscribe(self, source: WeightSource) -> bool:
-        """Have ``pull`` read from a trainer; False if its weights cannot be read."""
+    async def subscribe(self, trainer: Any) -> bool:
+        """Have ``pull`` read from the actor ``trainer``; False if its weights cannot be read."""
+        from zorplex_rl.system.transports import subscribe
+        from zorplex_rl.weights.ring import WeightPullError
+
         try:
+            source = replace(await trainer.source.call_one(), owner=trainer)
             self._source = await subscribe(source, self.config.transport, self.policy.model)
-        except WeightPullError as error:
+        except (WeightPullError, ReplicaDied) as error:
             log.warning("%s", error)
             return False
         return True
@@ -98,6 +113,8 @@ class GeneratorActor(ModelActor):
 
         They arrive while sampling goes on, and are put into the model between two of its steps.
         """
+        from zorplex_rl.weights.ring import WeightPullError
+
         try:
             with self.recorder.span("pull") as pull:
                 pull["version"] = await self._source.fetch()
@@ -135,6 +152,8 @@ class GeneratorActor(ModelActor):
             return engine.run(requests)
 
     def _engine(self, temperature: float, execute: Execute) -> RolloutEngine:
+        from zorplex_rl.policy.rollout import RolloutEngine
+
         config = self.config
         return RolloutEngine(
             self.policy, execute, Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
@@ -161,6 +180,8 @@ class ReferenceActor(ModelActor):
     @concurrent_endpoint
     async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
         """The reference's log-probability of every token of each response, 0.0 where injected."""
+        from zorplex_rl.learning.learner import response_logprobs
+
         with self.recorder.span("reference", episodes=len(episodes)):
             temperature, budget = self.config.temperature, self.config.token_budget
             return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)
@@ -170,6 +191,11 @@ class TrainerActor(ModelActor):
     """Owns the weights: trains them, publishes every version, saves and restores them."""
 
     def _load(self) -> None:
+        import torch
+
+        from zorplex_rl.learning.learner import Learner, Learning
+        from zorplex_rl.system.transports import Publisher
+
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
@@ -221,11 +247,15 @@ class TrainerActor(ModelActor):
     @concurrent_endpoint
     async def save(self, folder: str) -> None:
         """Write weights, optimizer, version and random state to ``folder``."""
+        from zorplex_rl.learning.checkpoint import save_learner
+
         await self.compute(save_learner, self._learner, Path(folder))
 
     @concurrent_endpoint
     async def load(self, folder: str) -> int:
         """Continue from what ``save`` wrote; the version."""
+        from zorplex_rl.learning.checkpoint import load_learner
+
         await self.compute(load_learner, self._learner, Path(folder))
         return self._learner.version
 
@@ -243,34 +273,3 @@ class TrainerActor(ModelActor):
 def episode_seed(run_seed: int, group: int, sample: int) -> int:
     """The seed of one episode's random draws: its own, and the same whenever the group is generated again."""
     return (run_seed * 1_000_003 + group) * 1_009 + sample
-
-
-def save_learner(learner: Learner, folder: Path) -> None:
-    """A torch.distributed.checkpoint of ``learner`` and torch's random state."""
-    import torch.distributed.checkpoint as checkpoint
-
-    with _without_process_group():
-        checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
-
-
-def load_learner(learner: Learner, folder: Path) -> None:
-    """Bring ``learner`` and torch's random state to what ``save_learner`` wrote."""
-    import torch.distributed.checkpoint as checkpoint
-
-    state = _state(learner)
-    with _without_process_group():
-        checkpoint.load(state, checkpoint_id=folder, no_dist=True)
-    learner.load_state_dict(state)
-    torch.set_rng_state(state["torch_rng"])
-
-
-def _state(learner: Learner) -> dict[str, Any]:
-    return learner.state_dict() | {"torch_rng": torch.get_rng_state()}
-
-
-@contextlib.contextmanager
-def _without_process_group() -> Iterator[None]:
-    """A single process saves and loads without torch.distributed; keep it from warning of that each time."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.distributed.*")
-        yield

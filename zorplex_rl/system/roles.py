@@ -8,6 +8,7 @@ from typing import Any
 from zorplex_rl.config import Config
 from zorplex_rl.system.actors import AdvantageActor, DatasetActor, ReplayBufferActor, RewardActor, ToolActor
 from zorplex_rl.system.devices import assign_devices, count_cuda_devices
+from zorplex_rl.system.model_actors import GeneratorActor, ReferenceActor, TrainerActor
 from zorplex_rl.system.pulse import ReplicaStart
 from zorplex_rl.system.requests import Limits
 from zorplex_rl.system.runtime import Actor, Replica, spawn
@@ -22,8 +23,6 @@ TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096, wait_timeout=120.0)
 
 def services_of(config: Config, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
     """The services of a run, not yet open."""
-    from zorplex_rl.system.model_actors import GeneratorActor, ReferenceActor
-
     devices = _devices(config)
     say(f"starting actors on {devices['trainer']}")
     tools = "tools" if config.tool_latency > 0 else None
@@ -70,8 +69,6 @@ async def singletons_of(config: Config, tier: Tier) -> dict[str, Replica]:
 
 
 async def start_trainer(name: str, config: Config) -> Replica:
-    from zorplex_rl.system.model_actors import TrainerActor
-
     return await start_with_model(name, TrainerActor, name, config, _devices(config)["trainer"])
 
 

@@ -73,9 +73,12 @@ class Replica:
 
 
 async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
-    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``."""
+    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``.
+
+    What it imports can be much; a class says in ``imports`` which modules, beyond its own, a process should import before its actor is made.
+    """
     start_runtime()
-    prepare = functools.partial(_prepare_process, actor_class.__module__)
+    prepare = functools.partial(_prepare_process, (actor_class.__module__, *getattr(actor_class, "imports", ())))
     mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
     return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs))
 
@@ -91,18 +94,17 @@ async def run_together(*coroutines: Awaitable[Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _prepare_process(module: str) -> None:
+def _prepare_process(modules: tuple[str, ...]) -> None:
     """Runs in a new process before its actors are made, and imports what they need.
 
     These are unpickled side by side, and might otherwise meet in modules that are half imported. Of the million objects that importing torch
     and transformers makes none is garbage: with the collector looking for some, it takes a quarter longer.
     """
     gc.disable()
-    importlib.import_module("zorplex_rl.system.pulse")
-    with contextlib.suppress(
-        ImportError
-    ):  # of a class that was made in a notebook, or one whose unpickling will say what is missing
-        importlib.import_module(module)
+    for module in ("zorplex_rl.system.pulse", *modules):
+        # A class that was made in a notebook has no module; of any other, unpickling will say what is missing.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     gc.freeze()
     gc.enable()
 

@@ -11,7 +11,6 @@ have, as far as the age bound allows.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable
 from itertools import count
@@ -36,7 +35,6 @@ class Trainer:
         self.on_restart = on_restart
         self.replica: Replica | None = None
         self._start, self._numbers = start, count()
-        self._source: Any = None
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
         self._published = False
@@ -50,7 +48,8 @@ class Trainer:
         return self._up.is_set()
 
     async def open(self) -> None:
-        await self._adopt(await self._start(self._next_name()))
+        self.replica = await self._start(self._next_name())
+        self._up.set()
 
     async def close(self) -> None:
         if self.replica:
@@ -59,10 +58,10 @@ class Trainer:
     async def wait_until_up(self) -> None:
         await self._up.wait()
 
-    async def source(self) -> Any:
-        """What generators read weights from; waits while there is nothing to read from."""
+    async def actor(self) -> Any:
+        """The actor that generators read weights from; waits while there is none."""
         await self._up.wait()
-        return self._source
+        return self.replica.actor
 
     async def ping(self) -> None:
         """Return when the trainer is alive, which may take a restart."""
@@ -126,7 +125,7 @@ class Trainer:
                     break
                 except ReplicaDied as again:
                     reason = reason_of(again)
-            await self._adopt(self.replica)
+            self._up.set()
             self.on_restart(Restart(dead.name, self.replica.name, time.monotonic() - noticed, reason))
 
     async def _catch_up(self, replica: Replica) -> None:
@@ -136,11 +135,6 @@ class Trainer:
             await replica.actor.step.call_one(*batch)
         if self._published:
             await replica.actor.publish.call_one()
-
-    async def _adopt(self, replica: Replica) -> None:
-        source = await replica.actor.source.call_one()
-        self.replica, self._source = replica, dataclasses.replace(source, owner=replica.actor)
-        self._up.set()
 
     def _next_name(self) -> str:
         number = next(self._numbers)
