@@ -12,6 +12,7 @@ one the other way round.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import tempfile
@@ -132,6 +133,8 @@ def tabulate(found: dict[str, list[Measured]]) -> list[Report]:
 
 
 def main(options: Options) -> None:
+    # Every death here is meant.
+    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)
     reports = tabulate(measure(options))
     for report in reports:
         print_report(report)
