@@ -6,8 +6,8 @@
 All run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted from
 the sixth step, when all is warm, to the last, with no evaluation in between; the accuracy is that of the last weights on held-out tasks,
 sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
-within it. A further part for each of ``--tool-latencies`` has every tool call take that long on average (log-normal); there only the speed
-is measured, on fewer steps.
+within it. A further part for each of ``--tool-latencies`` has every tool call take that long on average (log-normal with
+a coefficient of variation of 1.5).
 
 Without ``in-flight``, weights change only when nothing is being sampled, so all that is under way has to end first: at lag 1 one batch at a
 time. With it, lag k keeps k + 1 batches under way, and tools that are slow enough make that k + 1 times the speed.
@@ -49,11 +49,11 @@ class Options:
     """Seeds without tool latency; 0 leaves that part out."""
     steps: int = 80
     """Training steps without tool latency."""
-    tool_latencies: tuple[float, ...] = (0.05, 0.25)
+    tool_latencies: tuple[float, ...] = (0.05,)
     """Mean seconds of a tool call, a further part for each."""
     latency_repeats: int = 3
     """Seeds of those parts."""
-    latency_steps: int = 30
+    latency_steps: int = 80
     """Training steps of those parts."""
     eval_tasks: int = 200
     """Held-out tasks in the last evaluation."""
