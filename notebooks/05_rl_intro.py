@@ -344,13 +344,6 @@ def _():
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    start_benchmark = lesson.start_button("Run the benchmark", seconds=5)
-    start_benchmark
-    return (start_benchmark,)
-
-
 @app.function
 def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode: None):
     """One sampled episode for each of ``tasks``, scored; 64 at a time share each forward pass."""
@@ -364,8 +357,7 @@ def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode
 
 
 @app.cell
-def _(config, policy, start_benchmark):
-    lesson.wait_for(start_benchmark)
+def _(config, policy):
     environment = Zorplex(config.seed, config.hints)
     sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
     held_out = {
@@ -526,13 +518,6 @@ def _():
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    start_training = lesson.start_button("Train a few steps", seconds=10)
-    start_training
-    return (start_training,)
-
-
 @app.function
 def train_synchronously(actor, learner, environment, sampling, config):
     """Steps in turns: what was sampled, who was busy when, and the first batch's log-probs under every version."""
@@ -575,8 +560,7 @@ def train_synchronously(actor, learner, environment, sampling, config):
 
 
 @app.cell
-def _(config, environment, sampling, start_training):
-    lesson.wait_for(start_training)
+def _(config, environment, sampling):
     learner = Learner(
         load_policy(config.policy, config.device),
         Learning(learning_rate=config.learning_rate),
@@ -1002,8 +986,8 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more ranks for one model |
 
-    From this follows what the system has to offer, and where the course builds it: messages to one or to many (notebook 01), a failure that
-    is noticed and repaired without stopping the others (03, 06), pools that hide how many replicas there are (06), bulk data beside the
+    From this follows what the system has to offer, and where the course builds it: messages to one or to many, a failure that
+    is noticed and repaired without stopping the others, pools that hide how many replicas there are (both 06), bulk data beside the
     messages (07), and a loop that holds all of it together (08).
     """)
     return

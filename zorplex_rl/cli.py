@@ -224,6 +224,7 @@ def build(command: Build) -> int:
 
 def show(command: Show) -> int:
     from rich.console import Console
+    from rich.progress import track
 
     from zorplex_rl.policy.evaluate import evaluate as measure
     from zorplex_rl.policy.load import load_policy
@@ -242,11 +243,10 @@ def show(command: Show) -> int:
     console.print(f"parameters    {policy.parameter_count:,}")
     console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
+        sampling = Sampling(temperature)
         reports = [
-            measure(
-                policy, name, zorplex.tasks((name,), command.tasks, "held_out"), zorplex.execute, Sampling(temperature)
-            )[0]
-            for name in tier_of("mix")
+            measure(policy, name, zorplex.tasks((name,), command.tasks, "held_out"), zorplex.execute, sampling)[0]
+            for name in track(tier_of("mix"), f"measuring accuracy, {title}", console=console, transient=True)
         ]
         console.print(_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
     return 0
