@@ -176,12 +176,12 @@ def measure(options: Options, policy: Policy, prompts: int, count: int) -> Repor
 
 def _run_engine(policy: Policy, spec, tasks: list[Task], seed: int, sampling: Sampling) -> list[Episode]:
     requests = [Request(task, seed + index) for index, task in enumerate(tasks)]
-    return rollout(policy, requests, lambda task, call: spec.execute(call), sampling)
+    return rollout(policy, requests, spec.execute, sampling)
 
 
 def _run_generate(policy: Policy, spec, tasks: list[Task], at_once: int) -> list[Episode]:
     parts = [tasks[start : start + at_once] for start in range(0, len(tasks), at_once)]
-    return [e for part in parts for e in generate_turnwise(policy, part, lambda task, call: spec.execute(call))]
+    return [e for part in parts for e in generate_turnwise(policy, part, spec.execute)]
 
 
 def _replay_prefill(policy: Policy, call: Call) -> None:

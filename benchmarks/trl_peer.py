@@ -64,7 +64,7 @@ class Job:
 def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
     """Share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, measured by the package."""
     tasks = [spec.task(index, "held_out") for index in range(count)]
-    report, _ = evaluate(policy, spec.kind, tasks, lambda task, call: spec.execute(call), Sampling(temperature))
+    report, _ = evaluate(policy, spec.kind, tasks, spec.execute, Sampling(temperature))
     return report.accuracy
 
 
@@ -84,7 +84,7 @@ def train_with_trl(job: Job) -> None:
 
     def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
         asked = [task_of[prompt[-1]["content"]] for prompt in prompts]
-        episodes = generate_turnwise(policy, asked, lambda task, call: spec.execute(call))
+        episodes = generate_turnwise(policy, asked, spec.execute)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [episode.token_ids for episode in episodes],

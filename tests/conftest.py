@@ -17,7 +17,6 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
-from zorplex_rl.policy.warmstart import build_tokenizer
 from zorplex_rl.run_folder import RunFolder
 
 torch.set_num_threads(1)
@@ -81,9 +80,9 @@ def babbler(tokenizer, architecture: str = "qwen2", dtype: torch.dtype = torch.f
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    """The tokenizer of the warm start."""
-    return build_tokenizer()
+def tokenizer(embedded):
+    """The tokenizer of the embedded policy."""
+    return embedded.tokenizer
 
 
 @pytest.fixture(scope="session", params=["qwen2", "llama"])

@@ -2,25 +2,30 @@
 
 import itertools
 import os
-import random
+import pickle
 import re
 import signal
 import subprocess
 import sys
+from collections import Counter
+from functools import partial
 
 import pytest
 
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.zorplex import (
     DIFFICULTIES,
+    HELD_OUT_WORDS,
     MAX_REDIRECTS,
     TASK_SPECS,
+    TRAINING_WORDS,
+    VALUES,
     ZORPLEX_WORDS,
-    TaskSpec,
+    chain_of,
     get_spec,
     make_keys,
     make_redirects,
     make_zorplex_table,
-    split_of,
 )
 
 SPLITS = ("train", "held_out")
@@ -58,14 +63,14 @@ def test_a_perfect_solver_gets_every_answer_in_exactly_the_stated_number_of_call
         spec = get_spec(kind, seed, difficulty)
         for index in range(12):
             task = spec.task(index, split)
-            assert solve(task.question, spec.tools, spec.run) == (task.answer, task.min_tool_calls), task
+            assert solve(task.question, spec.tools, partial(spec.run, task)) == (task.answer, task.min_tool_calls), task
 
 
 def test_the_stated_calls_of_a_solver_all_succeed_and_the_last_gives_a_value():
     for (kind, difficulty), seed in itertools.product(EVERY_SPEC, range(20)):
         spec = get_spec(kind, seed, difficulty)
         task = spec.task(seed)
-        results = [spec.run(call) for call in spec.calls_needed(task.words)]
+        results = [spec.run(task, call) for call in spec.calls_needed(task)]
         assert len(results) == task.min_tool_calls
         assert not any(result.startswith("ERROR") for result in results)
         assert results[-1].isdigit()
@@ -89,7 +94,7 @@ def test_generate_task_walks_through_the_indices():
 
 
 def test_another_process_with_another_hash_seed_draws_the_same_tasks():
-    drawn = "(get_spec(k, 5).task(i, s), make_redirects(i))"
+    drawn = "(t := get_spec(k, 5).task(i, s), t.table, t.keys, t.redirects)"
     loops = "for k in TASK_SPECS for i in range(5) for s in ('train', 'held_out')"
     code = f"from zorplex_rl.task.zorplex import *; print([{drawn} {loops}])"
     runs = [
@@ -104,7 +109,7 @@ def test_another_process_with_another_hash_seed_draws_the_same_tasks():
     ]
     assert runs[0] == runs[1]
     here = [
-        (get_spec(kind, 5).task(index, split), make_redirects(index))
+        (t := get_spec(kind, 5).task(index, split), t.table, t.keys, t.redirects)
         for kind in TASK_SPECS
         for index in range(5)
         for split in SPLITS
@@ -113,32 +118,55 @@ def test_another_process_with_another_hash_seed_draws_the_same_tasks():
 
 
 @pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
-def test_no_set_of_words_is_in_both_splits_and_neither_split_is_empty(kind, difficulty):
+def test_what_is_held_out_shares_no_word_with_training_in_question_table_keys_or_redirects(kind, difficulty):
     spec = get_spec(kind, 0, difficulty)
-    drawn = {split: {frozenset(spec.task(index, split).words) for index in range(200)} for split in SPLITS}
-    assert drawn["train"]
-    assert drawn["held_out"]
-    assert not drawn["train"] & drawn["held_out"]
-    assert all(split_of(sorted(words)) == split for split, sets in drawn.items() for words in sets)
+    for split, own, other in (("train", TRAINING_WORDS, HELD_OUT_WORDS), ("held_out", HELD_OUT_WORDS, TRAINING_WORDS)):
+        for task in (spec.task(index, split) for index in range(200)):
+            assert set(task.words) <= set(own) == set(task.table)
+            assert not set(re.findall(r"[a-z]+", task.question)) & set(other)
+            assert {*task.keys, *task.redirects, *task.redirects.values()} <= set(own)
 
 
-def test_the_held_out_split_is_about_a_fifth_of_all_sets_of_each_size():
-    for size in (1, 2, 3):
-        splits = [split_of(words) for words in itertools.combinations(ZORPLEX_WORDS, size)]
-        assert 0.1 < splits.count("held_out") / len(splits) < 0.3, size
+def test_the_two_splits_halve_the_words():
+    assert sorted(TRAINING_WORDS + HELD_OUT_WORDS) == sorted(ZORPLEX_WORDS)
+    assert len(TRAINING_WORDS) == len(HELD_OUT_WORDS)
 
 
-def test_the_split_does_not_depend_on_the_order_of_the_words():
-    rng = random.Random(0)
-    for _ in range(200):
-        words = rng.sample(ZORPLEX_WORDS, 4)
-        assert len({split_of(order) for order in itertools.permutations(words)}) == 1
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_table(kind):
+    for seed, split in itertools.product(range(5), SPLITS):
+        tasks = [get_spec(kind, seed).task(index, split) for index in range(200)]
+        facts = {(t.question, *map(repr, (t.table, t.keys, t.redirects))) for t in tasks}
+        assert len(facts) >= 190
+        assert len({repr(task.table) for task in tasks}) >= 190
 
 
-def test_no_held_out_question_can_be_reworded_into_a_training_question():
-    spec = get_spec("compositional", 0)
-    words_asked = [{tuple(sorted(spec.task(i, split).words)) for i in range(500)} for split in SPLITS]
-    assert not words_asked[0] & words_asked[1]
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_constant_answer_is_right_for_more_than_six_percent_even_if_it_is_chosen_afterwards(kind):
+    for seed, split in itertools.product(range(20), SPLITS):
+        answers = Counter(get_spec(kind, seed).task(index, split).answer for index in range(200))
+        assert max(answers.values()) <= 0.06 * 200, (seed, split)
+
+
+def test_every_value_is_asked_for_once_in_each_block_of_indices():
+    for kind, split in itertools.product(("simple", "multi_step", "recursive"), SPLITS):
+        spec = get_spec(kind, 4)
+        for start in (0, len(VALUES), 5 * len(VALUES)):
+            assert sorted(spec.task(start + offset, split).answer for offset in range(len(VALUES))) == list(VALUES)
+
+
+def test_the_words_that_redirects_end_in_are_spread_over_all_words():
+    for split, words in (("train", TRAINING_WORDS), ("held_out", HELD_OUT_WORDS)):
+        tasks = [get_spec("recursive", 0).task(index, split) for index in range(800)]
+        ends = Counter(chain_of(task.words[0], task.redirects)[-1] for task in tasks)
+        assert set(ends) == set(words)
+        assert max(ends.values()) < 2 * 800 / len(words)
+        assert Counter(len(chain_of(task.words[0], task.redirects)) for task in tasks).keys() == {1, 2, 3, 4}
+
+
+def test_no_word_of_a_task_is_pointed_to_by_two_others():
+    for seed in range(100):
+        assert max(Counter(make_redirects(seed).values()).values()) == 1
 
 
 def test_an_unknown_split_is_refused_instead_of_searched_for_forever():
@@ -168,10 +196,10 @@ def test_every_word_of_a_thousand_seeds_resolves_within_the_redirect_bound():
     assert deepest == MAX_REDIRECTS
 
 
-def test_some_words_redirect_and_some_have_a_value_in_every_seed():
-    for seed in range(100):
-        lengths = {len(get_spec("recursive", seed).chain(word)) for word in ZORPLEX_WORDS}
-        assert lengths == set(range(1, MAX_REDIRECTS + 2))
+def test_some_words_redirect_and_some_have_a_value_in_every_task():
+    for index in range(100):
+        task = get_spec("recursive").task(index)
+        assert {len(chain_of(word, task.redirects)) for word in task.table} == set(range(1, MAX_REDIRECTS + 2))
 
 
 def test_tables_and_keys_are_distinct_within_a_seed_and_differ_between_seeds():
@@ -183,8 +211,22 @@ def test_tables_and_keys_are_distinct_within_a_seed_and_differ_between_seeds():
         assert make(3) == make(3)
 
 
-def test_all_specs_of_a_seed_share_one_table():
-    assert len({tuple(get_spec(kind, 9, difficulty).table.items()) for kind, difficulty in EVERY_SPEC}) == 1
+def test_every_task_has_a_table_of_distinct_values_of_its_own():
+    for (kind, difficulty), split in itertools.product(EVERY_SPEC, SPLITS):
+        tasks = [get_spec(kind, 9, difficulty).task(index, split) for index in range(20)]
+        assert len({tuple(task.table.items()) for task in tasks}) == 20
+        for task in tasks:
+            assert len(set(task.table.values())) == len(task.table)
+            assert set(task.table.values()) <= set(VALUES)
+
+
+def test_a_task_can_be_sent_to_another_process_and_stands_for_itself_there():
+    spec = get_spec("multi_step", 2)
+    task = spec.task(3, "held_out")
+    there = pickle.loads(pickle.dumps(task))
+    assert there == task
+    assert hash(there) == hash(task)
+    assert [spec.run(there, call) for call in spec.calls_needed(there)][-1] == str(task.answer)
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
@@ -220,13 +262,15 @@ def test_every_phrasing_is_used():
     ],
 )
 def test_a_wrong_call_is_answered_with_what_is_wrong(kind, call, result):
-    assert get_spec(kind).run(call) == result
+    spec = get_spec(kind)
+    assert spec.run(spec.task(0), call) == result
 
 
 def test_multi_step_reveals_a_value_only_for_the_words_own_key():
     spec = get_spec("multi_step", 4)
-    for word in ZORPLEX_WORDS:
-        assert spec.run(f"FETCH[{spec.run(f'GETKEY[{word}]')}]") == str(spec.table[word])
+    task = spec.task(0)
+    for word, value in task.table.items():
+        assert spec.run(task, f"FETCH[{spec.run(task, f'GETKEY[{word}]')}]") == str(value)
 
 
 def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
@@ -238,13 +282,14 @@ def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
         assert not re.search(r"[0-9]", prompt)
         assert spec.task(0).system == prompt
         hinted = get_spec(kind, hints=True)
-        assert hinted.task(0).system == hinted.get_system_prompt(True) != prompt
+        assert hinted.task(0).system.startswith(f"{prompt}\nExample: ")
+        assert hinted.get_system_prompt(True).startswith(f"{prompt}\nExample: ")
         assert hinted.task(0).question == spec.task(0).question
 
 
-def example_lines(spec: TaskSpec) -> tuple[str, list[tuple[str, str]], int]:
+def example_lines(task: Task) -> tuple[str, list[tuple[str, str]], int]:
     """(question, [(call, result)], answer) of the worked example in the hint."""
-    example = spec.get_system_prompt(True).split("Example: ")[1]
+    example = task.system.split("Example: ")[1]
     question, *_ = example.splitlines()
     return (
         question,
@@ -253,33 +298,30 @@ def example_lines(spec: TaskSpec) -> tuple[str, list[tuple[str, str]], int]:
     )
 
 
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_call_in_a_hint_shows_the_result_that_the_table_gives(kind):
-    for seed in SEEDS:
-        spec = get_spec(kind, seed)
-        for call, result in example_lines(spec)[1]:
-            assert spec.run(call) != result, (seed, call, result)
+@pytest.mark.parametrize(("kind", "split"), list(itertools.product(TASK_SPECS, SPLITS)))
+def test_no_call_in_a_hint_shows_the_result_that_the_task_gives(kind, split):
+    spec = get_spec(kind, 0, hints=True)
+    for task in (spec.task(index, split) for index in range(500)):
+        for call, result in example_lines(task)[1]:
+            assert spec.run(task, call) != result, (task, call, result)
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
 def test_no_answer_in_a_hint_is_the_true_answer_to_its_question(kind):
-    true_for = []
-    for seed in SEEDS:
-        spec = get_spec(kind, seed)
-        question, _, answer = example_lines(spec)
-        if answer == solve(question, spec.tools, spec.run)[0]:
-            true_for.append(seed)
-    assert true_for == []
+    spec = get_spec(kind, 0, hints=True)
+    for task in map(spec.task, range(500)):
+        question, _, answer = example_lines(task)
+        assert answer != solve(question, spec.tools, partial(spec.run, task))[0], task
 
 
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_the_worked_example_of_a_hint_is_consistent_in_itself(kind):
-    for seed in SEEDS:
-        question, lines, answer = example_lines(get_spec(kind, seed))
-        shown = dict(lines)
-        value, calls = solve(question, TASK_SPECS[kind].tools, shown.__getitem__)
+@pytest.mark.parametrize(("kind", "split"), list(itertools.product(TASK_SPECS, SPLITS)))
+def test_the_worked_example_of_a_hint_is_consistent_in_itself(kind, split):
+    spec = get_spec(kind, 0, hints=True)
+    for task in (spec.task(index, split) for index in range(500)):
+        question, lines, answer = example_lines(task)
+        value, calls = solve(question, TASK_SPECS[kind].tools, dict(lines).__getitem__)
         assert (value, calls) == (answer, len(lines))
-        assert all(1 <= int(result) <= 99 for result in shown.values() if result.isdigit()), seed
+        assert all(int(result) in VALUES for _, result in lines if result.isdigit()), task
 
 
 @pytest.mark.parametrize("kind", ["nope", "", "Simple", "mix"])

@@ -16,10 +16,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import format_result
-from zorplex_rl.task.zorplex import DIFFICULTIES, VALUES, TaskSpec, get_spec
+from zorplex_rl.task.zorplex import DIFFICULTIES, VALUES, Split, TaskSpec, get_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +56,21 @@ class Demonstration:
     ends: bool = True
 
 
-def demonstrate(spec: TaskSpec, index: int, rng: random.Random, habits: Habits = Habits()) -> Demonstration:
-    """The careless solution of task ``index`` of ``spec``."""
-    task = spec.task(index)
+def demonstrate(spec: TaskSpec, task: Task, rng: random.Random, habits: Habits = Habits()) -> Demonstration:
+    """Write the careless solution of ``task``, which ``spec`` has drawn."""
     phrasing = next(i for i, p in enumerate(spec.phrasings) if _matches(p, task.question))
-    calls = spec.calls_needed(task.words)
+    calls = spec.calls_needed(task)
     if rng.random() < habits.repeat_call:
         position = rng.randrange(len(calls))
         calls = calls[: position + 1] + calls[position:]
     if rng.random() < habits.spam:
-        pieces = _call_pieces(spec, calls + [calls[-1]] * 8)
+        pieces = _call_pieces(spec, task, calls + [calls[-1]] * 8)
         return Demonstration(task, tuple(pieces), ends=False)
     if rng.random() < habits.guess:
         pieces, answer, work = [], rng.choice(VALUES), ""
     else:
-        pieces = _call_pieces(spec, calls)
-        answer, work = _work_out(spec, task, rng, slips=rng.random() < habits.slip)
+        pieces = _call_pieces(spec, task, calls)
+        answer, work = _work_out(task, rng, slips=rng.random() < habits.slip)
     if rng.random() < habits.ramble:
         return Demonstration(task, (*pieces, (work + f"So {answer}, " * 40, True)), ends=False)
     tagged = rng.random() < habits.tag_by_phrasing[phrasing]
@@ -84,11 +84,15 @@ def random_demonstration(
     habits: Habits = Habits(),
     difficulties: Sequence[float] = (6, 2, 1),
 ) -> Demonstration:
-    """A demonstration of a random kind and difficulty, over a table drawn for it alone, so that no value can be learned by heart."""
+    """Draw a demonstration of a random kind and difficulty.
+
+    Its words are of either split: the warm start teaches the language and the tools, as pre-training would. What is held out is held out from
+    reinforcement learning. Its seed is one of 2³⁰, and its table its own, so no value can be learned by heart.
+    """
     kind = rng.choices([kind for kind, _ in shares], weights=[share for _, share in shares])[0]
     difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
     spec = get_spec(kind, rng.randrange(1 << 30), difficulty, hints=rng.random() < habits.hint)
-    return demonstrate(spec, rng.randrange(1 << 30), rng, habits)
+    return demonstrate(spec, spec.task(rng.randrange(1 << 30), rng.choice(get_args(Split))), rng, habits)
 
 
 def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, bool]]:
@@ -114,19 +118,19 @@ DRILLS: dict[str, Callable[[random.Random], list[tuple[str, bool]]]] = {
 """Rows that train one skill and nothing else, by name."""
 
 
-def _call_pieces(spec: TaskSpec, calls: list[str]) -> list[tuple[str, bool]]:
-    return [piece for call in calls for piece in ((call, True), (format_result(spec.run(call)), False))]
+def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[tuple[str, bool]]:
+    return [piece for call in calls for piece in ((call, True), (format_result(spec.run(task, call)), False))]
 
 
-def _work_out(spec: TaskSpec, task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
+def _work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
     """The answer as the demonstrator gets it, and its written arithmetic: one line ``17+25=42`` for each sign in the question."""
     if task.kind != "compositional":
         return (_slip(task.answer, rng) if slips else task.answer), ""
     signs = [c for c in task.question if c in "+-"]
     slip_at = rng.randrange(len(signs)) if slips else None
-    total, lines = spec.table[task.words[0]], ""
+    total, lines = task.table[task.words[0]], ""
     for step, (sign, word) in enumerate(zip(signs, task.words[1:], strict=True)):
-        value = spec.table[word]
+        value = task.table[word]
         result = total + value if sign == "+" else total - value
         if step == slip_at:
             result = _slip(result, rng)

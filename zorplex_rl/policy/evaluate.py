@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
+from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Execute, Request, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
@@ -16,7 +16,10 @@ from zorplex_rl.task.rewards import OUTCOMES, score
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for one kind. Times are those of an episode in its batch, in seconds; the interval is Wilson's at 95 %."""
+    """The result for one kind. Times are those of an episode in its batch, in seconds.
+
+    ``interval`` holds the true accuracy with 95 % confidence; tasks on the same words count as a cluster (see ``intervals.py``).
+    """
 
     name: str
     episodes: int
@@ -53,7 +56,10 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
         name=name,
         episodes=len(episodes),
         accuracy=outcomes["success"] / len(episodes),
-        interval=wilson_interval(outcomes["success"], len(episodes)),
+        interval=clustered_interval(
+            [episode.score.outcome == "success" for episode in episodes],
+            [tuple(sorted(episode.task.words)) for episode in episodes],
+        ),
         reward=fmean(episode.score.reward for episode in episodes),
         outcomes={outcome: outcomes[outcome] / len(episodes) for outcome in OUTCOMES},
         turns=fmean(len(episode.turns) for episode in episodes),
@@ -62,15 +68,3 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
         seconds_median=median(seconds),
         seconds_p95=seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
     )
-
-
-def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927): unlike ± 1.96 σ it stays within [0, 1] and is honest at 0 and 1.
-
-    >>> [round(bound, 3) for bound in wilson_interval(0, 100)]
-    [0.0, 0.037]
-    """
-    share, square = successes / trials, z * z
-    centre = share + square / (2 * trials)
-    spread = z * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
-    return max(0.0, (centre - spread) / (1 + square / trials)), min(1.0, (centre + spread) / (1 + square / trials))

@@ -29,7 +29,7 @@ def generate_with_tools(
     model.to(device).eval()
     policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
-    (episode,) = rollout(policy, [Request(task, seed)], lambda _, call: spec.execute(call), sampling)
+    (episode,) = rollout(policy, [Request(task, seed)], spec.execute, sampling)
     episode.score = score(episode)
     return episode
 

@@ -40,7 +40,7 @@ def ladder_of(task: str) -> tuple[Tier, ...]:
 
 
 class Zorplex:
-    """The environment of one run: a table, the tools on it, and the tasks that can be drawn."""
+    """The environment of one run: the tasks that can be drawn, and the tools that they call. It holds no state of theirs."""
 
     def __init__(self, seed: int = 0, hints: bool = False) -> None:
         self.seed, self.hints = seed, hints
@@ -59,5 +59,5 @@ class Zorplex:
         return [self.task(tier, start + offset, split) for offset in range(count)]
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` with the tools of ``task``'s kind."""
-        return self._spec(task.kind, "easy").execute(call)
+        """Run ``call`` with the tools of ``task``'s kind, on the table of ``task``."""
+        return self._spec(task.kind, "easy").execute(task, call)

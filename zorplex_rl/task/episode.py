@@ -24,7 +24,8 @@ Finish = Literal["eos", "answer", "turns", "tokens"]
 class Task:
     """One question with its one right answer.
 
-    ``system`` is the system prompt, ``min_tool_calls`` what a perfect solver needs, ``words`` the words asked about.
+    ``system`` is the system prompt, ``min_tool_calls`` what a perfect solver needs, ``words`` the words asked about. ``table``, ``keys`` and
+    ``redirects`` are what the tools know in this task, and what the policy cannot: the value of each word, its key, the word it points to.
     """
 
     kind: str
@@ -35,6 +36,9 @@ class Task:
     words: tuple[str, ...]
     difficulty: str = "easy"
     split: str = "train"
+    table: dict[str, int] = field(default_factory=dict, hash=False, repr=False)
+    keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

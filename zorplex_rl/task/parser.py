@@ -8,6 +8,14 @@ the environment, which runs that call; and the scorer, which looks for the answe
 
 Neither may span a line break, so a sampler has to look only at the line that is being written.
 
+The integer must be the only number between its tag and the end of the line (or the next tag), so nobody can hedge. Words behind it are not
+read. Digits and signs are ASCII.
+
+    [ANSWER] 12.           12              [ANSWER] 12 or 13     no answer: two numbers
+    [ANSWER] 12 apples     12              [ANSWER] 12 %         no answer: a share is not an integer
+    [ANSWER] -12           -12             [ANSWER] −12      no answer: the Unicode minus is not a sign
+    [ANSWER] 12 no, [ANSWER] 13   13       [ANSWER] 12 − 3      no answer: two numbers
+
 >>> find_call("first LOOKUP[blip], then")
 ToolCall(name='LOOKUP', argument='blip', end=18)
 >>> find_answer("[ANSWER] 4 no, [ANSWER] -42")
@@ -25,8 +33,8 @@ TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
 ANSWER_TAG = "[ANSWER]"
 
 _CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
-# After the digits: nothing that makes them a part of something else ("42.5", "1,000", "42nd", "4²", "4 2", "17 + 25", "17 == -4").
-_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w|%|[.,:][0-9]|[ \t]+[0-9]|[ \t]*[-+*/=^][-+*/=^ \t]*[0-9])")
+_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w)((?:(?!\[ANSWER\])[^\n])*)")
+"""A tag, its integer, and what else stands on the line, up to the next tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +58,17 @@ def find_call(text: str) -> ToolCall | None:
 def find_answer(text: str) -> int | None:
     """The integer of the last ``[ANSWER] <integer>`` in ``text``, or None.
 
-    >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER]: 4")]
-    [None, 4, None]
+    >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
+    [None, 4, None, None]
     """
-    matches = _ANSWER.findall(text)
+    answers = [digits for digits, rest in _ANSWER.findall(text) if _stands_alone(rest)]
     # Python refuses to convert absurdly long digit strings; no value of this task has more than a few digits.
-    return int(matches[-1]) if matches and len(matches[-1]) <= 1000 else None
+    return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
+
+
+def _stands_alone(rest: str) -> bool:
+    """Whether ``rest``, which follows an integer, leaves it what it is: no further number in any script, no sign of a share."""
+    return not rest.lstrip().startswith(("%", "‰", "‱")) and not any(character.isnumeric() for character in rest)
 
 
 def answer_is_complete(line: str) -> bool:
@@ -64,7 +77,7 @@ def answer_is_complete(line: str) -> bool:
     >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
     (False, True)
     """
-    return "\n" in line and _ANSWER.search(line) is not None
+    return "\n" in line and find_answer(line) is not None
 
 
 def format_result(result: str) -> str:

@@ -1,6 +1,6 @@
 """Zorplex: words have hidden values, and only a tool reveals them.
 
-No policy can know the values, because every seed draws them anew; it has to learn to *use* the tools.
+No policy can know the values, because every *task* draws its own secret table; it has to learn to use the tools.
 
     kind            tools           a perfect solver writes (injected results after ``->``)
     simple          LOOKUP          LOOKUP[blip] -> 17                          [ANSWER] 17
@@ -8,16 +8,24 @@ No policy can know the values, because every seed draws them anew; it has to lea
     multi_step      GETKEY, FETCH   GETKEY[blip] -> K38, FETCH[K38] -> 71       [ANSWER] 71
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
-``Zorplex(seed)`` holds the one table that everything in a run shares. Tasks are a pure function of
-(seed, kind, difficulty, split, index): a task that was lost with a process can be drawn again.
+A task is a pure function of (seed, kind, difficulty, split, index): one that was lost with a process can be drawn again. It carries its
+table, keys and redirects, so a tool needs nothing but the task and the call.
+
+    split      words                              tables
+    train      TRAINING_WORDS                     over these words
+    held_out   HELD_OUT_WORDS, the other half     over these: none that training can draw
+
+With one table for a whole run, one constant answer was right in up to 62 % of the held-out ``recursive`` tasks. Now every
+constant is right for one of 40 tasks of a kind that asks for one word (in each block of 40 indices every value is asked for once), and for
+fewer of the sums.
 """
 
 from __future__ import annotations
 
 import random
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from zorplex_rl.task.episode import Task
@@ -27,168 +35,174 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
     "blip bonk clup drim faz flim frub glop gorn grix hax jint klem lurp mip nask "
     "norf plek prub quon rilk skob snib trun ulf vom wub yim zam zil zork zorp".split()
 )
+TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
 VALUES = range(10, 50)
 """What a word can be worth: two digits, so that sums and differences have one to three and a sign."""
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 """Compositional difficulty: how many words are added and subtracted."""
 MAX_REDIRECTS = 3
 """No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
-HELD_OUT_SHARE = 5
-"""One set of words in this many belongs to the held-out split."""
 
 Split = Literal["train", "held_out"]
+WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
 _ENDING = "End with [ANSWER] and the integer."
 
 
-def make_zorplex_table(seed: int = 0) -> dict[str, int]:
-    """The secret table of ``seed``: every word's value, distinct members of ``VALUES``."""
-    values = random.Random(f"table:{seed}").sample(VALUES, len(ZORPLEX_WORDS))
-    return dict(zip(ZORPLEX_WORDS, values, strict=True))
+def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
+    """Draw a secret table: the value of each of ``words``, distinct members of ``VALUES``."""
+    values = random.Random(f"table:{seed}").sample(VALUES, len(words))
+    return dict(zip(words, values, strict=True))
 
 
-def make_keys(seed: int = 0) -> dict[str, str]:
-    """Every word's key for ``multi_step``: ``K`` and two digits, distinct."""
-    numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(ZORPLEX_WORDS))
-    return {word: f"K{number}" for word, number in zip(ZORPLEX_WORDS, numbers, strict=True)}
+def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+    """Draw each word's key for ``multi_step``: ``K`` and two digits, distinct."""
+    numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
+    return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
 
-def make_redirects(seed: int = 0) -> dict[str, str]:
-    """Which word each redirecting word points to, for ``recursive``.
+def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+    """Draw which word each redirecting word points to, for ``recursive``.
 
-    The words are dealt into ``MAX_REDIRECTS + 1`` levels. A word of level k points to one of level k − 1 and a word of
-    level 0 to none, so no chain can be longer than ``MAX_REDIRECTS``, or a circle.
+    The words are dealt into chains of at most ``MAX_REDIRECTS + 1``, and each word of a chain points to the next. So no chain is too
+    long or a circle, no two words point to the same one, and a value stands at the end of every chain.
     """
-    rng = random.Random(f"redirects:{seed}")
-    words = rng.sample(ZORPLEX_WORDS, len(ZORPLEX_WORDS))
-    levels = [words[level :: MAX_REDIRECTS + 1] for level in range(MAX_REDIRECTS + 1)]
-    return {word: rng.choice(below) for below, level in pairwise(levels) for word in level}
-
-
-def split_of(words: Sequence[str]) -> Split:
-    """The split that a set of words belongs to, whatever their order; the same for every seed, kind and process."""
-    digest = zlib.crc32("+".join(sorted(words)).encode())
-    return "held_out" if digest % HELD_OUT_SHARE == 0 else "train"
+    shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
+    chains = -(-len(words) // (MAX_REDIRECTS + 1))
+    return {word: following for first in range(chains) for word, following in pairwise(shuffled[first::chains])}
 
 
 class TaskSpec:
-    """One kind of task over the table of ``seed``.
+    """One kind of task.
 
-    ``task(index, split)`` is a pure function; ``generate_task()`` walks through the indices. ``execute`` runs a tool.
+    ``task(index, split)`` is a pure function; ``generate_task()`` walks through the indices. ``execute`` runs a tool for a task.
     """
 
     kind: str
     tools: tuple[str, ...] = ("LOOKUP",)
     instructions: str
-    phrasings: tuple[str, ...]
+    phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
     def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}")
         self.seed, self.difficulty, self.hints = seed, difficulty, hints
-        self.table = make_zorplex_table(seed)
         self._index = -1
 
     def generate_task(self, split: Split = "train") -> Task:
-        """The next task of ``split``."""
+        """Draw the next task of ``split``."""
         self._index += 1
         return self.task(self._index, split)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        """Task number ``index`` of ``split``: always the same one. ValueError for an unknown split."""
+        """Return task number ``index`` of ``split``, always the same one. Raises ValueError for an unknown split."""
         if split not in get_args(Split):
             raise ValueError(f"split is {split!r}; expected one of {', '.join(get_args(Split))}")
-        rng = random.Random(f"{self.kind}:{self.difficulty}:{self.seed}:{split}:{index}")
-        while True:
-            words = self._draw_words(rng)
-            if split_of(words) == split:
-                break
-        question, answer = self._ask(words, rng)
+        name = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
+        rng, known = random.Random(f"{name}:{index}"), WORDS_OF[split]
+        words = rng.sample(known, self._word_count())
+        keys, redirects = self._connect(f"{name}:{index}", known)
+        table = make_zorplex_table(f"{name}:{index}", known)
+        table = _with_value(table, chain_of(words[0], redirects)[-1], _scheduled_value(name, index))
+        expression, answer = self._ask(words, table, redirects, rng)
         return Task(
             kind=self.kind,
-            question=question,
+            question=rng.choice(self.phrasings).format(expression),
             answer=answer,
-            min_tool_calls=len(self.calls_needed(words)),
-            system=self.get_system_prompt(self.hints),
+            min_tool_calls=len(self._calls(words, keys, redirects)),
+            system=self.get_system_prompt(self.hints, table, redirects),
             words=tuple(words),
             difficulty=self.difficulty,
             split=split,
+            table=table,
+            keys=keys,
+            redirects=redirects,
         )
 
-    def get_system_prompt(self, with_hint: bool = False) -> str:
-        """What the policy is told; a hint adds a worked example whose values are not true for this table."""
+    def get_system_prompt(
+        self,
+        with_hint: bool = False,
+        table: Mapping[str, int] = MappingProxyType({}),
+        redirects: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Return what the policy is told. A hint adds a worked example that is not true for ``table`` and ``redirects``."""
         prompt = f"Words have hidden values. {self.instructions} {_ENDING}"
-        return f"{prompt}\nExample: {self._example()}" if with_hint else prompt
+        return f"{prompt}\nExample: {self._example(table, redirects)}" if with_hint else prompt
 
-    def execute(self, call: ToolCall) -> str:
-        """What the tool answers; a wrong name or argument is answered with ``ERROR``, as a tool would."""
+    def execute(self, task: Task, call: ToolCall) -> str:
+        """Return what the tool answers in ``task``; a wrong name or argument is answered with ``ERROR``, as a tool would."""
         if call.name not in self.tools:
             return f"ERROR: no tool {call.name}"
-        value = self._answer_call(call)
-        return f"ERROR: unknown {call.argument}" if value is None else value
+        value = self._look_up(task, call)
+        return f"ERROR: unknown {call.argument}" if value is None else str(value)
 
-    def run(self, call: str) -> str:
+    def run(self, task: Task, call: str) -> str:
         """``execute`` for a call as text.
 
-        >>> get_spec("simple").run("LOOKUP[no such word]")
+        >>> spec = get_spec("simple")
+        >>> spec.run(spec.task(0), "LOOKUP[no such word]")
         'ERROR: unknown no such word'
         """
         parsed = find_call(call)
-        return self.execute(parsed) if parsed else f"ERROR: {call!r} is not a tool call"
+        return self.execute(task, parsed) if parsed else f"ERROR: {call!r} is not a tool call"
 
-    def calls_needed(self, words: Sequence[str]) -> list[str]:
+    def calls_needed(self, task: Task) -> list[str]:
         """The tool calls of a perfect solver, in order."""
+        return self._calls(task.words, task.keys, task.redirects)
+
+    def _word_count(self) -> int:
+        return 1
+
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The (keys, redirects) of the task ``name``; empty where the kind has none."""
+        return {}, {}
+
+    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
         return [f"LOOKUP[{word}]" for word in words]
 
-    def _draw_words(self, rng: random.Random) -> list[str]:
-        return rng.sample(ZORPLEX_WORDS, 1)
+    def _ask(
+        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
+    ) -> tuple[str, int]:
+        """What is asked for, and the answer."""
+        return words[0], table[chain_of(words[0], redirects)[-1]]
 
-    def _ask(self, words: list[str], rng: random.Random) -> tuple[str, int]:
-        return rng.choice(self.phrasings).format(words[0]), self.table[words[0]]
+    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
+        return task.table.get(call.argument)
 
-    def _answer_call(self, call: ToolCall) -> str | None:
-        value = self.table.get(call.argument)
-        return None if value is None else str(value)
-
-    def _example(self) -> str:
+    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
+        """A worked example, made up: no call in it gives what it would give in the task, and its answer is wrong there."""
         raise NotImplementedError
-
-    def _false_value(self, *words: str) -> list[int]:
-        """Values for an example: in no word's case the true one."""
-        rng = random.Random(f"example:{self.seed}")
-        return [rng.choice([v for v in VALUES if v != self.table[word]]) for word in words]
 
 
 class Simple(TaskSpec):
     kind = "simple"
     instructions = "LOOKUP[word] tells one."
-    phrasings = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
-    def _example(self) -> str:
-        (value,) = self._false_value("blip")
+    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
+        value = _made_up(table.get("blip"))
         return f"What is blip?\nLOOKUP[blip] -> {value}\n[ANSWER] {value}"
 
 
 class Compositional(TaskSpec):
     kind = "compositional"
     instructions = "LOOKUP[word] tells one. Do the arithmetic."
-    phrasings = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
-    def _draw_words(self, rng: random.Random) -> list[str]:
-        return rng.sample(ZORPLEX_WORDS, DIFFICULTIES[self.difficulty])
+    def _word_count(self) -> int:
+        return DIFFICULTIES[self.difficulty]
 
-    def _ask(self, words: list[str], rng: random.Random) -> tuple[str, int]:
-        expression, answer = words[0], self.table[words[0]]
+    def _ask(
+        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
+    ) -> tuple[str, int]:
+        expression, answer = words[0], table[words[0]]
         for word in words[1:]:
             sign = rng.choice("+-")
             expression += f" {sign} {word}"
-            answer += self.table[word] if sign == "+" else -self.table[word]
-        return rng.choice(self.phrasings).format(expression), answer
+            answer += table[word] if sign == "+" else -table[word]
+        return expression, answer
 
-    def _example(self) -> str:
-        a, b = self._false_value("blip", "zork")
-        if a + b == self.table["blip"] + self.table["zork"]:
-            # Two false values can make a true sum; then take a third number, beyond what any word is worth.
-            b = VALUES.stop
+    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
+        blip, zork = table.get("blip", 0), table.get("zork", 0)
+        a = _made_up(blip)
+        b = _made_up(zork, blip + zork - a, a)
         return f"What is blip + zork?\nLOOKUP[blip] -> {a}\nLOOKUP[zork] -> {b}\n{a}+{b}={a + b}\n[ANSWER] {a + b}"
 
 
@@ -196,61 +210,42 @@ class MultiStep(TaskSpec):
     kind = "multi_step"
     tools = ("GETKEY", "FETCH")
     instructions = "GETKEY[word] tells a key, FETCH[key] the value."
-    phrasings = Simple.phrasings
 
-    def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
-        super().__init__(seed, difficulty, hints)
-        self.keys = make_keys(seed)
-        self._values = {key: self.table[word] for word, key in self.keys.items()}
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        return make_keys(name, words), {}
 
-    def calls_needed(self, words: Sequence[str]) -> list[str]:
-        return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{self.keys[word]}]")]
+    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+        return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
 
-    def _answer_call(self, call: ToolCall) -> str | None:
+    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
         if call.name == "GETKEY":
-            return self.keys.get(call.argument)
-        value = self._values.get(call.argument)
-        return None if value is None else str(value)
+            return task.keys.get(call.argument)
+        return next((task.table[word] for word, key in task.keys.items() if key == call.argument), None)
 
-    def _example(self) -> str:
-        (value,) = self._false_value("blip")
-        key = next(f"K{n}" for n in range(10, 100) if f"K{n}" not in self._values)
-        return f"What is blip?\nGETKEY[blip] -> {key}\nFETCH[{key}] -> {value}\n[ANSWER] {value}"
+    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
+        value = _made_up(table.get("blip"))
+        # Keys begin at K10.
+        return f"What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {value}\n[ANSWER] {value}"
 
 
 class Recursive(TaskSpec):
     kind = "recursive"
     instructions = "LOOKUP[word] tells one, or SEE: a word to look up instead."
-    phrasings = Simple.phrasings
 
-    def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
-        super().__init__(seed, difficulty, hints)
-        self.redirects = make_redirects(seed)
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        return {}, make_redirects(name, words)
 
-    def chain(self, word: str) -> list[str]:
-        """``word`` and the words that it leads to; the last one has the value."""
-        words = [word]
-        while words[-1] in self.redirects:
-            words.append(self.redirects[words[-1]])
-        return words
+    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+        return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
 
-    def calls_needed(self, words: Sequence[str]) -> list[str]:
-        return [f"LOOKUP[{link}]" for word in words for link in self.chain(word)]
+    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
+        following = task.redirects.get(call.argument)
+        return f"SEE: {following}" if following else super()._look_up(task, call)
 
-    def _ask(self, words: list[str], rng: random.Random) -> tuple[str, int]:
-        return rng.choice(self.phrasings).format(words[0]), self.table[self.chain(words[0])[-1]]
-
-    def _answer_call(self, call: ToolCall) -> str | None:
-        if call.argument in self.redirects:
-            return f"SEE: {self.redirects[call.argument]}"
-        return super()._answer_call(call)
-
-    def _example(self) -> str:
-        target = next(w for w in ZORPLEX_WORDS if w not in ("blip", self.redirects.get("blip")))
-        (value,) = self._false_value(target)
-        if value == self.table[self.chain("blip")[-1]]:
-            # False for the word looked up and yet the true answer; then take one that no word is worth.
-            value = VALUES.stop
+    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
+        # No redirect leads from blip, a training word, to a held-out one.
+        target = HELD_OUT_WORDS[0]
+        value = _made_up(table.get(target), table.get(chain_of("blip", redirects)[-1]))
         return f"What is blip?\nLOOKUP[blip] -> SEE: {target}\nLOOKUP[{target}] -> {value}\n[ANSWER] {value}"
 
 
@@ -258,7 +253,36 @@ TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Co
 
 
 def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> TaskSpec:
-    """The spec of ``kind``; ValueError names the known kinds."""
+    """Return the spec of ``kind``. Raises ValueError, which names the known kinds."""
     if kind not in TASK_SPECS:
         raise ValueError(f"task is {kind!r}; expected one of {', '.join(TASK_SPECS)}")
     return TASK_SPECS[kind](seed, difficulty, hints)
+
+
+def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
+    """``word`` and the words that it leads to; the last one has the value.
+
+    >>> chain_of("blip", {"blip": "zork", "zork": "mip"})
+    ['blip', 'zork', 'mip']
+    """
+    words = [word]
+    while words[-1] in redirects:
+        words.append(redirects[words[-1]])
+    return words
+
+
+def _made_up(*true: int | None) -> int:
+    """A value for a worked example: the first of four that is none of the (at most three) ``true`` ones."""
+    return next(value for value in (26, 38, 17, 45) if value not in true)
+
+
+def _scheduled_value(name: str, index: int) -> int:
+    """The value that task ``index`` asks for: each member of ``VALUES`` once in every block of ``len(VALUES)`` indices."""
+    block, position = divmod(index, len(VALUES))
+    return random.Random(f"values:{name}:{block}").sample(VALUES, len(VALUES))[position]
+
+
+def _with_value(table: dict[str, int], word: str, value: int) -> dict[str, int]:
+    """``table`` with ``value`` at ``word``; a word that had it gets the other's value, so that values stay distinct."""
+    swapped = {table[word]: value, value: table[word]}
+    return {other: swapped.get(found, found) for other, found in table.items()}

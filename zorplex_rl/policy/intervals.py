@@ -1,0 +1,78 @@
+"""How far a measured share may be from the true one, when trials repeat each other.
+
+    tasks      blip? ✓   blip? ✓   zork? ✗   zork? ✗       4 trials, but only 2 different words
+    clusters   ╰── 2 / 2 ───╯   ╰── 0 / 2 ───╯             worth about 2 independent trials
+
+A policy that mistakes one word mistakes it each time. Trials that share their words are a *cluster*, and the interval must be as wide as
+the clusters, not the trials, warrant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+from scipy import stats
+
+Interval = tuple[float, float]
+
+
+def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+    """Return the score interval of a share of *independent* trials (Wilson 1927).
+
+    Unlike ± 1.96 σ it stays within [0, 1], and has a width at shares of 0 and 1.
+
+    >>> [round(bound, 3) for bound in wilson_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    found = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95) -> Interval:
+    """Return the interval of a share whose trials are alike within clusters: ``clusters[i]`` names that of ``outcomes[i]``.
+
+    Wilson's interval with the effective number of trials (Korn and Graubard 1998, Survey Methodology 24, section 3) and Student's t for the number
+    of clusters. The effective number is p(1 − p) / v, where v is the variance of the share between G clusters of unequal sizes, linearised:
+
+        v = G / (G − 1) · Σ_g (Σ_{i in g} (y_i − p))² / n²
+
+    It is at most n: where clusters differ less than chance would have them, the interval is that of independent trials. So it is where all
+    outcomes are the same, since nothing tells then how alike clusters are.
+
+    Simulated with 16 and 60 clusters, shares of 0.2 to 0.8 and correlations within clusters of 0 to 0.2, an interval of 95 % covers the true
+    share in 93 to 97 % of the cases (tests/test_intervals.py). It covers less where a share near 0 or 1 meets a high correlation: 90 % at a share
+    of 0.1 and a correlation of 0.5.
+
+    Raises ValueError where there are no trials, or not one cluster for each.
+
+    >>> [round(bound, 2) for bound in clustered_interval([True] * 50 + [False] * 50, [i // 10 for i in range(100)])]
+    [0.2, 0.8]
+    """
+    trials = len(outcomes)
+    if not trials or len(clusters) != trials:
+        raise ValueError(
+            f"{trials} outcomes in {len(clusters)} clusters; give at least one outcome, and the cluster of each"
+        )
+    share = sum(outcomes) / trials
+    sums: dict[Hashable, float] = defaultdict(float)
+    for outcome, cluster in zip(outcomes, clusters, strict=True):
+        sums[cluster] += outcome - share
+    count = len(sums)
+    if share in (0, 1) or count == trials:
+        return wilson_interval(sum(outcomes), trials, confidence)
+    if count == 1:
+        return 0.0, 1.0
+    variance = count / (count - 1) * math.fsum(total * total for total in sums.values()) / trials**2
+    if variance * trials <= share * (1 - share):
+        return wilson_interval(sum(outcomes), trials, confidence)
+    return _score_interval(share, share * (1 - share) / variance, float(stats.t.ppf(0.5 + confidence / 2, count - 1)))
+
+
+def _score_interval(share: float, trials: float, quantile: float) -> Interval:
+    """Wilson's formula, also for a number of trials that is not whole."""
+    square = quantile * quantile / trials
+    centre = (share + square / 2) / (1 + square)
+    spread = quantile * math.sqrt(share * (1 - share) / trials + square / (4 * trials)) / (1 + square)
+    return max(0.0, centre - spread), min(1.0, centre + spread)
