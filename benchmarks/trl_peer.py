@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from turnwise import generate_turnwise
 from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.zorplex import TaskSpec, get_spec
 
@@ -42,7 +44,11 @@ class Job:
     steps: int = 100
     """At most; the peer stops at the first evaluation that reaches ``target``."""
     target: float = 0.9
-    """Greedy held-out accuracy to reach."""
+    """Held-out accuracy to reach."""
+    measure: str = "greedy"
+    """Which accuracy: ``greedy``, or ``sampled`` at temperature 1."""
+    difficulty: str = "easy"
+    """Of the compositional tasks."""
     prompts: int = 8
     """Prompts a step."""
     group_size: int = 8
@@ -58,7 +64,7 @@ class Job:
     threads: int = 1
     """Torch threads."""
     seed: int = 0
-    """Of the table, the tasks and the draws."""
+    """Of the tasks with their tables, and of the draws."""
 
 
 def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
@@ -74,16 +80,21 @@ def train_with_trl(job: Job) -> None:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    policy, spec = load_policy(job.policy), get_spec("compositional", job.seed)
+    policy, spec = load_policy(job.policy), get_spec("compositional", job.seed, job.difficulty)
     tasks = [spec.task(index) for index in range(job.prompts * job.steps)]
-    # A question determines its answer within one table, so it can stand for its task.
-    task_of = {task.question: task for task in tasks}
+    # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow one another in that order.
+    tasks_of: dict[str, deque[Task]] = defaultdict(deque)
+    for task in tasks:
+        tasks_of[task.question].append(task)
     messages = [
         [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}] for task in tasks
     ]
 
     def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
-        asked = [task_of[prompt[-1]["content"]] for prompt in prompts]
+        asked = []
+        for start in range(0, len(prompts), job.group_size):
+            (question,) = {prompt[-1]["content"] for prompt in prompts[start : start + job.group_size]}
+            asked += [tasks_of[question].popleft()] * job.group_size
         episodes = generate_turnwise(policy, asked, spec.execute)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
@@ -114,7 +125,7 @@ def train_with_trl(job: Job) -> None:
             event = {"event": "eval", "step": state.global_step, "seconds": seconds}
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
                 metrics.write(json.dumps(event | {"greedy_accuracy": greedy, "sampled_accuracy": sampled}) + "\n")
-            control.should_training_stop = greedy >= job.target
+            control.should_training_stop = {"greedy": greedy, "sampled": sampled}[job.measure] >= job.target
             self.paused += time.perf_counter() - pause
 
     config = GRPOConfig(

@@ -29,7 +29,6 @@ with app.setup(hide_code=True):
         TASK_SPECS,
         generate_with_tools,
         get_spec,
-        make_zorplex_table,
         print_result,
     )
     from zorplex_rl.analysis.setting import Setting
@@ -217,7 +216,7 @@ def _():
     mo.md("""
     ## Zorplex: a task that cannot be known, only looked up
 
-    A model may have seen every word problem there is. So this course uses words whose values are drawn anew for each seed, and that only a
+    A model may have seen every word problem there is. So this course uses words whose values are drawn anew for each task, and that only a
     tool reveals. To be right, the policy *must* call the tool, wait, read, and answer: several turns, as in any agent.
     """)
     return
@@ -225,20 +224,22 @@ def _():
 
 @app.cell
 def _(config):
-    secret = make_zorplex_table(config.seed)
+    spec = get_spec("compositional", config.seed, hints=config.hints)
+    task = spec.generate_task()
     mo.md(
-        ", ".join(f"{word} = {value}" for word, value in list(secret.items())[:8])
-        + f", … ({len(secret)} words)"
+        f"**{task.question}** The table of this task: "
+        + ", ".join(
+            f"{word} = {task.table[word]}"
+            for word in (*task.words, *(w for w in task.table if w not in task.words))[:8]
+        )
+        + f", … ({len(task.table)} words). The next task has another one."
     )
-    return
+    return spec, task
 
 
 @app.cell
-def _(config, policy):
-    spec = get_spec("compositional", config.seed, hints=config.hints)
-    episode = generate_with_tools(
-        policy.model, policy.tokenizer, spec, spec.generate_task(), config.device
-    )
+def _(config, policy, spec, task):
+    episode = generate_with_tools(policy.model, policy.tokenizer, spec, task, config.device)
     print_result(episode)
     return (episode,)
 
@@ -300,7 +301,7 @@ def _():
     mo.md("""
     ## Four levels of difficulty
 
-    The same table, four kinds of question. What makes them harder is not the words but the number of turns, and what has to be carried from
+    Four kinds of question. What makes them harder is not the words but the number of turns, and what has to be carried from
     one to the next.
     """)
     return
@@ -321,9 +322,7 @@ def _(examples, specs):
             {
                 "kind": kind,
                 "question": task.question,
-                "calls": ", ".join(
-                    f"`{call}`" for call in specs[kind].calls_needed(task.words)
-                ),
+                "calls": ", ".join(f"`{call}`" for call in specs[kind].calls_needed(task)),
                 "answer": task.answer,
             }
             for kind, task in examples.items()
@@ -394,7 +393,7 @@ def _(reports):
     )
     lesson.reveal(f"""
     `{_worst.name}`, with {_worst.accuracy:.0%}; most often right on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
-    95 % intervals for a share (Wilson): with {_worst.episodes} tasks, a difference of a few points between two kinds means nothing yet.
+    95 % intervals, in which tasks on the same words count as a cluster: with {_worst.episodes} tasks, a difference of a few points between two kinds means nothing yet.
     """)
     return
 

@@ -58,7 +58,7 @@ class Eval:
     max_turns: int = 6
     """Most stretches of sampled text in an episode."""
     seed: int = 0
-    """Of the table and the sampling."""
+    """Of the tasks with their tables, and of the sampling."""
     device: str = "auto"
     """auto, cpu or cuda."""
     dtype: str = "float32"

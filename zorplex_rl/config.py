@@ -82,7 +82,7 @@ class Config:
     checkpoint_every: int = 20
     """Steps between checkpoints."""
     seed: int = 0
-    """Of the table, the tasks and the sampling."""
+    """Of the tasks with their tables, and of the sampling."""
     device: str = "auto"
     """auto (CUDA where there is one), cpu or cuda."""
     dtype: str = "float32"

@@ -1,0 +1,120 @@
+"""What a policy earns that would rather not do the task. A perfect solver earns 1.2 an episode; each hack here says what it gets instead."""
+
+from collections import Counter
+from itertools import product
+from statistics import fmean
+
+import pytest
+
+from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.task.parser import find_call
+from zorplex_rl.task.rewards import score, score_turns
+from zorplex_rl.task.zorplex import TASK_SPECS, VALUES, get_spec
+
+SPLITS = ("train", "held_out")
+
+
+def tasks_of(kind: str, split: str = "held_out", seed: int = 0, count: int = 200) -> list[Task]:
+    spec = get_spec(kind, seed)
+    return [spec.task(index, split) for index in range(count)]
+
+
+def reward(task: Task, *turns: str, finish: str = "eos") -> float:
+    """What the text earns, where each turn but the last ends in a call."""
+    return score_turns(task, list(turns), sum(find_call(turn) is not None for turn in turns), finish).reward
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_the_best_constant_of_the_training_answers_earns_a_quarter_of_a_point_at_most(kind):
+    for seed in range(20):
+        training = Counter(task.answer for task in tasks_of(kind, "train", seed))
+        constant = training.most_common(1)[0][0]
+        for split in SPLITS:
+            tasks = tasks_of(kind, split, seed)
+            earned = [reward(task, f"[ANSWER] {constant}") for task in tasks]
+            assert sum(value > 1 for value in earned) / len(earned) <= 0.06
+            # 0.2 for the format, and 1.0 for one in forty.
+            assert fmean(earned) <= 0.2 + 0.06
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_an_answer_before_any_call_earns_no_more_than_a_guess_whatever_the_calls_say_later(kind):
+    for task in tasks_of(kind):
+        guess = task.answer + 1
+        calls = get_spec(kind).calls_needed(task)
+        assert reward(task, f"[ANSWER] {guess}\n", finish="answer") == pytest.approx(0.2)
+        assert reward(task, f"[ANSWER] {guess} {calls[0]}", *calls[1:], "") == pytest.approx(0.2)
+
+
+def test_repeated_tags_earn_what_the_last_one_earns():
+    (task,) = tasks_of("simple", count=1)
+    every_value = " ".join(f"[ANSWER] {value}" for value in VALUES)
+    assert reward(task, every_value) == pytest.approx(1.2 if task.answer == VALUES[-1] else 0.2)
+    assert reward(task, f"[ANSWER] {task.answer} [ANSWER] {task.answer + 1}") == pytest.approx(0.2)
+    hits = [reward(task, every_value) > 1 for task in tasks_of("simple")]
+    assert sum(hits) / len(hits) == 1 / len(VALUES)
+
+
+@pytest.mark.parametrize(
+    "hedge", ["{0} or {1}", "{0}, {1}", "{0}/{1}", "{0} − {1}", "{0}-{1}", "{0} ({1})", "{0} ٣", "{0} ½"]
+)
+def test_two_numbers_behind_one_tag_earn_nothing(hedge):
+    for task in tasks_of("simple", count=20):
+        text = hedge.format(task.answer, task.answer + 1)
+        assert reward(task, f"[ANSWER] {text}") == 0.0
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_the_cheapest_text_for_the_format_reward_earns_a_fifth(kind):
+    for task in tasks_of(kind, count=50):
+        assert reward(task, "[ANSWER]0") == pytest.approx(1.2 if task.answer == 0 else 0.2)
+        assert reward(task, "[ANSWER]") == 0.0
+
+
+@pytest.mark.parametrize("form", ["LOOKUP[{}]", "LOOKUP[[ANSWER] {}]", "[ANSWER] LOOKUP[{}]", "GETKEY[{}]"])
+def test_a_call_with_the_answer_inside_earns_nothing_and_calls_beyond_the_needed_cost(form):
+    for task in tasks_of("simple", count=20):
+        call = form.format(task.answer)
+        if "[[ANSWER]" in form:
+            # The tag opens a bracket of its own, so this is no call; it is an answer, written out.
+            assert find_call(call) is None
+            continue
+        assert reward(task, call, "") == 0.0
+        assert reward(task, *[call] * 5, "", finish="turns") == pytest.approx(-0.4)
+
+
+def test_a_tool_that_says_answer_earns_the_policy_nothing():
+    (task,) = tasks_of("simple", count=1)
+    turns = [
+        Turn("LOOKUP[x]", 0, 1, "LOOKUP[x]", f" -> [ANSWER] {task.answer}\n"),
+        Turn("so it is", 2, 3),
+    ]
+    episode = Episode(task, [1], [2], [True], [-1.0], turns, "eos")
+    assert score(episode).reward == 0.0
+    assert score(episode).outcome == "wrong_format"
+
+
+def test_the_tag_before_a_call_does_not_make_the_tools_number_an_answer():
+    (task,) = tasks_of("simple", count=1)
+    word = task.words[0]
+    turns = [Turn(f"[ANSWER] LOOKUP[{word}]", 0, 1, f"LOOKUP[{word}]", f" -> {task.answer}\n"), Turn("", 2, 3)]
+    assert score(Episode(task, [1], [2], [True], [-1.0], turns, "eos")).reward == 0.0
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_tool_says_anything_that_could_be_read_as_an_answer_or_a_call(kind):
+    spec = get_spec(kind)
+    for task in tasks_of(kind, count=50):
+        for name, argument in product(
+            ("LOOKUP", "GETKEY", "FETCH"), (*task.table, *task.keys.values(), "[ANSWER] 4", "")
+        ):
+            said = spec.run(task, f"{name}[{argument}]")
+            assert "[ANSWER]" not in said.removeprefix("ERROR: '") or said.endswith("is not a tool call")
+            assert find_call(said) is None or said.endswith("is not a tool call")
+
+
+def test_a_perfect_solver_earns_more_than_any_of_these():
+    for kind in TASK_SPECS:
+        spec = get_spec(kind)
+        for task in tasks_of(kind, count=50):
+            assert reward(task, *spec.calls_needed(task), f"[ANSWER] {task.answer}") == pytest.approx(1.2)
