@@ -1,0 +1,58 @@
+"""One episode, one token at a time: run the model on everything so far, draw a token, feed the tool's answer, go on.
+
+    LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
+    ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
+                ^^^^^^^^                       fed: the tool's result
+
+``rollout.py`` does this for many episodes at once, with a key-value cache, and gives the same episodes (tests/test_rollout_simple.py).
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import Execute, Sampling
+from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
+
+
+@torch.inference_mode()
+def rollout_simple(policy: Policy, task: Task, execute: Execute, sampling: Sampling, seed: int = 0) -> Episode:
+    """Sample one episode of ``task``; ``execute(task, call)`` runs a tool and returns its result as text."""
+    rng, prompt = random.Random(seed), policy.encode_prompt(task)
+    ids, sampled, logprobs, turns = [], [], [], []
+    start, text, finish = 0, "", None
+    while not finish and len(ids) < sampling.max_tokens:
+        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
+        token, logprob = draw(logits, sampling.temperature, rng)
+        ids, sampled, logprobs = [*ids, token], [*sampled, True], [*logprobs, logprob]
+        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        if token in policy.eos_ids:
+            finish = "eos"
+        elif call := find_call(text):
+            finish = "turns" if len(turns) + 1 == sampling.max_turns else None
+            fed = [] if finish else policy.encode_text(format_result(execute(task, call)))
+            fed = fed[: sampling.max_tokens - len(ids)]
+            result = policy.tokenizer.decode(fed, skip_special_tokens=True) or None
+            turns.append(Turn(text, start, len(ids), str(call), result))
+            ids, sampled, logprobs = ids + fed, sampled + [False] * len(fed), logprobs + [0.0] * len(fed)
+            start = len(ids)
+        elif any(answer_is_complete(line + "\n") for line in text.split("\n")[:-1]):
+            finish = "answer"
+    if start < len(ids):
+        turns.append(Turn(text, start, len(ids)))
+    return Episode(task, prompt, ids, sampled, logprobs, turns, finish or "tokens", seed)
+
+
+def draw(logits: torch.Tensor, temperature: float, rng: random.Random) -> tuple[int, float]:
+    """Draw a token from ``logits`` [V], the likeliest at temperature 0. Returns it with its log-probability."""
+    if temperature == 0:
+        return int(logits.argmax()), float(torch.log_softmax(logits, -1).max())
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
+    cumulated = logprobs.exp().cumsum(-1)
+    token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
+    return token, float(logprobs[token])
