@@ -53,6 +53,7 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--tool-latency", "-0.1"], "--tool-latency is -0.1"),
         (["--learning-rate", "nan"], "--learning-rate is nan; it must be a finite number"),
         (["--learning-rate", "inf"], "--learning-rate is inf; it must be a finite number"),
+        (["--learning-rate", "1e39"], "--learning-rate is 1e+39; it must be 1e+30 or less"),
         (["--temperature", "0"], "--temperature is 0.0; it must be 0.01 or more"),
         (["--temperature", "1e-9"], "--temperature is 1e-09; it must be 0.01 or more"),
         (["--tool-latency", "1e9"], "it must be 3600.0 or less"),

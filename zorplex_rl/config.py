@@ -179,7 +179,13 @@ _AT_LEAST_ONE = (
 ).split()
 _AT_LEAST_ZERO = "max_lag kl_coefficient spares tool_latency tool_latency_variation".split()
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
-_AT_MOST = {"curriculum_threshold": 1.0, "tool_latency": 3600.0, "tool_latency_variation": 1000.0}
+# AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
+_AT_MOST = {
+    "learning_rate": 1e30,
+    "curriculum_threshold": 1.0,
+    "tool_latency": 3600.0,
+    "tool_latency_variation": 1000.0,
+}
 
 LOWEST_TEMPERATURE = 0.01
 """Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285 of 1,000 tokens, at 0.1 at 48, at 0.01 at 5.
