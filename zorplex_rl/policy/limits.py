@@ -35,7 +35,7 @@ def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> li
     spec, rng = zorplex.spec(name), random.Random(0)
     found = []
     for index in range(TASKS_TRIED):
-        demonstration = demonstrate(spec, index, rng, PERFECT)
+        demonstration = demonstrate(spec, spec.task(index), rng, PERFECT)
         *calls, (ending, _) = demonstration.pieces
         texts = [*(text for text, _ in calls), ending.rpartition("\n")[2]]
         prompt = count_tokens(demonstration.task.system) + count_tokens(demonstration.task.question)
