@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
 from runs import SMALL, as_flags
 
 from zorplex_rl.cli import main
+from zorplex_rl.config import Config
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.curriculum import TASK_NAMES
 
 
 def refused(capsys, tmp_path, *arguments: str) -> str:
@@ -47,18 +51,130 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--eval-tasks", "0"], "--eval-tasks is 0"),
         (["--max-lag", "-1"], "--max-lag is -1; it must be 0 or more"),
         (["--tool-latency", "-0.1"], "--tool-latency is -0.1"),
-        (["--learning-rate", "nan"], "--learning-rate is nan"),
-        (["--temperature", "0"], "--temperature is 0"),
+        (["--learning-rate", "nan"], "--learning-rate is nan; it must be a finite number"),
+        (["--learning-rate", "inf"], "--learning-rate is inf; it must be a finite number"),
+        (["--learning-rate", "1e39"], "--learning-rate is 1e+39; it must be 1e+30 or less"),
+        (["--temperature", "0"], "--temperature is 0.0; it must be 0.01 or more"),
+        (["--temperature", "1e-9"], "--temperature is 1e-09; it must be 0.01 or more"),
+        (["--tool-latency", "1e9"], "it must be 3600.0 or less"),
+        (["--tool-latency-variation", "1e200"], "it must be 1000.0 or less"),
+        (["--curriculum-threshold", "1.5"], "it must be 1.0 or less"),
+        (["--seed", str(2**63)], "it must fit into 64 bits"),
+        (["--max-tokens", "1"], "the shortest answer with its tool calls takes 20 tokens; use 21 or more"),
+        (
+            ["--max-tokens", "1000"],
+            "the policy reads at most 1024 tokens, and prompts take 32 of them; use less than 992",
+        ),
+        (["--max-turns", "1"], "the shortest answer takes 3, one more than its tool calls; use 3 or more"),
+        (["--task", "simple", "--max-turns", "1"], "the shortest answer takes 2"),
+        (["--lerning-rate", "1"], "no flag --lerning-rate; did you mean --learning-rate?"),
+        (["--learning_rte=1"], "no flag --learning_rte; did you mean --learning-rate?"),
+        (["--no-hintz"], "no flag --no-hintz; did you mean --no-hints?"),
+        (["--zzz"], "no flag --zzz; see zorplex-rl train --help"),
+        (["stray"], "'stray' belongs to no flag"),
+        (["--hints", "maybe"], "'maybe' belongs to no flag"),
+        (["--steps", "many"], "--steps: 'many' is not a whole number; see zorplex-rl train --help"),
+        (["--steps", "1.5"], "'1.5' is not a whole number"),
+        (["--steps"], "issing value for argument '--steps'; see zorplex-rl train --help"),
+        (["--learning-rate", "fast"], "'fast' is not a number"),
+        (["--policy", ""], "--policy: it is empty; expected a text"),
+        (["--resume", ""], "--resume: it is empty; expected a path"),
+        (["--resume="], "--resume: it is empty; expected a path"),
+        (["--resume"], "issing value for argument '--resume'"),
+        (["--policy", "x" * 300], "cannot be looked at (File name too long)"),
+        (["--resume", "x" * 300], "cannot be looked at (File name too long)"),
         (["--loss", "grpo", "--group-size", "1"], "--group-size is 1, but --loss grpo"),
         (["--loss", "dapo", "--group-size", "1"], "or --loss reinforce"),
         (["--generators", "9"], "use at most 8"),
         (["--curriculum", "--task", "simple"], "only one"),
         (["--policy", "no/such/folder/here"], "does not exist"),
         (["--policy", "nobody/nothing"], "neither in the local model cache nor can it be downloaded"),
+        *(
+            ([f"--{field.name.replace('_', '-')}", value], "must be a finite number")
+            for field in fields(Config)
+            if field.type == "float"
+            for value in ("nan", "inf", "-inf")
+        ),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(capsys, tmp_path, flags, said):
     assert said in refused(capsys, tmp_path, "train", "--out", str(tmp_path / "run"), *flags)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("eval --temperature inf", "--temperature is inf"),
+        ("eval --temperature nan", "--temperature is nan"),
+        ("eval --temperature 1e-9", "it must be 0 (greedy), or 0.01 or more"),
+        ("eval --temperature -1", "it must be 0 (greedy), or 0.01 or more"),
+        ("eval --tempurature 1", "did you mean --temperature?"),
+        ("eval --tasks 0", "--tasks is 0"),
+        ("eval --tasks 1.5", "'1.5' is not a whole number"),
+        ("eval --seed 1e3", "'1e3' is not a whole number"),
+        ("eval --seed 99999999999999999999", "must fit into 64 bits"),
+        ("eval --max-tokens 1", "takes 13 tokens"),
+        ("eval --max-turns 1", "--max-turns is 1"),
+        ("eval --policy ''", "--policy: it is empty"),
+        ("eval --json ''", "--json: it is empty"),
+        ("eval --json .", "--json '.' cannot be written (Is a directory)"),
+        ("eval --json /proc/no", "cannot be written"),
+        ("eval --json no/such/file", "cannot be written (No such file or directory)"),
+        ("train --out ''", "--out: it is empty"),
+        ("policy build --out ''", "--out: it is empty"),
+        ("policy build --out .", "--out '.' exists already"),
+        ("policy build --out /proc/no/such", "cannot be written"),
+        ("policy build --steps 0", "--steps is 0"),
+        ("policy build --steps x", "'x' is not a whole number"),
+        ("policy build --seed 99999999999999999999", "must fit into 64 bits"),
+        ("policy show --policy ''", "--policy: it is empty"),
+        ("policy show --tasks 0", "--tasks is 0"),
+        ("bench --nam all", "no flag --nam"),
+        ("bench --name all", "no flag --name; see zorplex-rl bench --help"),
+        ("bench ''", "it is empty"),
+        ("bench all of", "'of' belongs to no flag"),
+    ],
+)
+def test_every_argument_of_every_command_is_checked_before_any_work(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, tmp_path, *shlex.split(arguments))
+
+
+def test_an_evaluation_leaves_its_file_alone_until_it_has_something_to_write(capsys, tmp_path):
+    (tmp_path / "report.json").write_text("the last one")
+    refused(capsys, tmp_path, "eval", "--json", str(tmp_path / "report.json"), "--policy", "no/such/policy")
+    assert (tmp_path / "report.json").read_text() == "the last one"
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    import importlib.metadata
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"zorplex-rl {importlib.metadata.version('zorplex-rl')}\n"
+
+
+def test_help_is_no_mistake(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help"])
+    assert ended.value.code == 0
+    assert "--learning-rate FLOAT" in capsys.readouterr().out
+
+
+def test_limits_that_shut_out_a_part_of_the_tasks_are_said(capsys, tmp_path):
+    assert main(["eval", "--tasks", "1", "--max-turns", "4", "--json", str(tmp_path / "report.json")]) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert (
+        "of the recursive:easy tasks cannot be answered within --max-tokens 96 and --max-turns 4; 37 and 5 would do"
+        in said
+    )
+
+
+@pytest.mark.parametrize("flags", [["--task", task] for task in TASK_NAMES] + [["--task", "mix", "--curriculum"]])
+def test_the_default_limits_are_enough_for_every_task(capsys, tmp_path, flags):
+    # What is refused comes after the limits have been looked at.
+    (tmp_path / "run").mkdir()
+    assert "exists already" in refused(capsys, tmp_path, "train", "--out", str(tmp_path / "run"), *flags)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -79,6 +195,83 @@ def test_a_model_without_a_chat_template_is_refused(capsys, tmp_path):
     (tmp_path / "mute" / "chat_template.jinja").unlink()
     said = refused(capsys, tmp_path, "train", "--out", str(tmp_path / "run"), "--policy", str(tmp_path / "mute"))
     assert "has no chat template" in said
+
+
+def damaged(folder: Path, change) -> Path:
+    """The embedded policy, with its weights as ``change`` leaves them."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(EMBEDDED_PATH, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("command", ["train --out run", "eval", "policy show"])
+def test_a_policy_whose_weights_are_not_finite_is_refused(capsys, tmp_path, monkeypatch, command, value):
+    monkeypatch.chdir(tmp_path)
+    folder = damaged(tmp_path / "broken", lambda weights: weights["model.norm.weight"].__setitem__(-1, value))
+    said = refused(capsys, tmp_path, *command.split(), "--policy", str(folder))
+    assert "has weights that are not finite numbers, 'model.norm.weight' first" in said
+
+
+@pytest.mark.parametrize("command", ["train --out run", "eval", "policy show"])
+def test_a_policy_with_fewer_embeddings_than_its_tokenizer_has_entries_is_refused(
+    capsys, tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+
+    def shorten(weights):
+        weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:500].clone()
+
+    folder = damaged(tmp_path / "short", shorten)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 500}))
+    said = refused(capsys, tmp_path, *command.split(), "--policy", str(folder))
+    assert "has 500 embeddings, but its tokenizer goes up to id 532" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "is a list; expected a JSON object"),
+        ("null", "is null; expected a JSON object"),
+        ("3", "is 3; expected a JSON object"),
+        ('"x"', "is 'x'; expected a JSON object"),
+        ("{", "JSONDecodeError"),
+        ("", "JSONDecodeError"),
+        ("[" * 100_000, "RecursionError"),
+        (b"\xff\xfe\x00", "UnicodeDecodeError"),
+        ('{"steps": "many"}', "the configuration's steps is 'many'; expected a whole number"),
+        ('{"steps": 1.5}', "the configuration's steps is 1.5; expected a whole number"),
+        ('{"steps": true}', "the configuration's steps is True; expected a whole number"),
+        ('{"steps": null}', "the configuration's steps is null; expected a whole number"),
+        ('{"learning_rate": "fast"}', "learning_rate is 'fast'; expected a number"),
+        ('{"learning_rate": [1]}', "learning_rate is a list; expected a number"),
+        ('{"learning_rate": false}', "learning_rate is False; expected a number"),
+        ('{"learning_rate": 1' + "0" * 400 + "}", "learning_rate is too large a number"),
+        ('{"learning_rate": NaN}', "--learning-rate is nan; it must be a finite number"),
+        ('{"hints": 1}', "hints is 1; expected true or false"),
+        ('{"task": 7}', "task is 7; expected a text"),
+        ('{"task": {}}', "task is an object; expected a text"),
+        ('{"colour": "red"}', "a field 'colour' that this version does not know"),
+    ],
+)
+def test_the_configuration_of_a_run_to_be_resumed_is_checked_field_by_field(capsys, tmp_path, content, said):
+    folder = RunFolder.create(tmp_path / "run", SMALL)
+    folder.finish_checkpoint(folder.begin_checkpoint(2), {"step": 2})
+    file = folder.path / "config.json"
+    file.write_bytes(content) if isinstance(content, bytes) else file.write_text(content)
+    assert said in refused(capsys, tmp_path, "train", "--resume", str(folder.path))
+
+
+def test_a_whole_number_will_do_for_a_configurations_float():
+    config = Config.from_dict({"learning_rate": 1})
+    assert type(config.learning_rate) is float
+    assert config == replace(Config(), learning_rate=1.0)
+    assert Config.from_dict(json.loads(SMALL.to_json())) == SMALL
 
 
 def test_a_run_folder_that_exists_is_not_touched(capsys, tmp_path):

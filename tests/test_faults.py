@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -132,3 +133,35 @@ def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path)
     done = rows(path, "step")[-1]["step"]
     folder, _ = RunFolder.reopen(path)
     assert folder.newest_checkpoint().name == f"step_{done:06d}"
+
+
+def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_the_last_good_checkpoint_and_what_to_lower(
+    tmp_path, sync_run
+):
+    shutil.copytree(sync_run.path, tmp_path / "run")
+    folder, config = RunFolder(tmp_path / "run"), replace(SMALL, learning_rate=1e30)
+    shutil.rmtree(folder.checkpoints()[-1])
+    (folder.path / "config.json").write_text(config.to_json())
+    with command("train", "--resume", str(folder.path)) as running:
+        code, output = running.finish()
+        assert running.all_gone()
+    assert code == 1
+    assert "Traceback" not in output
+    said = output.splitlines()[-1]
+    assert said.startswith("zorplex-rl: training has diverged: the largest logit of step 3 is nan; ")
+    assert "start again with a lower --learning-rate (now 1e+30)" in said
+    assert said.endswith(f"the last good checkpoint is {folder.newest_checkpoint()}")
+    assert [checkpoint.name for checkpoint in folder.checkpoints()] == ["step_000002"]
+
+
+def test_a_run_that_diverges_before_its_first_checkpoint_says_that_there_is_none(tmp_path):
+    config = replace(SMALL, learning_rate=1e30, mode="async")
+    with command("train", "--out", str(tmp_path / "run"), *as_flags(config)) as running:
+        code, output = running.finish()
+        assert running.all_gone()
+    assert code == 1
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].endswith(
+        "start again with a lower --learning-rate (now 1e+30); there was no checkpoint yet"
+    )
+    assert RunFolder(tmp_path / "run").checkpoints() == []

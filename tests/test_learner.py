@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
@@ -182,3 +183,41 @@ def test_training_a_few_steps_on_policy_raises_the_reward():
             groups.append([episode.score.reward for episode in found[start : start + 8]])
         rewards.append(learner.step(found, [a for group in group_relative(groups) for a in group])["reward"])
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes, advantages, dtype):
+    learner = Learner(fresh(embedded, dtype), Learning(learning_rate=1e30))
+    with pytest.raises(TrainingDiverged, match="the largest logit of step 1 is nan"):
+        learner.step(episodes, advantages)
+    assert learner.version == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, dtype):
+    learner = Learner(fresh(embedded, dtype), Learning())
+
+    def overflow(optimizer, *_):
+        with torch.no_grad():
+            optimizer.param_groups[0]["params"][-1].flatten()[-1] = float("inf")
+
+    learner.optimizer.register_step_post_hook(overflow)
+    with pytest.raises(TrainingDiverged, match="the largest weight of step 1 is inf"):
+        learner.step(episodes, advantages)
+
+
+def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):
+    learner = Learner(fresh(embedded), Learning())
+    before = weights(learner.policy)
+    next(learner.policy.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(TrainingDiverged, match="the norm of the gradient of step 1 is nan"):
+        learner.step(episodes, advantages)
+    assert torch.equal(weights(learner.policy), before)
+
+
+def test_a_loss_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):
+    learner = Learner(fresh(embedded), Learning())
+    before = weights(learner.policy)
+    with pytest.raises(TrainingDiverged, match="the loss of step 1 is (inf|nan)"):
+        learner.step(episodes, [1e39 * a for a in advantages])
+    assert torch.equal(weights(learner.policy), before)

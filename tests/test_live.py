@@ -153,7 +153,7 @@ def test_the_clock_goes_on_between_steps():
     assert "0:01:14" in rendered(view)
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 100, 160])
 def test_the_view_fits_its_width_and_breaks_no_field(width):
     view = LiveView(100_000, io.StringIO(), clock=lambda: 0.0)
     view.update(STEP | {"step": 88_888, "seconds": 3000.0, "busy": {"a generator with a very long name": 1.0}})
@@ -161,9 +161,33 @@ def test_the_view_fits_its_width_and_breaks_no_field(width):
     view.update(EVAL)
     lines = rendered(view, width).splitlines()
     assert max(map(len, lines)) <= width
-    for field in ("step 88889/100000", "lag 0.4 (max 1)", "231 episodes/s", "sampled 55%", "loss 0.013", "100%"):
-        assert any(field in line for line in lines)
-    assert len(lines) <= (6 if width < 80 else 5)
+    fields = ("step 88889/100000", "0:50:01, 3:05:11 left", "reward 0.53", "accuracy 41%", "entropy 0.62", "loss 0.013")
+    fields += ("greedy 62%", "sampled 55%", "at step 10", "lag 0.4 (max 1)", "231 episodes/s", "100%")
+    for field in fields:
+        assert any(field in line for line in lines), field
+    assert "a generator with a very long name" in " ".join(
+        " ".join(re.sub("[━╸╺]+ *(100%)?", "", line) for line in lines).split()
+    )
+    assert all(len(re.findall("[━╸╺]", line)) >= 6 for line in lines if re.search("[━╸╺]", line))
+    assert len(lines) <= (10 if width < 60 else 7 if width < 80 else 6)
+
+
+def test_at_40_columns_the_view_is_laid_out_line_by_line():
+    view = LiveView(120, io.StringIO(), clock=lambda: 0.0)
+    view.update(STEP)
+    view.update(EVAL)
+    shown = [line.rstrip() for line in rendered(view, 40).splitlines()]
+    assert [re.sub("[━╸╺]+ +", "━ ", line) for line in shown] == [
+        "step 12/120  ━ 0:00:14",
+        "training  reward 0.53    accuracy 41%",
+        "          entropy 0.62   loss 0.013",
+        "held-out  greedy 62%   sampled 55%",
+        "          at step 10",
+        "pipeline  231 episodes/s",
+        "          lag 0.4 (max 1)",
+        "generator 0  ━ 87%",
+        "trainer      ━ 41%",
+    ]
 
 
 def test_many_actors_share_a_line_so_that_the_view_stays_small():

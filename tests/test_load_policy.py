@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import babbler
 
-from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, load_policy
+from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import Zorplex, tier_of
@@ -265,3 +265,46 @@ def test_missing_weights_are_refused_and_not_made_up(broken):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
     assert "weights" in refusal(broken)
+
+
+def test_fewer_embeddings_than_the_tokenizer_has_entries_are_refused_even_where_the_configuration_hides_them(broken):
+    config = json.loads((broken / "config.json").read_text())
+    tokenizer = json.loads((broken / "tokenizer.json").read_text())
+    highest = max(tokenizer["model"]["vocab"].values(), default=0)
+    added = {
+        "id": config["vocab_size"] + 7,
+        "content": "<|late|>",
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+    }
+    tokenizer["added_tokens"].append(added | {"normalized": False, "special": True})
+    (broken / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert highest < config["vocab_size"]
+    assert f"has {config['vocab_size']} embeddings, but its tokenizer goes up to id" in refusal(broken)
+
+
+def test_an_empty_name_is_refused_even_in_the_folder_of_a_model(qwen_folder, monkeypatch):
+    monkeypatch.chdir(qwen_folder)
+    assert "is empty" in refusal("")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_in_bfloat16_too(broken, value):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(broken / "model.safetensors")
+    assert weights["lm_head.weight"].dtype == torch.bfloat16
+    weights["lm_head.weight"][3, 5] = value
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    assert "not finite numbers, 'lm_head.weight' first" in refusal(broken)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_the_largest_magnitude_forgets_neither_infinity_nor_nan(dtype):
+    values = torch.tensor([1.0, -3.0, 2.0])
+    assert largest_magnitude([values.to(dtype), torch.zeros(0)]) == 3
+    assert largest_magnitude([]) == 0
+    for broken in (float("nan"), float("inf"), float("-inf")):
+        found = largest_magnitude([torch.ones(2), torch.tensor([0.0, broken]).to(dtype), torch.ones(2)])
+        assert found == abs(broken) or (found != found and broken != broken)

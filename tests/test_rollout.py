@@ -8,6 +8,7 @@ import queue
 import random
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from conftest import babbler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
 from zorplex_rl.policy.slots import prefill
@@ -740,3 +742,14 @@ def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(token
     wrapped.model.layers[0].self_attn.q_proj = torch.nn.Sequential(wrapped.model.layers[0].self_attn.q_proj)
     assert isinstance(decoder_of(hooked), OwnForward)
     assert isinstance(decoder_of(wrapped), OwnForward)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedded, temperature, value):
+    policy = replace(embedded, model=copy.deepcopy(embedded.model))
+    with torch.no_grad():
+        policy.model.model.norm.weight.fill_(value)
+    requests = [Request(Zorplex(0).task(("simple",), index)) for index in range(3)]
+    with pytest.raises(TrainingDiverged, match="the weights of version 7 give logits that are not finite"):
+        rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)

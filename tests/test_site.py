@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 import zipfile
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from pages import launched, served
 from simulators import expect_figures, expect_race, random_positions, sliders_to
 
-from zorplex_rl.errors import SiteError
-from zorplex_rl.site.build import build_site, check_links
+from zorplex_rl.errors import ConfigError, SiteError
+from zorplex_rl.site.__main__ import main
+from zorplex_rl.site.build import MARKER, build_site, check_links, check_place, publish, zip_site
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
 from zorplex_rl.viz.widgets import TimelineSimulator
@@ -325,11 +327,85 @@ def test_a_cell_without_a_result_did_not_run():
     assert Page.read(source).complaints == ["cell 1 (x = 1) did not run"]
 
 
-def test_a_folder_that_is_no_site_is_not_replaced(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(SiteError, match="holds something that is no site"):
-        build_site(write(tmp_path / "notebooks", **{"01_first": READING}), tmp_path)
-    assert (tmp_path / "thesis.txt").exists()
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"site/thesis.txt": "years of work"},
+        {"site/index.html": "a thesis as a page", "site/.git/HEAD": "ref"},
+        {"site": "a file"},
+        {"site.zip": "not even a zip"},
+        {"site/.zorplex-site": "index.html\n", "site/01_first.html": "written by hand"},
+        {"site/.zorplex-site": "../notebooks/01_first.py\n01_first.html/x\n", "site/index.html": "not listed"},
+    ],
+)
+def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays(tmp_path, capsys, found):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    for name, content in found.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    before = tree(tmp_path)
+    assert main([str(tmp_path / "site"), "--notebooks", str(tmp_path / "notebooks")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert tree(tmp_path) == before
+
+
+def test_a_zip_of_something_else_beside_the_site_is_not_replaced(tmp_path):
+    with zipfile.ZipFile(tmp_path / "site.zip", "w") as archive:
+        archive.writestr("thesis.txt", "years of work")
+    with pytest.raises(ConfigError, match="is no zip of this course"):
+        check_place(tmp_path / "site", [])
+
+
+def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
+    site = tmp_path / "site"
+    publish([], [], [], site)
+    assert set(tree(site)) == {"index.html", MARKER}
+    zip_site(site)
+    (site / ".git").mkdir()
+    (site / ".git" / "HEAD").write_text("ref")
+    (site / "CNAME").write_text("example.org")
+    (site / "09_gone.html").write_text("of the last build")
+    (site / MARKER).write_text("index.html\n09_gone.html\n")
+    publish([], [], [], site)
+    assert set(tree(site)) == {"index.html", MARKER, ".git/HEAD", "CNAME"}
+    with zipfile.ZipFile(zip_site(site)) as archive:
+        assert set(archive.namelist()) == {"site/index.html", f"site/{MARKER}"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--serve", "--port", "99999"], "ports go from 0 to 65535"),
+        (["--port", "many"], "invalid int value: 'many'"),
+        (["--prot", "1"], "--prot"),
+        (["--notebooks", "nowhere"], "has no notebook"),
+    ],
+)
+def test_a_mistaken_argument_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, arguments, said):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said_before_the_notebooks_run(tmp_path, capsys):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert (
+            main([str(tmp_path / "site"), "--notebooks", str(tmp_path / "notebooks"), "--serve", "--port", port]) == 2
+        )
+    assert f"--port {port} cannot be had" in capsys.readouterr().err
 
 
 def test_a_notebook_that_does_not_end_is_ended(tmp_path):

@@ -4,28 +4,34 @@
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl policy build | show                make the embedded policy again, or say what a policy is
+    zorplex-rl --version                          which version this is
 
 Whatever is wrong with what was asked for is said in one sentence, with exit code 2, before anything is started or written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from zorplex_rl.config import Config
+from zorplex_rl import __version__
+from zorplex_rl.config import Config, check_seed, check_temperature
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.flags import parse_flags
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {"train": (Train, train), "eval": (Eval, evaluate), "bench": (Bench, bench)}
     policy_commands = {"build": (Build, build), "show": (Show, show)}
     name, rest = " ".join(given[:1]), given[1:]
+    if name == "--version":
+        print(f"zorplex-rl {__version__}")
+        return 0
     if name == "policy":
         commands, name, rest = policy_commands, " ".join(rest[:1]), rest[1:]
     if name not in commands:
@@ -115,7 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments_class, run = commands[name]
     try:
         default = _resumed(rest) if arguments_class is Train else arguments_class()
-        return run(tyro.cli(arguments_class, args=rest, default=default, prog=f"zorplex-rl {name}"))
+        return run(
+            parse_flags(arguments_class, rest, default, f"zorplex-rl {' '.join(given[: len(given) - len(rest)])}")
+        )
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
@@ -124,9 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(command: Train) -> int:
-    from zorplex_rl.policy.load import check_policy, weight_bytes
+    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, weight_bytes
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.system.devices import assign_devices, count_cuda_devices
+    from zorplex_rl.task.curriculum import Zorplex, ladder_of, tier_of
 
     config = command.config
     if command.resume:
@@ -141,6 +153,16 @@ def train(command: Train) -> int:
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
+    if tokenizer := fast_tokenizer(source):
+        tiers = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
+        _check_limits(
+            Zorplex(config.seed, config.hints),
+            [name for tier in tiers for name in tier],
+            config,
+            lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
+            positions_of(source),
+        )
+    check_weights(config.policy, source)
     assign_devices(config.device, ["trainer"], count_cuda_devices() if config.device != "cpu" else 0)
     if not command.resume:
         out = command.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -157,23 +179,27 @@ def evaluate(command: Eval) -> int:
     from rich.console import Console
 
     from zorplex_rl.policy.evaluate import evaluate as measure
-    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.system.devices import assign_devices, count_cuda_devices
     from zorplex_rl.task.curriculum import Zorplex, tier_of
 
     _check_positive(tasks=command.tasks, max_tokens=command.max_tokens, max_turns=command.max_turns)
-    if not command.temperature >= 0:
-        raise ConfigError(f"--temperature is {command.temperature}; it must be 0 or more")
+    check_temperature(command.temperature, greedy=True)
+    check_seed(command.seed)
     Config(difficulty=command.difficulty, device=command.device, dtype=command.dtype).check()
-    if command.json and (not command.json.parent.is_dir() or not os.access(command.json.parent, os.W_OK)):
-        raise ConfigError(f"--json {str(command.json)!r} cannot be written; give a file in an existing folder")
+    if command.json:
+        _check_writable("--json", command.json)
     device = assign_devices(command.device, ["policy"], count_cuda_devices())["policy"]
     policy = load_policy(command.policy, device, command.dtype)
     zorplex = Zorplex(command.seed, command.hints)
+    names = tier_of("mix", command.difficulty)
+    _check_limits(
+        zorplex, names, command, lambda text: len(policy.encode_text(text)), positions_of(policy.model.config)
+    )
     sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
     console, reports = Console(), []
-    for name in tier_of("mix", command.difficulty):
+    for name in names:
         with console.status(f"{name} …"):
             tasks = zorplex.tasks((name,), command.tasks, "held_out")
             reports.append(measure(policy, name, tasks, zorplex.execute, sampling, command.seed)[0])
@@ -182,9 +208,12 @@ def evaluate(command: Eval) -> int:
     )
     if command.json:
         settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(command).items()}
-        command.json.write_text(
-            json.dumps({"settings": settings, "tasks": [r.to_dict() for r in reports]}, indent=2) + "\n"
-        )
+        text = json.dumps({"settings": settings, "tasks": [r.to_dict() for r in reports]}, indent=2) + "\n"
+        try:
+            command.json.write_text(text)
+        except OSError as error:
+            print(f"zorplex-rl: --json {str(command.json)!r} could not be written: {error.strerror}", file=sys.stderr)
+            return FAILED
     return 0
 
 
@@ -208,17 +237,30 @@ def build(command: Build) -> int:
 
     if command.out.exists():
         raise ConfigError(f"--out {str(command.out)!r} exists already; choose another folder")
+    check_seed(command.seed)
     recipe = WarmStart(seed=command.seed)
     if command.steps is not None:
         _check_positive(steps=command.steps)
         recipe = recipe.shortened(command.steps)
-    with Progress() as progress:
-        bar = progress.add_task("warm start", total=recipe.steps)
-        policy = warm_start(
-            recipe, lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}")
-        )
-    save_policy(policy, command.out, recipe)
-    print(f"wrote {command.out}; use it with --policy {command.out}")
+    try:
+        # Before the work, so that it is not done for nothing.
+        command.out.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {str(command.out)!r} cannot be written ({error.strerror}); choose another folder"
+        ) from error
+    try:
+        with Progress() as progress:
+            bar = progress.add_task("warm start", total=recipe.steps)
+            policy = warm_start(
+                recipe, lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}")
+            )
+        save_policy(policy, command.out, recipe)
+    finally:
+        with contextlib.suppress(OSError):
+            # Only if it is empty: then the work was interrupted.
+            command.out.rmdir()
+    print(f"wrote {command.out}; use it with --policy {shlex.quote(str(command.out))}")
     return 0
 
 
@@ -280,15 +322,41 @@ def _table(title: str, reports: list[Any]) -> Any:
 
 
 def _resumed(arguments: list[str]) -> Train:
-    """The defaults of ``train``: those of the run to be resumed, if one is named."""
+    """The defaults of ``train``: those of the run to be resumed, if one is named. A value that is no path is left to ``parse_flags``."""
     from zorplex_rl.run_folder import RunFolder
 
-    for position, argument in enumerate(arguments):
-        if argument == "--resume" and position + 1 < len(arguments):
-            return Train(config=RunFolder.reopen(Path(arguments[position + 1]))[1])
-        if argument.startswith("--resume="):
-            return Train(config=RunFolder.reopen(Path(argument.partition("=")[2]))[1])
+    for argument, following in pairwise([*arguments, ""]):
+        path = following if argument == "--resume" else argument.removeprefix("--resume=")
+        if path.strip() and path != argument:
+            with contextlib.suppress(OSError):
+                return Train(config=RunFolder.reopen(Path(path))[1])
     return Train()
+
+
+def _check_limits(zorplex: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None) -> None:
+    """Refuse limits under which nothing can be answered; warn of those under which a part cannot."""
+    from zorplex_rl.policy.limits import check_limits
+
+    names = list(dict.fromkeys(names))
+    for warning in check_limits(zorplex, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
+        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
+
+
+def _check_writable(flag: str, file: Path) -> None:
+    """Raise ConfigError if ``file`` cannot be written: known before the work, not after it. Leaves everything as it was."""
+    try:
+        target = Path(os.path.realpath(file))
+        existed = target.exists()
+        if not existed or target.is_file() or target.is_dir():
+            # Trying it is the only test that also holds for root, network disks and /proc.
+            with target.open("a"):
+                pass
+            if not existed:
+                target.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{flag} {str(file)!r} cannot be written ({error.strerror}); give a file in a folder that exists and is yours"
+        ) from error
 
 
 def _check_positive(**sizes: int) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from zorplex_rl.errors import ConfigError
 
@@ -26,7 +28,7 @@ class Config:
     curriculum: bool = False
     """Begin with the easiest tier and move on when held-out accuracy passes --curriculum-threshold."""
     curriculum_threshold: float = 0.9
-    """Greedy held-out accuracy at which the next tier begins."""
+    """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Where to start: embedded, the folder of a model, or a hub id."""
     mode: str = "async"
@@ -50,7 +52,7 @@ class Config:
     token_budget: int = 8192
     """Padded tokens that go through the trainer's model at once; bounds memory, does not change the result."""
     temperature: float = 1.0
-    """Of sampling in training."""
+    """Of sampling in training; at least 0.01."""
     max_tokens: int = 96
     """Longest response in tokens, tool results included."""
     max_turns: int = 6
@@ -107,13 +109,20 @@ class Config:
         _one_of("update", self.update, ("groups", "in-flight"))
         _one_of("device", self.device, ("auto", "cpu", "cuda"))
         _one_of("dtype", self.dtype, ("float32", "bfloat16"))
+        for field in dataclasses.fields(self):
+            check_finite(field.name, getattr(self, field.name))
         for name in _AT_LEAST_ONE:
             _at_least(name, getattr(self, name), 1)
         for name in _AT_LEAST_ZERO:
             _at_least(name, getattr(self, name), 0)
-        for name in ("learning_rate", "temperature", "curriculum_threshold"):
+        for name, most in _AT_MOST.items():
+            if getattr(self, name) > most:
+                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be {most} or less")
+        for name in ("learning_rate", "curriculum_threshold"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be above 0")
+        check_temperature(self.temperature)
+        check_seed(self.seed)
         if ADVANTAGES[self.loss] is group_relative and self.group_size < 2:
             raise ConfigError(
                 f"--group-size is {self.group_size}, but --loss {self.loss} compares the samples of a prompt with each other; "
@@ -140,12 +149,19 @@ class Config:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Config:
-        """The configuration of a run folder; ConfigError names a field that this version does not know."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := sorted(values.keys() - known):
+    def from_dict(cls, values: Any) -> Config:
+        """Make a configuration of what a run folder's JSON file holds.
+
+        Raises ConfigError where it is no JSON object, or has a field that this version does not know or a value of the wrong type.
+        """
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f"the configuration is {_kind(values)}; expected a JSON object with one entry for each setting"
+            )
+        types = _field_types(cls)
+        if unknown := sorted(values.keys() - types.keys()):
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")
-        return cls(**values)
+        return cls(**{name: _typed(name, value, types[name]) for name, value in values.items()})
 
     def difference(self, other: Config) -> str | None:
         """The first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
@@ -162,6 +178,83 @@ _AT_LEAST_ONE = (
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
 _AT_LEAST_ZERO = "max_lag kl_coefficient spares tool_latency tool_latency_variation".split()
+# A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
+# AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
+_AT_MOST = {
+    "learning_rate": 1e30,
+    "curriculum_threshold": 1.0,
+    "tool_latency": 3600.0,
+    "tool_latency_variation": 1000.0,
+}
+
+LOWEST_TEMPERATURE = 0.01
+"""Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285 of 1,000 tokens, at 0.1 at 48, at 0.01 at 5.
+From there on sampling is greedy decoding: all samples of a prompt are alike, and there is nothing to learn from. What the logits of sampler and
+trainer differ by (5e-6 in float32, 0.06 in bfloat16) is divided by the temperature, too."""
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raise ConfigError if the setting ``name`` is an infinite number or none at all."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{_flag(name)} is {value}; it must be a finite number")
+
+
+def check_temperature(temperature: float, greedy: bool = False) -> None:
+    """Raise ConfigError for a temperature below ``LOWEST_TEMPERATURE``; 0 passes where ``greedy`` decoding makes sense."""
+    check_finite("temperature", temperature)
+    if temperature < LOWEST_TEMPERATURE and not (greedy and temperature == 0):
+        expected = f"0 (greedy), or {LOWEST_TEMPERATURE} or more" if greedy else f"{LOWEST_TEMPERATURE} or more"
+        raise ConfigError(f"--temperature is {temperature}; it must be {expected}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ConfigError for a seed that does not fit into the 64 bits of torch's generators."""
+    if not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"--seed is {seed}; it must fit into 64 bits, so be between -2^63 and 2^63 - 1")
+
+
+@cache
+def _field_types(cls: type[Config]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    """Return ``value`` as a field of type ``expected`` holds it: a whole number becomes a float where a float belongs.
+
+    Raises ConfigError where it is of another type. True and False are no numbers, although Python counts them among the integers.
+    """
+    if get_origin(expected) is Literal:
+        expected = type(get_args(expected)[0])
+    if expected is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ConfigError(f"the configuration's {name} is too large a number") from error
+    # Python's JSON reads NaN and Infinity, which no setting may be.
+    check_finite(name, value)
+    if type(value) is not expected:
+        raise ConfigError(f"the configuration's {name} is {_kind(value)}; expected {_KINDS[expected]}")
+    return value
+
+
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def _kind(value: Any) -> str:
+    """What a JSON value is, for people.
+
+    >>> _kind("many"), _kind([1, 2]), _kind(None)
+    ("'many'", 'a list', 'null')
+    """
+    return repr(value)[:60] if isinstance(value, (bool, int, float, str)) else _KINDS[type(value)]
 
 
 def _flag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person can do wrong. The message is one sentence: what was wrong, what is expected, what to do."""
+"""What can go wrong, for people. The message is one sentence: what was wrong, what is expected, what to do."""
 
 
 class ConfigError(ValueError):
@@ -11,3 +11,7 @@ class PolicyError(ConfigError):
 
 class SiteError(RuntimeError):
     """A notebook that cannot be published: a cell of it failed, or did not run."""
+
+
+class TrainingDiverged(ArithmeticError):
+    """A loss, a gradient or the weights of a run are infinite or no numbers any more. The message says in which step which of them."""

@@ -72,8 +72,9 @@ class RunFolder:
             raise ConfigError(f"--resume {str(path)!r} is not a run folder: it has no config.json")
         try:
             config = Config.from_dict(json.loads((path / "config.json").read_text()))
-        except (json.JSONDecodeError, TypeError) as error:
-            raise ConfigError(f"--resume {str(path)!r} has a config.json that cannot be read: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}, {error}"
+            raise ConfigError(f"--resume {str(path)!r} has a config.json that cannot be read: {reason}") from error
         folder = cls(path)
         if folder.newest_checkpoint() is None:
             raise ConfigError(

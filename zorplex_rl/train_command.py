@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import signal
+import sys
 from typing import Any
 
 from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.viz.live import LiveView
 
@@ -16,9 +19,29 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 def run(config: Config, folder: RunFolder, resume: bool) -> int:
     """Train, and tell how it went; the exit code."""
+    from zorplex_rl.system.runtime import ActorError
+
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    with LiveView(config.steps) as view:
-        return asyncio.run(_run(config, folder, resume, view))
+    try:
+        with LiveView(config.steps) as view:
+            return asyncio.run(_run(config, folder, resume, view))
+    except ActorError as error:
+        if isinstance(error.exception, ConfigError):
+            raise error.exception from error
+        if not isinstance(error.exception, TrainingDiverged):
+            raise
+        print(f"zorplex-rl: {_diverged(error.exception, config, folder)}", file=sys.stderr)
+        return FAILED
+
+
+def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str:
+    """Say what went wrong, what to lower, and what is left of the run."""
+    lower = [f"--learning-rate (now {config.learning_rate:g})"]
+    if config.kl_coefficient:
+        lower.append(f"--kl-coefficient (now {config.kl_coefficient:g})")
+    last = folder.newest_checkpoint()
+    left = f"the last good checkpoint is {shlex.quote(str(last))}" if last else "there was no checkpoint yet"
+    return f"training has diverged: {error}; start again with a lower {' or '.join(lower)}; {left}"
 
 
 async def _run(config: Config, folder: RunFolder, resume: bool, view: LiveView) -> int:

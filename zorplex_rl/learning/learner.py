@@ -8,6 +8,7 @@ trained through float32 master weights, since one small step would vanish in bfl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
-from zorplex_rl.policy.load import Policy, project
+from zorplex_rl.policy.load import Policy, largest_magnitude, project
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -68,7 +70,11 @@ class Learner:
         advantages: Sequence[float],
         reference_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Metrics:
-        """Train on ``episodes`` (one advantage each) and return the step's diagnostics. Raises ValueError on an empty batch."""
+        """Train on ``episodes`` (one advantage each) and return the step's diagnostics.
+
+        Raises ValueError on an empty batch, and TrainingDiverged if the loss, the gradient, the new weights or what they compute are not
+        finite. The weights are of no use then: whoever calls this must neither publish nor save them.
+        """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
         batches = collate(episodes, advantages, self.learning.token_budget, reference_logprobs, self.policy.device)
@@ -80,6 +86,8 @@ class Learner:
             if update == 0:
                 metrics = found
                 proximal = logps
+        self._expect_finite("largest weight", largest_magnitude(self._parameters))
+        self._expect_finite("largest logit", largest_logit(self.policy, batches[0]))
         self.version += 1
         return metrics | describe(episodes, self.version - 1)
 
@@ -104,6 +112,7 @@ class Learner:
             found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
+        self._expect_finite("loss", totals["loss"])
         totals["grad_norm"] = self._apply_gradients()
         flat = [
             torch.cat([t.flatten() for t in tensors])
@@ -119,6 +128,8 @@ class Learner:
                 master.grad = parameter.grad.float()
                 parameter.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
+        # Before the update: gradients that are not finite have not touched the weights yet.
+        self._expect_finite("norm of the gradient", norm)
         rate = self.learning.learning_rate * schedule(
             self.version, self.learning.warmup_steps, self.learning.decay_steps
         )
@@ -131,6 +142,10 @@ class Learner:
                 if master is not parameter:
                     parameter.copy_(master)
         return norm
+
+    def _expect_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise TrainingDiverged(f"the {what} of step {self.version + 1} is {value}")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on: weights (as masters), optimizer, version."""
@@ -147,6 +162,14 @@ class Learner:
                 parameter.copy_(master)
         self.optimizer.load_state_dict(state["optimizer"])
         self.version = int(state["version"])
+
+
+@torch.no_grad()
+def largest_logit(policy: Policy, batch: MicroBatch) -> float:
+    """Return the largest absolute logit behind the first prompt of ``batch``: weights can be finite and yet overflow in every layer."""
+    prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
+    logits = project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
+    return largest_magnitude([logits])
 
 
 def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:

@@ -7,6 +7,8 @@ Whatever is wrong with a name is said in one sentence (``PolicyError``) before a
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,8 @@ from zorplex_rl.errors import PolicyError
 from zorplex_rl.task.episode import Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from tokenizers import Tokenizer
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
@@ -56,7 +59,8 @@ class Policy:
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
     """Load ``name``: ``embedded``, the path of a folder, or a hub id that is in the local cache or can be reached.
 
-    Raises PolicyError where the name leads to nothing, or to something that is no causal language model or has no chat template.
+    Raises PolicyError where the name leads to nothing, or to something that is no causal language model, has no chat template, too few
+    embeddings for its tokenizer, or weights that are not finite.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -72,7 +76,11 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
         )
+    _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], highest_id(tokenizer.get_vocab()))
     model.to(device).eval()
+    # One pass over the memory of the device: next to nothing beside having read the weights from disk.
+    for parameter, values in model.named_parameters():
+        _check_finite(name, parameter, values)
     _check_projection(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
 
@@ -102,11 +110,23 @@ def _check_projection(name: str, model: PreTrainedModel) -> None:
 
 
 def check_policy(name: str) -> str:
-    """What ``from_pretrained`` should be given for ``name``, once its configuration was found to be a causal LM's."""
+    """Return what ``from_pretrained`` should be given for ``name``, once its configuration was found to be a causal LM's.
+
+    Loads no weights and no tokenizer, so that a command can ask before it starts anything.
+    """
     if name == EMBEDDED:
         return str(EMBEDDED_PATH)
-    path = Path(name).expanduser()
-    if path.exists():
+    if not name.strip():
+        raise PolicyError(f"policy {name!r} is empty; give {EMBEDDED!r}, the folder of a model or a hub id")
+    try:
+        path = Path(name).expanduser()
+        exists = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else _first_line(error)
+        raise PolicyError(
+            f"policy {name[:60]!r} cannot be looked at ({reason}); give {EMBEDDED!r} or the folder of a model"
+        ) from error
+    if exists:
         if not (path / "config.json").is_file():
             raise PolicyError(
                 f"policy {name!r} is no model folder: it has no config.json; give a folder that save_pretrained wrote"
@@ -115,15 +135,15 @@ def check_policy(name: str) -> str:
         raise PolicyError(
             f"policy {name!r} does not exist; give {EMBEDDED!r}, an existing folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
-    source = str(path) if path.exists() else _fetch(name)
+    source = str(path) if exists else _fetch(name)
     config = _read_json(name, Path(source) / "config.json")
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list):
         raise PolicyError(
             f"policy {name!r} has a config.json whose 'architectures' is {architectures!r}; expected a list"
         )
-    if not any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
-        found = ", ".join(architectures) or config.get("model_type", "an unknown model")
+    if not any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
+        found = ", ".join(map(str, architectures)) or config.get("model_type", "an unknown model")
         raise PolicyError(
             f"policy {name!r} is not a causal language model but {found}; give one whose architecture ends in 'ForCausalLM'"
         )
@@ -132,7 +152,81 @@ def check_policy(name: str) -> str:
             f"policy {name!r} has no chat template; use an instruction-tuned model or add chat_template.jinja to its folder"
         )
     _check_files(name, Path(source))
+    entries = config.get("vocab_size")
+    if isinstance(entries, int) and (tokenizer := fast_tokenizer(source)):
+        _check_vocabulary(name, entries, highest_id(tokenizer.get_vocab()))
     return source
+
+
+def check_weights(name: str, source: str) -> None:
+    """Raise PolicyError if a weight in the files of the folder ``source`` is infinite or no number.
+
+    ``load_policy`` looks for itself. This is for a command that loads the policy in other processes, and wants to know before it starts them. It
+    reads every file once, tensor by tensor, which warms the page cache for those that load it.
+    """
+    from safetensors import safe_open
+
+    for file in sorted(Path(source).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for parameter in tensors.keys():  # noqa: SIM118, it is no dict
+                _check_finite(name, parameter, tensors.get_tensor(parameter))
+
+
+def positions_of(config: PretrainedConfig | str) -> int | None:
+    """Return how many tokens a model can read, prompt included, by its configuration or that in its folder; None where neither says."""
+    found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
+    positions = found.get("max_position_embeddings") or found.get("n_positions")
+    return positions if isinstance(positions, int) else None
+
+
+def fast_tokenizer(source: str) -> Tokenizer | None:
+    """Return the tokenizer of the folder ``source`` without importing transformers, or None if it has none of that kind."""
+    from tokenizers import Tokenizer
+
+    file = Path(source) / "tokenizer.json"
+    if not file.is_file():
+        return None
+    try:
+        return Tokenizer.from_file(str(file))
+    except (
+        Exception
+    ):  # The library raises nothing narrower. Whether the file is at fault, ``_load_tokenizer`` will say.
+        return None
+
+
+def highest_id(vocabulary: dict[str, int]) -> int:
+    """Return the highest token id of ``vocabulary``: ids may have gaps, so its size says less."""
+    return max(vocabulary.values(), default=-1)
+
+
+def _check_vocabulary(name: str, embeddings: int, highest: int) -> None:
+    if highest >= embeddings:
+        raise PolicyError(
+            f"policy {name!r} has {embeddings} embeddings, but its tokenizer goes up to id {highest}; use the tokenizer that it was trained "
+            f"with, or resize its embeddings to {highest + 1}"
+        )
+
+
+def _check_finite(name: str, parameter: str, values: torch.Tensor) -> None:
+    if not math.isfinite(largest_magnitude([values])):
+        raise PolicyError(
+            f"policy {name!r} has weights that are not finite numbers, {parameter!r} first; use an earlier checkpoint or download it again"
+        )
+
+
+@torch.no_grad()
+def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
+    """Return the largest absolute value in ``tensors``, NaN if there is one, and 0.0 for no values. Reads each once, and takes no memory."""
+    found = [
+        bound.float() for values in tensors if values.numel() for bound in torch.aminmax(_comparable(values.detach()))
+    ]
+    # Python's max loses a NaN that does not come first, torch's does not.
+    return torch.stack(found).abs().max().item() if found else 0.0
+
+
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    """``values``, in float32 where they have eight bits, which torch cannot compare."""
+    return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 
 
 def weight_bytes(source: str) -> int:

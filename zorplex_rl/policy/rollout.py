@@ -20,6 +20,7 @@ What a text means, and what it is answered, is the business of ``row.py``.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter, deque
@@ -30,6 +31,7 @@ from itertools import islice
 
 import torch
 
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.row import Dialogue, Execute, Request, Row, Sampling
@@ -110,7 +112,10 @@ class RolloutEngine:
         return [episodes[ticket] for ticket in tickets]
 
     def _choose(self) -> tuple[list[int], list[float]]:
-        """A token and its log-probability for every active row; they mean nothing where the model has yet to run a result."""
+        """A token and its log-probability for every active row; they mean nothing where the model has yet to run a result.
+
+        Raises TrainingDiverged where the logits are not finite.
+        """
         temperature = self.sampling.temperature
         logits = self._logits[: len(self._active)].float()
         logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
@@ -121,9 +126,14 @@ class RolloutEngine:
             # A draw that float32 would round up to 1 is kept below the total, or it would fall behind the last token.
             draws = torch.tensor(draws, device=logits.device).clamp_(max=1 - 2**-23)
             tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
+            # Behind NaN there is no such token, only an index beyond the vocabulary; its log-probability, NaN too, is found out below.
+            tokens.clamp_(max=logprobs.shape[1] - 1)
         else:
             tokens = logprobs.argmax(-1, keepdim=True)
-        return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
+        chosen = logprobs.gather(1, tokens)[:, 0].tolist()
+        if not math.isfinite(sum(chosen)):
+            raise TrainingDiverged(f"the weights of version {self.version} give logits that are not finite")
+        return tokens[:, 0].tolist(), chosen
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
         """Add the chosen token to every row that is ready for one, and take out what has ended."""

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from zorplex_rl.errors import SiteError
+from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site.build import build_site
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="./build_site.sh", description="Run every notebook and publish the course as static pages."
-    )
+class Parser(argparse.ArgumentParser):
+    """Says in one sentence what is wrong with the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the site and, if asked to, serve it. Returns the exit code: 2 for bad arguments, 1 if a notebook cannot be published."""
+    parser = Parser(prog="./build_site.sh", description="Run every notebook and publish the course as static pages.")
     parser.add_argument(
         "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
     )
@@ -24,26 +33,33 @@ def main() -> int:
     )
     parser.add_argument("--serve", action="store_true", help="then serve it on this machine until Ctrl-C")
     parser.add_argument("--port", type=int, default=8000, help="where to serve it (default: 8000)")
-    arguments = parser.parse_args()
+    asked = parser.parse_args(arguments)
     try:
-        build_site(arguments.notebooks, arguments.site, say=functools.partial(print, flush=True))
-    except SiteError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # The port is taken before the minutes of building, not after.
+        with server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server:
+            build_site(asked.notebooks, asked.site, say=functools.partial(print, flush=True))
+            if server:
+                print(f"http://localhost:{server.server_port} until Ctrl-C", flush=True)
+                with contextlib.suppress(KeyboardInterrupt):
+                    server.serve_forever()
+                print()
+    except (ConfigError, SiteError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        print(f"{parser.prog}: {asked.site} could not be written: {error.strerror or error}", file=sys.stderr)
         return 1
-    if arguments.serve:
-        serve(arguments.site, arguments.port)
     return 0
 
 
-def serve(site: Path, port: int) -> None:
-    """Serve ``site`` to this machine until Ctrl-C."""
+def server_of(site: Path, port: int) -> http.server.ThreadingHTTPServer:
+    """Return a server of ``site`` for this machine alone. Raises ConfigError if it cannot have ``port``."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
-        print(f"http://localhost:{server.server_port} until Ctrl-C", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    try:
+        return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+        raise ConfigError(f"--port {port} cannot be had ({reason}); give another") from error
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -33,6 +34,8 @@ Row = dict[str, Any]
 
 MAX_ACTORS = 8
 """Actors with a bar of their own; the others share a line, so that the view fits a small terminal."""
+LEAST_BAR = 10
+"""Characters below which a bar says nothing."""
 
 
 class LiveView:
@@ -91,19 +94,18 @@ class LiveView:
             "held-out": _held_out_fields(self._eval),
             "pipeline": _pipeline_fields(self._step),
         }
-        # Columns breaks a line between two fields where it must, and never within one.
-        shown = [Columns([Text(name, "cyan"), *fields], padding=(0, 3)) for name, fields in lines.items() if fields]
-        return Group(self._progress(), *shown, *_busy_bars(self._step.get("busy") or {}))
+        shown = Table.grid(padding=(0, 2))
+        shown.add_column(no_wrap=True)
+        for name, fields in lines.items():
+            if fields:
+                # Columns breaks a line between two fields where it must, and never within one.
+                shown.add_row(Text(name, "cyan"), Columns(fields, padding=(0, 3)))
+        return Group(self._progress(), shown, *_busy_bars(self._step.get("busy") or {}))
 
-    def _progress(self) -> Table:
+    def _progress(self) -> RenderableType:
         step = self._step.get("step", 0)
-        table = Table.grid(padding=(0, 2), expand=True)
-        table.add_column(no_wrap=True)
-        table.add_column(ratio=1)
-        table.add_column(no_wrap=True)
         bar = ProgressBar(total=max(self.total_steps, 1), completed=step, complete_style="cyan", finished_style="green")
-        table.add_row(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
-        return table
+        return _Progress(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
 
     def _times(self) -> str:
         """Time since training began, and how long the steps that are left will take at the pace seen by this view."""
@@ -120,6 +122,30 @@ class LiveView:
             return text
         pace = (self._step["seconds"] - self._first["seconds"]) / steps
         return f"{text}, {_clock_text(max(pace * remaining - waited, 0.0))} left"
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """A step, its bar and its times in one line; the bar on a line of its own where it would be too short to read."""
+
+    step: Text
+    bar: ProgressBar
+    times: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gap = 2
+        beside = options.max_width - self.step.cell_len - self.times.cell_len - 2 * gap >= LEAST_BAR
+        table = Table.grid(padding=(0, gap), expand=beside)
+        table.add_column(no_wrap=beside)
+        if beside:
+            table.add_column(ratio=1)
+        table.add_column(no_wrap=beside)
+        table.add_row(*(self.step, self.bar, self.times) if beside else (self.step, self.times))
+        yield table
+        if not beside:
+            line = Table.grid(expand=True)
+            line.add_row(self.bar)
+            yield line
 
 
 def row_line(row: Row, total_steps: int) -> str:
@@ -175,12 +201,13 @@ def _busy_bars(busy: dict[str, float]) -> list[RenderableType]:
     busy = {actor: share for actor, share in busy.items() if math.isfinite(share)}
     if not busy:
         return []
+    # 24 characters of bar where there is room for them, less where there is not: a name and a number are never cut for it.
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, overflow="crop", max_width=20)
-    table.add_column(width=24)
+    table.add_column(overflow="fold", max_width=20)
+    table.add_column(min_width=6, max_width=24)
     table.add_column(no_wrap=True, justify="right")
     for actor, share in list(busy.items())[:MAX_ACTORS]:
-        bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="cyan", finished_style="cyan")
+        bar = ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="cyan")
         table.add_row(Text(actor, style="dim"), bar, f"{share:.0%}")
     others = list(busy.values())[MAX_ACTORS:]
     if not others:

@@ -1,0 +1,91 @@
+"""Whether a task can be answered at all within ``max_tokens`` and ``max_turns``: asked before a run that could never earn a reward.
+
+    LOOKUP[blip] -> 17⏎LOOKUP[zork] -> 25⏎[ANSWER] 42       the shortest answer that a perfect solver gives: calls, results, the tag
+    └─ 3 ──┘└── 5 ──┘└─ 3 ──┘└── 5 ──┘└─── 5 ───┘           21 tokens, 3 turns
+
+Arithmetic is left out: a policy may do it in its head. An answer without its calls would be a guess, and is not counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.policy.demonstrations import Habits, demonstrate
+from zorplex_rl.task.curriculum import Zorplex
+
+PERFECT = Habits(tag_by_phrasing=(1, 1, 1), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
+TASKS_TRIED = 32
+"""Of each kind: enough to meet every number of redirects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one task asks for: tokens of its system prompt and question, and tokens and turns of its shortest answer."""
+
+    prompt: int
+    tokens: int
+    turns: int
+
+
+def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
+    """Return what the first tasks of the kind ``name`` (``kind:difficulty``) need, counted in tokens by ``count_tokens``."""
+    spec, rng = zorplex.spec(name), random.Random(0)
+    found = []
+    for index in range(TASKS_TRIED):
+        demonstration = demonstrate(spec, spec.task(index), rng, PERFECT)
+        *calls, (ending, _) = demonstration.pieces
+        texts = [*(text for text, _ in calls), ending.rpartition("\n")[2]]
+        prompt = count_tokens(demonstration.task.system) + count_tokens(demonstration.task.question)
+        found.append(Need(prompt, sum(map(count_tokens, texts)), demonstration.task.min_tool_calls + 1))
+    return found
+
+
+def check_limits(
+    zorplex: Zorplex,
+    names: Sequence[str],
+    max_tokens: int,
+    max_turns: int,
+    count_tokens: Callable[[str], int],
+    positions: int | None = None,
+) -> list[str]:
+    """Return one sentence for each kind in ``names`` of which some tasks cannot be answered within the limits.
+
+    ``positions`` is how many tokens the model can read, where that is known. Raises ConfigError if a response of ``max_tokens`` goes beyond it,
+    or if no task of any kind can be answered.
+    """
+    of_kind = {name: needs(zorplex, name, count_tokens) for name in names}
+    everything = [need for found in of_kind.values() for need in found]
+    longest = max(need.prompt for need in everything)
+    if positions is not None and longest + max_tokens > positions:
+        raise ConfigError(
+            f"--max-tokens is {max_tokens}, but the policy reads at most {positions} tokens, and prompts take {longest} of them; "
+            f"use less than {max(positions - longest, 1)}"
+        )
+    if not any(need.tokens <= max_tokens for need in everything):
+        raise ConfigError(
+            f"--max-tokens is {max_tokens}, but the shortest answer with its tool calls takes {min(need.tokens for need in everything)} tokens; "
+            f"use {_enough(everything).tokens} or more"
+        )
+    if not any(need.turns <= max_turns for need in everything):
+        raise ConfigError(
+            f"--max-turns is {max_turns}, but the shortest answer takes {min(need.turns for need in everything)}, one more than its tool calls; "
+            f"use {_enough(everything).turns} or more"
+        )
+    if not any(need.tokens <= max_tokens and need.turns <= max_turns for need in everything):
+        raise ConfigError(
+            f"no task can be answered within --max-tokens {max_tokens} and --max-turns {max_turns}; use {_enough(everything).tokens} and "
+            f"{_enough(everything).turns} or more"
+        )
+    return [
+        f"{share:.0%} of the {name} tasks cannot be answered within --max-tokens {max_tokens} and --max-turns {max_turns}; "
+        f"{_enough(found).tokens} and {_enough(found).turns} would do for all"
+        for name, found in of_kind.items()
+        if (share := sum(n.tokens > max_tokens or n.turns > max_turns for n in found) / len(found))
+    ]
+
+
+def _enough(found: Sequence[Need]) -> Need:
+    return Need(max(n.prompt for n in found), max(n.tokens for n in found), max(n.turns for n in found))
