@@ -1,0 +1,110 @@
+"""Reinforcement learning of a language model in one process and one file: sample, score, compare, take a step.
+
+    tasks ──► sample G episodes of each ──► score ──► better than its group? ──► push those tokens up, the others down
+                       ▲                                                                │
+                       └──────────────────── the same weights ◄─────────────────────────┘
+
+    python -m zorplex_rl.learning.train_simple          trains the embedded policy; a line for each step
+
+What this deliberately does not do: run anything side by side, share prompts between samples, split a batch that is too large for the memory, clip
+or correct anything, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (tests/test_train_simple.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.task.curriculum import Tier, Zorplex, tier_of
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.rewards import score
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step did: mean reward and accuracy of the episodes it learned from, its loss, and the seconds it took."""
+
+    number: int
+    reward: float
+    accuracy: float
+    loss: float
+    seconds: float
+
+
+def train(
+    policy: Policy,
+    environment: Zorplex,
+    tier: Tier,
+    steps: int = 20,
+    prompts: int = 8,
+    group_size: int = 8,
+    learning_rate: float = 2e-4,
+    seed: int = 0,
+) -> Iterator[Step]:
+    """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes a step; yields what each step did."""
+    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    for step in range(steps):
+        began = time.monotonic()
+        tasks = environment.tasks(tier, prompts, start=step * prompts)
+        copies = [task for task in tasks for _ in range(group_size)]
+        episodes = play(policy, environment, copies, seed=seed + step * len(copies))
+        rewards = [episode.score.reward for episode in episodes if episode.score]
+        groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
+        advantages = [advantage for group in groups for advantage in compare(group)]
+        loss = policy_gradient(policy, episodes, advantages)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+        yield Step(step + 1, fmean(rewards), accuracy(episodes), loss.item(), time.monotonic() - began)
+
+
+def play(policy: Policy, environment: Zorplex, tasks: list[Task], seed: int, temperature: float = 1.0) -> list[Episode]:
+    """Sample one episode for each of ``tasks`` with the present weights, and score it."""
+    requests = [Request(task, seed + index) for index, task in enumerate(tasks)]
+    episodes = rollout(policy, requests, environment.execute, Sampling(temperature))
+    for episode in episodes:
+        episode.score = score(episode)
+    return episodes
+
+
+def compare(rewards: list[float]) -> list[float]:
+    """Return how much better than its group each sample was, in standard deviations (GRPO, Shao et al. 2024, section 4.1.2)."""
+    mean, deviation = fmean(rewards), pstdev(rewards)
+    return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
+
+
+def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[float]) -> Tensor:
+    """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4); its gradient improves the policy."""
+    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True)
+    mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
+    # The logits [B, T, V] at a position are those of the token after it. What stands on the right of a row cannot change it.
+    logits = policy.model(ids[:, :-1]).logits
+    logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
+    weighted = torch.tensor(advantages)[:, None] * logp * mask[:, 1:]
+    return -weighted.sum() / mask.sum()
+
+
+def accuracy(episodes: list[Episode]) -> float:
+    """Return the share of scored ``episodes`` that were right."""
+    return fmean(episode.score is not None and episode.score.outcome == "success" for episode in episodes)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    policy, environment, tier = load_policy(), Zorplex(seed=0), tier_of("compositional")
+    held_out = environment.tasks(tier, 200, "held_out")
+    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, temperature=0.0)):.1%}")
+    for step in train(policy, environment, tier):
+        print(
+            f"step {step.number:2}   reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}   {step.seconds:.1f} s"
+        )
+    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, temperature=0.0)):.1%}")
