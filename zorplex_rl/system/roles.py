@@ -17,7 +17,7 @@ from zorplex_rl.task.curriculum import Tier
 
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
-TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096, wait_timeout=120.0)
+TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096)
 """A tool call only waits, so a replica can have thousands."""
 
 
@@ -28,7 +28,8 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
     tools = "tools" if config.tool_latency > 0 else None
 
     def service(role: str, start: ReplicaStart, **options: Any) -> Service:
-        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
+        # Nobody in a run has anything better to do than to wait for the role that is being restarted.
+        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options).outlasting_a_restart())
 
     async def start_generator(name: str) -> Replica:
         device = devices.get(name, devices["trainer"])
