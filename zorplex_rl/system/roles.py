@@ -86,4 +86,5 @@ async def start_with_model(name: str, actor_class: type[Actor], *args: Any) -> R
 
 def _devices(config: Config) -> dict[str, str]:
     names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
-    return assign_devices(config.device, names, count_cuda_devices())
+    # On the CPU nobody asks CUDA anything, also where there is some.
+    return assign_devices(config.device, names, 0 if config.device == "cpu" else count_cuda_devices())
