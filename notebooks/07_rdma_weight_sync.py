@@ -311,8 +311,8 @@ async def processes(**wanted):
 
 @app.cell(hide_code=True)
 def _(config):
-    # With CUDA the ring is pinned memory, which processes cannot share; elsewhere than on Linux there is no memfd.
-    shares_memory = allocate(64)[0] is not None
+    # On a GPU the ring is pinned memory, which processes cannot share; elsewhere than on Linux there is no memfd.
+    shares_memory = config.device == "cpu" and allocate(64)[0] is not None
     mo.md(f"""
     ## The bandwidth ladder
 

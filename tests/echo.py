@@ -7,6 +7,8 @@ import os
 
 from zorplex_rl.system.runtime import Actor, concurrent_endpoint
 
+DEADLY = "a step that ends the process"
+
 
 class Echo(Actor):
     """Answers, takes its time, raises, counts what it has done, and writes down what it did where a test can read it."""
@@ -90,3 +92,49 @@ class Finder(Actor):
 
         service = await get_service(name)
         return [await service.who.route() for _ in range(requests)]
+
+
+class Pupil(Actor):
+    """Stands in for the trainer's actor: its weights are the list of all that it was taught."""
+
+    def __init__(self) -> None:
+        self._taught: list[str] = []
+
+    @concurrent_endpoint
+    async def process_id(self) -> int:
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def ping(self) -> None:
+        pass
+
+    @concurrent_endpoint
+    async def step(self, lesson: str, seconds: float = 0.0) -> list[str]:
+        if lesson == DEADLY:
+            os._exit(1)
+        await asyncio.sleep(seconds)
+        self._taught.append(lesson)
+        return list(self._taught)
+
+    @concurrent_endpoint
+    async def step_alone(self, numbers: int) -> int:
+        """Compute, and let nothing else in this process run meanwhile: ``sum`` does not let go of the interpreter."""
+        return await asyncio.to_thread(sum, range(numbers))
+
+    @concurrent_endpoint
+    async def publish(self) -> int:
+        return len(self._taught)
+
+    @concurrent_endpoint
+    async def drain_spans(self) -> list[str]:
+        return list(self._taught)
+
+    @concurrent_endpoint
+    async def save(self, path: str) -> None:
+        with open(path, "w") as file:
+            file.write("\n".join(self._taught))
+
+    @concurrent_endpoint
+    async def load(self, path: str) -> None:
+        with open(path) as file:
+            self._taught = file.read().splitlines()

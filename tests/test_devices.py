@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.system.devices import assign_devices
+from zorplex_rl.system.roles import _devices
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
 
@@ -39,3 +41,11 @@ def test_the_cpu_is_used_where_it_is_asked_for_although_there_are_gpus():
 def test_cuda_that_is_not_there_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="no CUDA device; use --device auto or cpu"):
         assign_devices("cuda", ACTORS, cuda_count=0)
+
+
+def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypatch):
+    def refuse():
+        raise AssertionError("CUDA was asked")
+
+    monkeypatch.setattr("torch.cuda.device_count", refuse)
+    assert set(_devices(Config(device="cpu")).values()) == {"cpu"}

@@ -99,6 +99,29 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(tmp_path, crew, mode):
+    config = replace(SMALL, mode=mode, steps=6, checkpoint_every=2)
+    stopped = {}
+
+    def show(row):
+        if row["event"] == "step" and row["step"] == 3:
+            stopped["at"], stopped["pid"] = time.monotonic(), crew().trainer.replica.pid
+            os.kill(stopped["pid"], signal.SIGSTOP)
+        if row["event"] == "restart":
+            stopped["noticed after"] = time.monotonic() - stopped["at"] - row["recovery_seconds"]
+
+    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
+    assert [row["role"] for row in rows(run.path, "restart")] == ["trainer"]
+    assert stopped["noticed after"] < 10.5
+    assert [row["step"] for row in rows(run.path, "step")] == list(range(1, 7))
+    found = counters(run)
+    assert found["trained"] == config.steps * config.prompts_per_step
+    assert found["started"] == found["trained"] + found["abandoned"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped["pid"], 0)
+
+
 def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is_resumed_as_if_nothing_had_happened(
     tmp_path, sync_run
 ):

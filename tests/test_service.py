@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder
 
+from zorplex_rl.config import Config
 from zorplex_rl.system.discovery import (
     StaleService,
     UnknownService,
@@ -23,6 +24,7 @@ from zorplex_rl.system.discovery import (
 )
 from zorplex_rl.system.pulse import replicas_of
 from zorplex_rl.system.requests import Failure, Limits, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.system.roles import services_of
 from zorplex_rl.system.runtime import ActorError, spawn
 from zorplex_rl.system.service import Service, ServiceOptions
 
@@ -326,6 +328,84 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
             await get_service("found")
         with pytest.raises(UnknownService):
             await unregister_service("found")
+
+    asyncio.run(scenario())
+
+
+def test_many_who_ask_for_a_service_at_once_get_one_client_and_its_bounds_hold():
+    async def scenario():
+        async with echoes(name="shared", limits=Limits(max_in_flight=2, max_queue=50)) as (service, _):
+            await register_service(service)
+            clients = await asyncio.gather(*(get_service("shared") for _ in range(8)))
+            assert len(set(map(id, clients))) == 1
+            assert await get_service("shared") is clients[0]
+            naps = [asyncio.create_task(client.nap.route(0.3)) for client in clients]
+            await asyncio.sleep(0.1)
+            assert clients[0].pool.in_flight == 2
+            await asyncio.gather(*naps)
+        await unregister_service("shared")
+
+    asyncio.run(scenario())
+
+
+def test_one_who_stops_waiting_for_a_service_does_not_take_it_from_the_others():
+    async def scenario():
+        async with echoes(name="wanted") as (service, _):
+            await register_service(service)
+            hasty, patient = (asyncio.create_task(get_service("wanted")) for _ in range(2))
+            await asyncio.sleep(0)
+            hasty.cancel()
+            assert await (await patient).who.route() == pids(service)[0]
+        await unregister_service("wanted")
+
+    asyncio.run(scenario())
+
+
+def slow_to_come_back(seconds):
+    """Starts an ``Echo`` at once, and every later one after ``seconds`` of setup."""
+    first = True
+
+    async def start(name):
+        nonlocal first
+        setup_seconds, first = 0.0 if first else seconds, False
+        return await replicas_of(Echo, "", setup_seconds)(name)
+
+    return start
+
+
+def test_in_a_run_a_request_waits_for_the_restart_of_a_role_as_long_as_a_start_may_take():
+    short = ServiceOptions(start_timeout=60, idempotent=IDEMPOTENT, limits=Limits(wait_timeout=0.5))
+
+    async def after_a_death(options):
+        async with Service("slow", slow_to_come_back(3.0), options) as service:
+            os.kill(pids(service)[0], signal.SIGKILL)
+            return await service.ask.route(7)
+
+    with pytest.raises(Overloaded, match="no healthy replica"):
+        asyncio.run(after_a_death(short))
+    assert asyncio.run(after_a_death(short.outlasting_a_restart())) == 7
+
+
+def test_no_service_of_a_run_gives_up_on_a_request_before_a_restart_may_be_over():
+    services = services_of(Config(kl_coefficient=0.1, tool_latency=0.01, device="cpu"))
+    assert services.keys() == {"generator", "reward", "reference", "tools"}
+    for service in services.values():
+        options = service.options
+        assert options.limits.wait_timeout > options.start_timeout + options.probe_every + options.probe_timeout
+
+
+def test_a_service_whose_only_replica_is_being_replaced_is_found_as_soon_as_that_is_done(monkeypatch):
+    monkeypatch.setattr("zorplex_rl.system.discovery.ALIVE_SECONDS", 0.5)
+
+    async def scenario():
+        options = ServiceOptions(start_timeout=60)
+        async with Service("replaced", slow_to_come_back(4.0), options) as service:
+            await register_service(service)
+            os.kill(pids(service)[0], signal.SIGKILL)
+            await until(lambda: not pids(service))
+            client = await get_service("replaced")
+            assert await client.who.route() == pids(service)[0]
+        await unregister_service("replaced")
 
     asyncio.run(scenario())
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
-from zorplex_rl.weights.ring import WeightPullError, WeightRing, newest_slot, read_ring
+from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights, on_cuda
+from zorplex_rl.weights.ring import NothingPublished, WeightPullError, WeightRing, newest_slot, read_ring
+from zorplex_rl.weights.shared import BOOT_ID, allocate_for
 
 
 def small_model(width=3, dtype=torch.float32):
@@ -146,3 +147,145 @@ def test_nothing_is_read_when_nothing_is_newer():
         raise AssertionError("a bulk read without need")
 
     assert asyncio.run(read_ring(read_headers, read_slot, newer_than=4)) == 4
+
+
+def numbered(version):
+    """Two tensors full of ``version``."""
+    return {name: torch.full((16,), float(version)) for name in ("first", "second")}
+
+
+def half(version):
+    """The same without the second: packing it raises when the first has been written."""
+    return {"first": torch.full((16,), float(version))}
+
+
+def read_whole(ring, **options):
+    """(version, the values that came with it)."""
+    staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
+    version = asyncio.run(read_ring(*reader_of(ring, staging, 1, random.Random(0)), **options))
+    return version, set(staging.view(torch.float32).tolist())
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_the_next_one(slots, failures):
+    ring = WeightRing(numbered(0), slots)
+    for good in range(1, 8):
+        ring.publish(numbered(good), good)
+        assert read_whole(ring) == (good, {float(good)})
+        for _ in range(failures):
+            with pytest.raises(KeyError):
+                ring.publish(half(100), 100)
+            assert read_whole(ring) == (good, {float(good)})
+
+
+def test_a_first_publication_that_raised_offers_nothing_and_the_second_is_read():
+    ring = WeightRing(numbered(0))
+    with pytest.raises(KeyError):
+        ring.publish(half(1), 1)
+    assert newest_slot(ring.headers) is None
+    with pytest.raises(NothingPublished, match="under way or has failed"):
+        read_whole(ring, patience=0.01)
+    ring.publish(numbered(2), 2)
+    assert read_whole(ring) == (2, {2.0})
+
+
+def test_a_reader_that_was_overtaken_by_a_failure_and_a_repeat_of_the_same_version_starts_over():
+    ring = WeightRing(numbered(0), slots=2)
+    ring.publish(numbered(1), 1)
+    staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
+    read_headers, copy = reader_of(ring, staging, 1, random.Random(0))
+    reads = []
+
+    async def read_slot(slot):
+        await copy(slot)
+        reads.append(slot)
+        if len(reads) == 1:
+            ring.publish(numbered(2), 2)
+            with pytest.raises(KeyError):
+                ring.publish(half(1), 1)
+            ring.publish(numbered(1), 1)
+
+    assert asyncio.run(read_ring(read_headers, read_slot)) == 2
+    assert len(reads) == 2
+
+
+def test_of_one_version_that_was_published_again_the_last_publication_is_read():
+    ring = WeightRing(numbered(0), slots=3)
+    for value in range(1, 6):
+        ring.publish(numbered(value), 7)
+        assert read_whole(ring) == (7, {float(value)})
+
+
+def test_a_pull_from_an_empty_ring_waits_looks_less_and_less_often_and_says_that_nothing_was_published():
+    ring = WeightRing(small_model())
+    looks = []
+
+    async def read_headers():
+        looks.append(asyncio.get_running_loop().time())
+        return ring.headers
+
+    with pytest.raises(NothingPublished, match=r"no weights have been published yet, after a wait of 0\.3 s"):
+        asyncio.run(read_ring(read_headers, None, patience=0.3))
+    assert looks[-1] - looks[0] >= 0.3
+    assert len(looks) < 15
+
+
+def test_a_pull_that_came_too_early_gets_the_first_version_when_it_is_there():
+    ring = WeightRing(numbered(0))
+    staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
+
+    async def run():
+        pull = asyncio.create_task(read_ring(*reader_of(ring, staging, 1, random.Random(0))))
+        await asyncio.sleep(0.1)
+        assert not pull.done()
+        ring.publish(numbered(1), 1)
+        assert await pull == 1
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_is_lapped_is_not_told_that_nothing_was_published():
+    ring = WeightRing(numbered(0), slots=2)
+    ring.publish(numbered(0), 0)
+
+    async def read_headers():
+        return ring.headers.clone()
+
+    async def read_slot(slot):
+        for version in (1, 2, 3):
+            ring.publish(numbered(version), version)
+
+    with pytest.raises(WeightPullError, match="laps the reader") as failure:
+        asyncio.run(read_ring(read_headers, read_slot, attempts=4))
+    assert not isinstance(failure.value, NothingPublished)
+
+
+def test_weights_on_the_cpu_are_shared_and_never_pinned_also_on_a_machine_with_cuda(monkeypatch):
+    """Where there is no driver, asking for pinned memory raises; so does every other call into CUDA here."""
+
+    def refuse(*_, **__):
+        raise AssertionError("CUDA was asked on a path of the CPU")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
+    monkeypatch.setattr(torch.cuda, "device_count", refuse)
+    zeros = torch.zeros
+
+    def unpinned(*shape, pin_memory=False, **options):
+        assert not pin_memory
+        return zeros(*shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", unpinned)
+    WeightRing(small_model()).publish(small_model(), 1)
+    if BOOT_ID.exists():
+        assert None not in allocate_for(small_model(), 64)
+
+
+def test_weights_on_a_gpu_are_pinned_and_not_shared():
+    class OnGpu:
+        is_cuda = True
+
+    assert on_cuda({"cpu": torch.zeros(1), "gpu": OnGpu()})
+    assert not on_cuda(small_model())
+    assert allocate_for({"gpu": OnGpu()}, 64) == (None, None)

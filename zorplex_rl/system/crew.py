@@ -27,7 +27,7 @@ from zorplex_rl.system.discovery import register_service
 from zorplex_rl.system.generators import Worker
 from zorplex_rl.system.requests import Failure, ReplicaFailed
 from zorplex_rl.system.roles import services_of, singletons_of, start_trainer
-from zorplex_rl.system.runtime import Replica, ReplicaDied, run_together
+from zorplex_rl.system.runtime import Replica, run_together
 from zorplex_rl.system.service import Restart, Service
 from zorplex_rl.system.trainer import Trainer
 from zorplex_rl.task.curriculum import Tier
@@ -157,19 +157,12 @@ class Crew:
 
     async def drain_spans(self) -> list[Span]:
         """What all timed actors have recorded since the last call; a dead one says nothing."""
-        answers = await asyncio.gather(
-            _drain(self.trainer.replica), *(service.drain_spans.fanout() for service in self.services.values())
+        trainer, *answers = await asyncio.gather(
+            self.trainer.drain_spans(), *(service.drain_spans.fanout() for service in self.services.values())
         )
-        spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
+        spans = [trainer, *(part for answer in answers for part in answer if not isinstance(part, Failure))]
         return [span for part in spans for span in part]
 
     async def _stop(self) -> None:
         stops = (replica.stop() for replica in self.singletons.values())
         await asyncio.gather(self.trainer.close(), *(service.close() for service in self.services.values()), *stops)
-
-
-async def _drain(replica: Replica) -> list[list[Span]]:
-    try:
-        return [await replica.actor.drain_spans.call_one()]
-    except ReplicaDied:
-        return []

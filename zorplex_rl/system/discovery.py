@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,8 @@ class ServiceClient:
 
 
 _clients: dict[tuple[str, asyncio.AbstractEventLoop], ServiceClient] = {}
+_searches: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Task[ServiceClient]] = {}
+"""Under way. Whoever asks meanwhile shares the answer: two clients would each send as much as one may."""
 
 
 async def register_service(service: Service) -> None:
@@ -178,25 +181,41 @@ async def list_services() -> dict[str, str]:
 
 
 async def get_service(name: str) -> ServiceClient:
-    """The service ``name``, from wherever this is called. Raises UnknownService, or StaleService if nothing behind the entry answers."""
+    """The service ``name``, from wherever this is called; within one event loop always the same client, so that its bounds hold.
+
+    Raises UnknownService, or StaleService if nothing behind the entry answers.
+    """
+    key = (name, asyncio.get_running_loop())
+    if key not in _searches:
+        _searches[key] = asyncio.create_task(_find(name))
+        _searches[key].add_done_callback(lambda search: _searches.pop(key))
+    # One who stops waiting does not end the search for the others.
+    return await asyncio.shield(_searches[key])
+
+
+async def _find(name: str) -> ServiceClient:
     key = (name, asyncio.get_running_loop())
     registry = await _registry()
     entry = await registry.get.call_one(name)
     if entry is None:
         raise UnknownService(await _unknown(name))
-    if not entry.closed and (client := _clients.get(key)) and client.is_current:
-        return client
-    give_up_at = asyncio.get_running_loop().time() + ALIVE_SECONDS
+    if entry.closed or not ((client := _clients.get(key)) and client.is_current):
+        client = _clients[key] = await _client_of(entry, registry)
+    return client
+
+
+async def _client_of(entry: Entry, registry: Any) -> ServiceClient:
+    """A new client of the service behind ``entry``. Raises StaleService."""
+    name, began = entry.name, time.monotonic()
     while not entry.closed and not await _answers(entry):
-        if asyncio.get_running_loop().time() > give_up_at:
+        # An owner that has withdrawn all replicas is replacing them, which may take as long as a request may wait for it.
+        patience = ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.limits.wait_timeout)
+        if time.monotonic() - began > patience:
             break
-        # Its owner may be replacing what has failed: it then publishes a newer version.
         entry = await registry.get.call_one(name, entry.version, 1.0) or entry
     else:
         if not entry.closed:
-            client = _clients[key] = ServiceClient(
-                name, Pool(name, entry.limits, ROUTERS[entry.router](), entry.idempotent)
-            )
+            client = ServiceClient(name, Pool(name, entry.limits, ROUTERS[entry.router](), entry.idempotent))
             client.update(entry)
             client.follow(registry)
             return client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zorplex_rl.system.requests import Limits
 from zorplex_rl.system.routing import ROUTERS
@@ -50,3 +50,8 @@ class ServiceOptions:
             self.replicas if self.min_replicas is None else self.min_replicas,
             self.replicas if self.max_replicas is None else self.max_replicas,
         )
+
+    def outlasting_a_restart(self) -> ServiceOptions:
+        """The same options, except that a request waits at least as long as it may take until a failed replica's successor is up."""
+        longest = self.probe_every + self.probe_timeout + self.max_back_off + self.start_timeout
+        return replace(self, limits=replace(self.limits, wait_timeout=max(self.limits.wait_timeout, longest)))

@@ -10,11 +10,14 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zorplex_rl.system.member import Member
 from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
 
+BUSY_SHARE = 0.1
+"""Of one processor core: what uses less is not computing."""
 ReplicaStart = Callable[[str], Awaitable[Replica]]
 """Starts a replica under the name that it is given, and returns it when it is ready for requests."""
 
@@ -47,6 +50,34 @@ class Live:
         """Raise unless all its processes answer within ``timeout`` seconds."""
         await asyncio.wait_for(self.pulse.beat.call().as_asyncio(), timeout)
 
+    async def beat_unless_busy(self, timeout: float, busy_timeout: float) -> None:
+        """The same; but while its processes on this host are seen to compute, they have ``busy_timeout`` seconds.
+
+        A process whose compute keeps the interpreter to itself cannot answer, and is none the worse for it; one that is stopped or
+        waits for something that never comes uses no processor time.
+        """
+        beat = asyncio.ensure_future(self.pulse.beat.call().as_asyncio())
+        give_up_at = time.monotonic() + busy_timeout
+        try:
+            while not beat.done():
+                before = self.processor_seconds()
+                await asyncio.wait({beat}, timeout=timeout)
+                busy = self.processor_seconds() - before > BUSY_SHARE * timeout
+                if not beat.done() and not (busy and time.monotonic() < give_up_at):
+                    raise asyncio.TimeoutError
+            beat.result()
+        finally:
+            beat.cancel()
+
+    def processor_seconds(self) -> float:
+        """What its processes on this host have computed so far; 0.0 where the system does not say."""
+        ticks = 0
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     async def stop(self) -> None:
         """End its processes in good order, or by force if they do not follow."""
         if not await self.replica.stop():
@@ -58,7 +89,9 @@ class Live:
         await self.replica.stop()
 
     def _kill_processes(self) -> None:
-        for pid in self.pids:
+        # Once only: afterwards the number may be another process's.
+        pids, self.pids = self.pids, ()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

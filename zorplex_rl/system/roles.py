@@ -17,7 +17,7 @@ from zorplex_rl.task.curriculum import Tier
 
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
-TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096, wait_timeout=120.0)
+TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096)
 """A tool call only waits, so a replica can have thousands."""
 
 
@@ -28,7 +28,8 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
     tools = "tools" if config.tool_latency > 0 else None
 
     def service(role: str, start: ReplicaStart, **options: Any) -> Service:
-        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
+        # Nobody in a run has anything better to do than to wait for the role that is being restarted.
+        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options).outlasting_a_restart())
 
     async def start_generator(name: str) -> Replica:
         device = devices.get(name, devices["trainer"])
@@ -85,4 +86,5 @@ async def start_with_model(name: str, actor_class: type[Actor], *args: Any) -> R
 
 def _devices(config: Config) -> dict[str, str]:
     names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
-    return assign_devices(config.device, names, count_cuda_devices())
+    # On the CPU nobody asks CUDA anything, also where there is some.
+    return assign_devices(config.device, names, 0 if config.device == "cpu" else count_cuda_devices())

@@ -10,12 +10,15 @@ Import ``Actor``, ``endpoint`` and ``concurrent_endpoint`` from here, so that th
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import functools
 import gc
 import importlib
 import logging
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
@@ -29,8 +32,10 @@ os.environ.setdefault("MONARCH_FILE_LOG", "error")
 
 import monarch
 import monarch.actor
+from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import Actor, ActorError, concurrent_endpoint, context, endpoint, get_or_spawn_controller, this_host
+from monarch.config import get_global_config
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +55,30 @@ def start_runtime() -> None:
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=2, message_ack_every_n_messages=1)
     # The default hook ends this process when any actor dies. Here whoever called the actor gets an exception, and that is enough.
     monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
-    with quiet_stderr():
+    with quiet_stderr(), _private_host():
         context()
+
+
+@contextlib.contextmanager
+def _private_host() -> Iterator[None]:
+    """Have Monarch make this process's host, where processes are started, reachable for this user only.
+
+    By default it listens in Linux's abstract namespace, to which any user of the machine can connect; Monarch asks nobody who he is, and runs
+    what it is sent. A transport that has been chosen already, for several hosts, stays. README, "On a shared machine", says what is left.
+    """
+    usual = ChannelTransport.Unix
+    if get_global_config()["default_transport"] != BindSpec(usual):
+        yield
+        return
+    # ``mkdtemp`` makes it for this user alone.
+    folder = tempfile.mkdtemp(prefix="zorplex-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    monarch.configure(default_transport=f"ipc://{folder}/host")
+    try:
+        yield
+    finally:
+        # One address serves one socket; RDMABuffer opens more.
+        monarch.configure(default_transport=usual)
 
 
 @dataclass(slots=True)

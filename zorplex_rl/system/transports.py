@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from zorplex_rl.system.runtime import quiet_stderr
-from zorplex_rl.weights.layout import Layout
+from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
-from zorplex_rl.weights.shared import SharedHandle, allocate, open_shared
+from zorplex_rl.weights.shared import SharedHandle, allocate_for, open_shared
 
 TRANSPORTS = ("auto", "shm", "rdma", "message")
 READ_TIMEOUT_SECONDS = 10
@@ -54,7 +54,7 @@ class Publisher:
 
     def __init__(self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None) -> None:
         layout = Layout.of(model, dtype)
-        memory, shared = allocate(ring_bytes(layout, slots))
+        memory, shared = allocate_for(model, ring_bytes(layout, slots))
         self.ring = WeightRing(model, slots, layout, memory)
         self._source = offer(self.ring, shared, dtype)
 
@@ -99,7 +99,9 @@ class SharedReader:
 
     def __init__(self, source: WeightSource) -> None:
         if source.shared is None:
-            raise WeightPullError("the trainer does not share its memory; use --transport rdma, or auto")
+            raise WeightPullError(
+                "the trainer does not share its memory, because its weights are on a GPU or this is not Linux; use --transport rdma, or auto"
+            )
         try:
             memory = open_shared(source.shared)
         except OSError as error:
@@ -169,8 +171,7 @@ class Subscriber:
         self._layout = Layout.of(model, source.dtype)
         self._layout.check(source.layout)
         self.reader, self._model = reader, model
-        on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_gpu)
+        self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
 
     async def fetch(self) -> int:
         """Have the newest published weights in the staging buffer; their version. Raises WeightPullError; ``swap`` must not be called then."""

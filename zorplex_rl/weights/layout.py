@@ -104,3 +104,8 @@ def named_weights(model: Weights) -> dict[str, Tensor]:
     saved = model.state_dict(keep_vars=True).keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
     return {name: p.data for name, p in model.named_parameters()} | buffers
+
+
+def on_cuda(model: Weights) -> bool:
+    """Whether any weight of ``model`` is on a GPU. What the machine has does not matter, nor is CUDA asked."""
+    return any(tensor.is_cuda for tensor in named_weights(model).values())

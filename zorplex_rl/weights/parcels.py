@@ -29,10 +29,21 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import Layout
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, Header, WeightPullError, WeightRing, complete_slots, ring_bytes
+from zorplex_rl.weights.ring import (
+    NOTHING_PUBLISHED,
+    PATIENCE_SECONDS,
+    Header,
+    NothingPublished,
+    Patience,
+    WeightPullError,
+    WeightRing,
+    complete_slots,
+    ring_bytes,
+)
 from zorplex_rl.weights.sharded_model import ModelPlan, local_weights
-from zorplex_rl.weights.shared import SharedHandle, allocate
+from zorplex_rl.weights.shared import SharedHandle, allocate_for
 
 Pieces = dict[str, Tensor]
 """Views of shards by name; on both sides of a pair the names, their order and the shapes are the same."""
@@ -47,7 +58,7 @@ class ShardPublisher:
         self.shared: dict[int, SharedHandle | None] = {}
         for destination, pieces in outgoing(plan, local_weights(model), rank).items():
             layout = Layout.of(pieces, alignment=1)
-            memory, self.shared[destination] = allocate(ring_bytes(layout, slots))
+            memory, self.shared[destination] = allocate_for(model, ring_bytes(layout, slots))
             self.rings[destination] = WeightRing(pieces, slots, layout, memory)
 
     def publish(self, model: nn.Module, version: int) -> None:
@@ -84,11 +95,13 @@ class LocalReader:
 class ShardSubscriber:
     """The destination rank's side. ``staged`` is the version in the staging buffers, ``version`` the one in the model.
 
+    ``patience`` is how many seconds a fetch waits for a version that all sources have.
     ``readers`` has one for every source rank that this rank wants something from; LayoutMismatch is raised if they follow another plan.
     """
 
     def __init__(self, readers: Mapping[int, ParcelReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
         self.version = self.staged = NOTHING_PUBLISHED
+        self.patience = PATIENCE_SECONDS
         self._model, self._plan, self._rank = model, plan, rank
         wanted = incoming(plan, local_weights(model), rank)
         if not wanted:
@@ -107,7 +120,7 @@ class ShardSubscriber:
         """Have the newest version that all sources have in the staging buffers, and return it. The model is not touched."""
         # Until the read has succeeded, the buffers hold no version at all.
         newer_than, self.staged = self.staged, NOTHING_PUBLISHED
-        self.staged = await read_together(self.readers, self._staging, newer_than)
+        self.staged = await read_together(self.readers, self._staging, newer_than, patience=self.patience)
         return self.staged
 
     def install(self, version: int) -> None:
@@ -127,30 +140,41 @@ async def read_together(
     staging: Mapping[int, Tensor],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,
+    patience: float = PATIENCE_SECONDS,
 ) -> int:
     """Fill every source's ``staging`` buffer with one and the same whole version, and return which: the newest that all sources have.
 
     Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError if in ``attempts`` rounds a parcel
-    was always torn, or the sources never had a version in common.
+    was always torn, and NothingPublished if for ``patience`` seconds the sources have no version in common.
     """
-    for _ in range(attempts):
+    waiting = Patience(patience)
+    torn = 0
+    while torn < attempts:
         headers = await _gather(reader.read_headers() for reader in readers.values())
         chosen = newest_common(headers)
         if chosen is None:
+            if not await waiting.wait():
+                raise NothingPublished(
+                    f"there was no version that all {len(readers)} sources have whole for {patience:g} s; "
+                    "have all of them publish the same versions"
+                )
             continue
         version = chosen[0].version
         if version <= newer_than:
             return newer_than
+        fence()
         await _gather(
             reader.read_slot(header.slot, staging[source])
             for (source, reader), header in zip(readers.items(), chosen, strict=True)
         )
+        fence()
         again = await _gather(reader.read_headers() for reader in readers.values())
         if all(header in complete_slots(now) for header, now in zip(chosen, again, strict=True)):
             return version
+        torn += 1
     raise WeightPullError(
-        f"no whole version that all {len(readers)} sources have could be read in {attempts} attempts; have all of them publish "
-        "the same versions, and use more slots if they lap the reader"
+        f"no whole version that all {len(readers)} sources have could be read in {attempts} attempts; the writers lap the reader: "
+        "use more slots"
     )
 
 

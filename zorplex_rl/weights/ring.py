@@ -3,12 +3,28 @@
     headers  int64 [K, 2]      (sequence, version) of each slot; the sequence is odd while the slot is being written
     slots    uint8 [K, size]   one whole version of the weights in each
 
-    writer   sequence + 1 (odd) → copy → version, sequence + 1 (even)          always into the oldest slot
-    reader   headers → the newest even slot → bulk read → headers again: unchanged, or start over
+    writer   sequence ← 2n + 1 → fence → copy, version → fence → sequence ← 2n + 2     n publications began before this one
+    reader   headers → the newest even slot → fence → bulk read → fence → headers again: unchanged, or start over
 
 This is a seqlock (Lameter 2005). A one-sided read cannot be locked out, so instead of preventing a torn read the header *reveals* it: if
 the slot's sequence is even and the same before and after the bulk read, no write began in between. That holds in whatever order the bytes
-of the bulk read arrive. With K ≥ 2 slots the writer has to lap a reader before the reader must start over.
+of the bulk read arrive. With K ≥ 2 slots the writer has to lap a reader before the reader must start over. There is one writer.
+
+The writer takes the slot whose publication failed, if there is one, else the oldest. A publication that fails leaves its slot odd, so
+nobody reads that; the next one starts there anew with a sequence that no reader has seen.
+
+What the seqlock assumes of memory (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012,
+doi:10.1145/2247684.2247688): the odd sequence is visible before any byte of the copy, every byte of the copy and the version before the even
+sequence, and the reader's three reads are done in their order.
+
+    shared memory     x86 keeps stores in order and loads in order. ARM keeps neither. ``fence`` orders both sides on both.
+    one-sided reads   Each of the reader's three is asked for when the one before has been answered, so these are in order anywhere; the
+                      writer needs its fences as above. Over TCP it is a thread of the writer's process that reads. Over ibverbs it is the
+                      network card, by DMA, which an x86 processor keeps coherent and in order. For ARM the fence speaks to the processors;
+                      a card outside their (inner) shareable domain would need more, which no program outside the kernel can ask for portably.
+    message           As shared memory: another thread of the writer's process copies.
+
+All of this was run on x86 only. A test checks on a model of a processor that reorders stores that these fences are enough and that each is needed.
 
 >>> ring = WeightRing(torch.nn.Linear(2, 1), slots=2)
 >>> ring.publish(torch.nn.Linear(2, 1), version=7)
@@ -18,19 +34,27 @@ Header(slot=0, sequence=2, version=7)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights
+from zorplex_rl.weights.fence import fence
+from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights, on_cuda
 
 NOTHING_PUBLISHED = -1
+PATIENCE_SECONDS = 5.0
+"""How long a reader waits for a ring in which no slot is whole."""
 
 
 class WeightPullError(RuntimeError):
     """A pull that could not be completed; the weights in use are untouched."""
+
+
+class NothingPublished(WeightPullError):
+    """There is no whole version to read: none has been published, or every slot is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +67,7 @@ class Header:
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned where there is CUDA; ``layout`` says where they stand.
+    """The writer's side: K host buffers for the weights of ``model``, pinned if that is on CUDA; ``layout`` says where they stand.
 
     ``memory``, uint8 of at least ``ring_bytes``, is where headers and slots are put if it is given; shared memory, for example.
     """
@@ -55,21 +79,31 @@ class WeightRing:
             raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
         self.layout = layout or Layout.of(model)
         if memory is None:
-            memory = torch.zeros(
-                ring_bytes(self.layout, slots), dtype=torch.uint8, pin_memory=torch.cuda.is_available()
-            )
+            memory = torch.zeros(ring_bytes(self.layout, slots), dtype=torch.uint8, pin_memory=on_cuda(model))
         self.headers, self.slots = ring_views(memory, self.layout, slots)
         self.headers.copy_(torch.tensor([[0, NOTHING_PUBLISHED]] * slots))
-        self._published = 0
+        self._begun = 0
 
     def publish(self, model: Weights, version: int) -> None:
-        """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed."""
-        slot = self._published % len(self.slots)
-        self.headers[slot, 0] += 1
+        """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed.
+
+        If this raises, readers go on with what was published before; the next call publishes as if this one had not been.
+        """
+        slot = self._next_slot()
+        # Never from what the slot says: after a failure that is odd already, and one more would call a half-written slot whole.
+        being_written, whole = 2 * self._begun + 1, 2 * self._begun + 2
+        self._begun += 1
+        self.headers[slot, 0] = being_written
+        fence()
         self.layout.pack(model, self.slots[slot])
         self.headers[slot, 1] = version
-        self.headers[slot, 0] += 1
-        self._published += 1
+        fence()
+        self.headers[slot, 0] = whole
+
+    def _next_slot(self) -> int:
+        """Return the slot that a failed publication has left unreadable, else the oldest one."""
+        sequences = self.headers[:, 0].tolist()
+        return min(range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot]))
 
 
 def ring_bytes(layout: Layout, slots: int) -> int:
@@ -102,26 +136,63 @@ def newest_slot(headers: Tensor) -> Header | None:
     return max(complete_slots(headers), key=lambda header: (header.version, header.sequence), default=None)
 
 
+class Patience:
+    """Waits ever longer between two looks at a ring that has nothing to offer, up to ``seconds`` in all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._pause, self._left = 0.001, seconds
+
+    async def wait(self) -> bool:
+        """Sleep for a while. Returns False, at once, when the time is up."""
+        if self._left <= 0:
+            return False
+        pause = min(self._pause, self._left)
+        self._left -= pause
+        self._pause = min(2 * self._pause, 0.25)
+        await asyncio.sleep(pause)
+        return True
+
+
 async def read_ring(
     read_headers: Callable[[], Awaitable[Tensor]],
     read_slot: Callable[[int], Awaitable[None]],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,
+    patience: float = PATIENCE_SECONDS,
 ) -> int:
     """The reader's side, whatever carries the bytes: have ``read_slot`` fill the staging buffer with one whole version, and return which.
 
-    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` torn reads.
+    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` torn reads, and
+    NothingPublished if no slot is whole and none becomes so in ``patience`` seconds.
     """
-    for _ in range(attempts):
-        header = newest_slot(await read_headers())
+    waiting = Patience(patience)
+    torn = 0
+    while torn < attempts:
+        headers = await read_headers()
+        header = newest_slot(headers)
         if header is None:
+            if not await waiting.wait():
+                raise NothingPublished(nothing_whole(headers, patience))
             continue
         if header.version <= newer_than:
             return newer_than
+        fence()
         await read_slot(header.slot)
+        fence()
         sequence, version = (await read_headers())[header.slot].tolist()
         if (sequence, version) == (header.sequence, header.version):
             return header.version
+        torn += 1
     raise WeightPullError(
         f"no whole version of the weights could be read in {attempts} attempts; the writer laps the reader: use more slots"
     )
+
+
+def nothing_whole(headers: Tensor, seconds: float) -> str:
+    """Why there was nothing to read in ``headers`` [K, 2] for ``seconds``, in one sentence."""
+    if headers[:, 0].any():
+        return (
+            f"no slot of the weight ring was whole for {seconds:g} s: the first publication is still under way or has failed; "
+            "look at the trainer, and publish again"
+        )
+    return f"no weights have been published yet, after a wait of {seconds:g} s; have the trainer publish before the first pull"

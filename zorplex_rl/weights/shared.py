@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from zorplex_rl.weights.layout import Weights, on_cuda
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -30,12 +32,17 @@ class SharedHandle:
     size: int
 
 
+def allocate_for(model: Weights, size: int) -> tuple[Tensor | None, SharedHandle | None]:
+    """``allocate(size)`` for the weights of ``model``; (None, None) if that is on CUDA, whose copies want pinned memory instead."""
+    return (None, None) if on_cuda(model) else allocate(size)
+
+
 def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
     """Zeroed shared memory of ``size`` bytes, as uint8 [size]; it lives as long as this process or the last reader.
 
-    (None, None) where there is no such thing, and where there is CUDA, which wants pinned memory instead.
+    (None, None) where there is no such thing.
     """
-    if torch.cuda.is_available() or not (hasattr(os, "memfd_create") and BOOT_ID.exists()):
+    if not (hasattr(os, "memfd_create") and BOOT_ID.exists()):
         return None, None
     descriptor = os.memfd_create("zorplex_weights")
     os.ftruncate(descriptor, size)

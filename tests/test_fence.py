@@ -1,0 +1,168 @@
+"""The order of memory accesses that the weight ring relies on, on a model of a processor that keeps no order but that of fences."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from itertools import permutations, product
+
+import pytest
+import torch
+
+from zorplex_rl.weights import fence, ring
+from zorplex_rl.weights.fence import NoFence, choose
+from zorplex_rl.weights.ring import WeightPullError, WeightRing, read_ring
+
+OLD, NEW = 1, 2
+WORDS = 2
+"""Words of weights in a slot: two are enough to be torn."""
+
+
+class Watched:
+    """Headers and a slot of a ring that write down the order in which ``publish`` stores into them."""
+
+    def __init__(self, trace):
+        self.trace, self.values = trace, torch.tensor([[2, OLD], [0, -1]])
+
+    def __getitem__(self, where):
+        return self.values[where]
+
+    def __setitem__(self, where, value):
+        self.values[where] = value
+        self.trace.append((where, value))
+
+    def pack(self, model, buffer):
+        self.trace.extend((word, NEW) for word in range(WORDS))
+
+
+def stores_of_a_publication(monkeypatch):
+    """What ``publish`` stores over the old version, in the order of its program; "fence" between."""
+    trace = []
+    monkeypatch.setattr(ring, "fence", lambda: trace.append("fence"))
+    writer = WeightRing({"w": torch.zeros(WORDS)})
+    writer._begun = 1
+    writer.headers = writer.layout = Watched(trace)
+    monkeypatch.setattr(writer, "_next_slot", lambda: 0)
+    writer.publish({}, NEW)
+    return trace
+
+
+def loads_of_a_pull(monkeypatch):
+    """The same for what ``read_ring`` loads."""
+    trace = []
+    monkeypatch.setattr(ring, "fence", lambda: trace.append("fence"))
+
+    async def read_headers():
+        trace.append("headers")
+        return torch.tensor([[2, OLD]])
+
+    async def read_slot(slot):
+        trace.append("slot")
+
+    asyncio.run(read_ring(read_headers, read_slot))
+    return trace
+
+
+def without_fence(trace, number):
+    """``trace`` without its fence ``number``; with all if that is None."""
+    fences = [at for at, what in enumerate(trace) if what == "fence"]
+    return [what for at, what in enumerate(trace) if number is None or at != fences[number]]
+
+
+def visible_orders(stores):
+    """Every order in which others may see ``stores``: any, but none crosses a fence."""
+    between = [[]]
+    for store in stores:
+        if store == "fence":
+            between.append([])
+        else:
+            between[-1].append(store)
+    for parts in product(*(permutations(part) for part in between)):
+        yield [store for part in parts for store in part]
+
+
+def moments(loads, stores):
+    """Every way to place the loads of headers, words, headers between ``stores``, in any order that their fences allow."""
+    first = loads.index("fence") < loads.index("slot") if "fence" in loads else False
+    last = "fence" in loads[loads.index("slot") :]
+    for before, *words, after in product(range(stores + 1), repeat=WORDS + 2):
+        if (not first or all(before <= word for word in words)) and (not last or all(word <= after for word in words)):
+            yield before, words, after
+
+
+def torn_reads(stores, loads):
+    """Whether there is an order in which ``read_ring`` takes a slot for whole that is not."""
+
+    async def search():
+        for order in visible_orders(stores):
+            memories = [{(0, 0): 2, (0, 1): OLD} | dict.fromkeys(range(WORDS), OLD)]
+            for where, value in order:
+                memories.append(memories[-1] | {where: value})
+            for before, words, after in moments(loads, len(order)):
+                look, staging = iter((before, after)), []
+
+                async def read_headers(memories=memories, look=look):
+                    memory = memories[next(look)]
+                    return torch.tensor([[memory[0, 0], memory[0, 1]]])
+
+                async def read_slot(slot, memories=memories, words=words, staging=staging):
+                    staging.extend(memories[moment][word] for word, moment in enumerate(words))
+
+                try:
+                    version = await read_ring(read_headers, read_slot, attempts=1, patience=0)
+                except WeightPullError:
+                    continue
+                if staging != [version] * WORDS:
+                    return True
+        return False
+
+    return asyncio.run(search())
+
+
+def test_with_its_fences_no_order_of_stores_and_loads_gives_a_torn_read(monkeypatch):
+    stores, loads = stores_of_a_publication(monkeypatch), loads_of_a_pull(monkeypatch)
+    monkeypatch.undo()
+    assert not torn_reads(stores, loads)
+
+
+@pytest.mark.parametrize(("side", "number"), list(product(("writer", "reader"), (0, 1))))
+def test_without_any_one_of_the_fences_some_order_gives_a_torn_read(monkeypatch, side, number):
+    stores, loads = stores_of_a_publication(monkeypatch), loads_of_a_pull(monkeypatch)
+    monkeypatch.undo()
+    if side == "writer":
+        stores = without_fence(stores, number)
+    else:
+        loads = without_fence(loads, number)
+    assert torn_reads(stores, loads)
+
+
+@pytest.mark.parametrize("source", [fence.libatomic, fence.membarrier, fence.os_memory_barrier])
+def test_a_fence_that_this_system_has_can_be_called(source):
+    try:
+        found = source()
+    except (OSError, AttributeError):
+        pytest.skip("not on this system")
+    for _ in range(3):
+        assert not found(), "a system call that fails returns -1"
+
+
+def no_source():
+    raise OSError("not here")
+
+
+def test_a_machine_that_reorders_and_has_no_fence_is_refused_and_one_that_keeps_order_is_not():
+    with pytest.raises(NoFence, match="aarch64 .* install libatomic"):
+        choose("aarch64", (no_source,))
+    choose("x86_64", (no_source,))()
+
+
+def test_the_first_fence_that_there_is_is_taken():
+    def mine():
+        return "mine"
+
+    assert choose("aarch64", (no_source, lambda: mine, no_source)) is mine
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="what other systems have is not known here")
+def test_on_linux_there_is_a_real_fence():
+    assert fence._fence().__class__.__name__ == "partial"

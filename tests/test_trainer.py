@@ -1,0 +1,160 @@
+"""The trainer's way back: whether its process dies or hangs, in a call or between two, its weights are the same afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from echo import DEADLY, Pupil
+
+from zorplex_rl.system import trainer as trainer_module
+from zorplex_rl.system.options import ServiceOptions
+from zorplex_rl.system.pulse import replicas_of
+from zorplex_rl.system.trainer import MAX_DEATHS_IN_A_ROW, Trainer
+
+OPTIONS = ServiceOptions(probe_every=0.2, probe_timeout=2.0)
+BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+
+
+@asynccontextmanager
+async def trainer_of(start=None, options=OPTIONS):
+    """A trainer that is up, and the restarts that it has reported."""
+    restarts = []
+    trainer = Trainer(start or replicas_of(Pupil), restarts.append, options)
+    await trainer.open()
+    try:
+        yield trainer, restarts
+    finally:
+        await trainer.close()
+
+
+def strike(trainer, blow):
+    os.kill(trainer.replica.pid, blow)
+
+
+async def until(condition, timeout=60):
+    deadline = time.monotonic() + timeout
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert condition()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@BLOWS
+def test_struck_between_two_calls_it_comes_back_by_itself_with_the_weights_that_it_had(blow, tmp_path):
+    async def scenario():
+        async with trainer_of() as (trainer, restarts):
+            await trainer.step("a")
+            await trainer.save(tmp_path / "saved")
+            trainer.checkpointed(tmp_path / "saved")
+            await trainer.step("b")
+            pid = trainer.replica.pid
+            strike(trainer, blow)
+            struck = time.monotonic()
+            await until(lambda: restarts)
+            noticed = time.monotonic() - struck - restarts[0].seconds
+            assert noticed < OPTIONS.probe_every + OPTIONS.probe_timeout + 1
+            assert restarts[0].died == "trainer" and restarts[0].took_over == "trainer_1"
+            assert await trainer.step("c") == ["a", "b", "c"]
+            await until(lambda: not is_alive(pid))
+
+    asyncio.run(scenario())
+
+
+@BLOWS
+def test_struck_in_the_middle_of_a_step_that_step_is_taken_again_and_counts_once(blow):
+    async def scenario():
+        async with trainer_of() as (trainer, restarts):
+            await trainer.step("a")
+            step = asyncio.create_task(trainer.step("b", 1.0))
+            await asyncio.sleep(0.2)
+            strike(trainer, blow)
+            assert await step == ["a", "b"]
+            assert len(restarts) == 1
+            assert await trainer.step("c") == ["a", "b", "c"]
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_for_what_a_hanging_trainer_has_recorded():
+    async def scenario():
+        async with trainer_of() as (trainer, _):
+            await trainer.step("a")
+            assert await trainer.drain_spans() == ["a"]
+            strike(trainer, signal.SIGSTOP)
+            assert await asyncio.wait_for(trainer.drain_spans(), 20) == []
+            assert await trainer.step("b") == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_computes_and_lets_nothing_else_run_is_not_taken_for_one_that_hangs():
+    async def scenario():
+        async with trainer_of(options=ServiceOptions(probe_every=0.05, probe_timeout=0.25)) as (trainer, restarts):
+            pid = trainer.replica.pid
+            began = time.monotonic()
+            await trainer._call("step_alone", 10**8)
+            assert time.monotonic() - began > 4 * 0.25, "too short to tell"
+            await asyncio.sleep(1.0)
+            assert (trainer.replica.pid, restarts) == (pid, [])
+
+    asyncio.run(scenario())
+
+
+def test_one_that_computes_for_ever_is_given_up_in_the_end(monkeypatch):
+    monkeypatch.setattr(trainer_module, "BUSY_SECONDS", 1.0)
+
+    async def scenario():
+        async with trainer_of(options=ServiceOptions(probe_every=0.05, probe_timeout=0.25)) as (trainer, restarts):
+            endless = asyncio.create_task(trainer._call("step_alone", 10**12))
+            await until(lambda: restarts)
+            endless.cancel()
+            assert await trainer.step("a") == ["a"]
+
+    asyncio.run(scenario())
+
+
+def test_a_trainer_that_dies_of_its_step_again_and_again_is_an_error_for_everybody_who_waits_for_it():
+    async def scenario():
+        async with trainer_of() as (trainer, restarts):
+            await trainer.step("a")
+            with pytest.raises(RuntimeError, match=f"died {MAX_DEATHS_IN_A_ROW + 1} times without finishing a step"):
+                await trainer.step(DEADLY)
+            assert len(restarts) == MAX_DEATHS_IN_A_ROW
+            for wait in (trainer.wait_until_up, trainer.actor, trainer.ping):
+                with pytest.raises(RuntimeError, match="without finishing a step"):
+                    await wait()
+            assert await trainer.drain_spans() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_start_that_fails_is_tried_again():
+    async def scenario():
+        starts = []
+
+        async def start(name):
+            starts.append(name)
+            if len(starts) in (2, 3):
+                raise OSError("no room on this device")
+            return await replicas_of(Pupil)(name)
+
+        async with trainer_of(start) as (trainer, restarts):
+            await trainer.step("a")
+            strike(trainer, signal.SIGKILL)
+            assert await trainer.step("b") == ["a", "b"]
+            assert starts == ["trainer", "trainer_1", "trainer_2", "trainer_3"]
+            assert [restart.took_over for restart in restarts] == ["trainer_3"]
+
+    asyncio.run(scenario())
