@@ -81,6 +81,35 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
     assert (loss, norm) == pytest.approx((split_loss, split_norm), rel=1e-4)
 
 
+def gradient(embedded, episodes, advantages, dtype, budget) -> torch.Tensor:
+    """That of one step, whatever its size: AdamW's first moment is in proportion to it."""
+    learner = Learner(fresh(embedded, dtype), Learning(token_budget=budget, max_grad_norm=1e9))
+    learner.step(episodes, advantages)
+    return torch.cat([moments["exp_avg"].flatten() for moments in learner.optimizer.state.values()])
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return ((one - other).norm() / other.norm()).item()
+
+
+ONE_EPISODE_AT_A_TIME = 1
+ALL_AT_ONCE = 100_000
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.005)])
+def test_many_micro_batches_add_up_to_the_gradient_of_few(embedded, episodes, advantages, dtype, bound):
+    """Four times the same episodes: 64 micro-batches, and as few as there can be."""
+    whole = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ALL_AT_ONCE)
+    split = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ONE_EPISODE_AT_A_TIME)
+    assert distance(split, whole) < bound
+
+
+def test_bfloat16_itself_costs_a_few_percent_of_the_gradient_however_it_is_split(embedded, episodes, advantages):
+    exact = gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE)
+    for budget in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME):
+        assert 0.005 < distance(gradient(embedded, episodes, advantages, torch.bfloat16, budget), exact) < 0.1
+
+
 def test_a_group_runs_its_prompt_once(episodes, advantages):
     for batch in collate(episodes, advantages, 100_000):
         assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})

@@ -2,8 +2,12 @@
 
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
-Memory is bounded by ``token_budget``, not by the batch: micro-batches add up to exactly the gradient of the whole. A bfloat16 model is
-trained through float32 master weights, since one small step would vanish in bfloat16's eight bits of mantissa.
+Memory is bounded by ``token_budget``, not by the batch: the gradients of micro-batches add up to that of the whole. In float32 they do so exactly,
+up to the order of a sum: 6e-7 of the gradient's norm from 6 micro-batches to 64 (measured on the embedded policy, 64 episodes).
+
+A bfloat16 model is trained through float32 master weights and adds its gradients up in float32: eight bits of mantissa lose a small step, and
+whatever is below a 256th of a sum. From 6 micro-batches to 64 the gradient then changes by 0.3 to 0.5 % of its norm; added up in bfloat16 it
+changed by 1.1 to 1.4 %. What bfloat16 itself costs, forward and backward, is more: 2 to 6 % of the float32 gradient, however it is split.
 """
 
 from __future__ import annotations
@@ -108,6 +112,7 @@ class Learner:
                 loss = loss + self.learning.kl_coefficient * penalty
             if loss.requires_grad:
                 loss.backward()
+                self._collect_gradients()
             logps.append(logp.detach())
             found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
             for name, value in found.items():
@@ -120,13 +125,22 @@ class Learner:
         ]
         return totals | mismatch(*flat), logps
 
-    def _apply_gradients(self) -> float:
+    def _collect_gradients(self) -> None:
+        """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master and has added them up already."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if master is not parameter:
+            if master is parameter or parameter.grad is None:
+                continue
+            # The sum of many would lose in bfloat16 whatever is below a 256th of it.
+            if master.grad is None:
                 master.grad = parameter.grad.float()
-                parameter.grad = None
+            else:
+                master.grad += parameter.grad
+            parameter.grad = None
+
+    def _apply_gradients(self) -> float:
+        for master in self._masters:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
         # Before the update: gradients that are not finite have not touched the weights yet.
         self._expect_finite("norm of the gradient", norm)
@@ -209,23 +223,35 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
     shared = DynamicCache()
     # Padding stands on the right, where causal attention hides it from every real token of its row.
-    states = model.base_model(input_ids=batch.prompts, past_key_values=shared, use_cache=True).last_hidden_state
-    first = states[follows, lengths - 1][:, None]
+    prompts = embed(model, batch.prompts)
+    states = model.base_model(inputs_embeds=prompts, past_key_values=shared, use_cache=True).last_hidden_state
+    first = _rows(states, follows, lengths - 1)[:, None]
     if batch.ids.shape[1] == 1:
         return first
     cache = DynamicCache()
     for index, layer in enumerate(shared.layers):
-        cache.update(layer.keys[follows], layer.values[follows], index)
+        cache.update(_rows(layer.keys, follows), _rows(layer.values, follows), index)
     steps = torch.arange(batch.ids.shape[1] - 1, device=follows.device)
     real = torch.arange(batch.prompts.shape[1], device=follows.device) < lengths[:, None]
     states = model.base_model(
-        input_ids=batch.ids[:, :-1],
+        inputs_embeds=embed(model, batch.ids[:, :-1]),
         attention_mask=torch.cat((real, torch.ones_like(batch.ids[:, :-1], dtype=torch.bool)), 1),
         position_ids=lengths[:, None] + steps,
         past_key_values=cache,
         use_cache=True,
     ).last_hidden_state
     return torch.cat((first, states), 1)
+
+
+def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """The embeddings [B, T, hidden_size] of ``ids`` [B, T]. A token's gradients, one for each place it stands in, add up in float32."""
+    table = model.get_input_embeddings()
+    return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)
+
+
+def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
+    """``tensor[index]``. The gradients of a row that is chosen several times add up in float32."""
+    return tensor.float()[index].to(tensor.dtype)
 
 
 @torch.no_grad()
