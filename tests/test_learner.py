@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
+from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
@@ -158,6 +161,37 @@ def test_injected_tokens_carry_no_gradient(embedded, episodes):
         Learner(policy).step([one], [1.0])
         changed.append(weights(policy))
     assert torch.equal(*changed)
+
+
+def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_default():
+    own = ("logp", "behaviour_logp", "advantage", "mask", "tokens", "proximal_logp")
+    for name, loss in LOSSES.items():
+        knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
+        assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
+    shared = {field.name for field in fields(Learning)} - {"decay_steps"}
+    for name in shared:
+        assert getattr(Learning(), name) == getattr(Config(), name), name
+    assert Learning.of(Config(loss="tis", truncation=3.0, steps=7)) == Learning("tis", truncation=3.0, decay_steps=7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "knobs"),
+    [
+        ("grpo", {"clip_low": 1e-4}),
+        ("dapo", {"clip_high": 1e-4}),
+        ("decoupled_ppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
+        ("tis", {"truncation": 0.5}),
+        ("decoupled_ppo", {"truncation": 0.5}),
+    ],
+)
+def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knobs):
+    config, found = Config(loss=loss, updates_per_batch=2), []
+    for chosen in (config, replace(config, **knobs)):
+        chosen.check()
+        policy = fresh(embedded)
+        Learner(policy, Learning.of(chosen)).step(episodes, advantages)
+        found.append(weights(policy))
+    assert not torch.equal(*found)
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
@@ -36,19 +38,28 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How the learner takes a step."""
+    """How the learner takes a step. What these mean, and by default are, is said in ``Config``."""
 
-    loss: str = "grpo"
-    learning_rate: float = 3e-4
-    warmup_steps: int = 5
+    loss: str = Config.loss
+    learning_rate: float = Config.learning_rate
+    warmup_steps: int = Config.warmup_steps
     decay_steps: int = 0
     """After the warm-up the rate falls linearly and reaches a tenth at this step; 0 keeps it constant."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    temperature: float = 1.0
-    token_budget: int = 8192
-    kl_coefficient: float = 0.0
-    updates_per_batch: int = 1
+    weight_decay: float = Config.weight_decay
+    max_grad_norm: float = Config.max_grad_norm
+    clip_low: float | None = Config.clip_low
+    clip_high: float | None = Config.clip_high
+    truncation: float | None = Config.truncation
+    temperature: float = Config.temperature
+    token_budget: int = Config.token_budget
+    kl_coefficient: float = Config.kl_coefficient
+    updates_per_batch: int = Config.updates_per_batch
+
+    @classmethod
+    def of(cls, config: Config) -> Learning:
+        """What ``config`` says; the rate reaches its tenth at the run's last step."""
+        shared = {field.name: getattr(config, field.name) for field in fields(cls) if field.name != "decay_steps"}
+        return cls(**shared, decay_steps=config.steps)
 
 
 class Learner:
@@ -56,6 +67,8 @@ class Learner:
 
     def __init__(self, policy: Policy, learning: Learning = Learning()) -> None:
         self.policy, self.learning, self.version = policy, learning, 0
+        knobs = {name: value for name in LOSS_KNOBS if (value := getattr(learning, name)) is not None}
+        self._loss = partial(LOSSES[learning.loss], **knobs)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [
             p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self._parameters
@@ -97,7 +110,6 @@ class Learner:
 
     def _update(self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
         """One optimizer update; its diagnostics and each micro-batch's log-probs as they were before it."""
-        loss_function = LOSSES[self.learning.loss]
         totals: Metrics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
@@ -105,7 +117,7 @@ class Learner:
             with torch.set_grad_enabled(self.learning.kl_coefficient > 0 or bool(batch.advantage.any())):
                 logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
-            loss, found = loss_function(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
+            loss, found = self._loss(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
             if self.learning.kl_coefficient > 0:
                 penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
                 found = found | {"reference_kl": penalty.item()}
@@ -256,7 +268,10 @@ def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
 
 @torch.no_grad()
 def response_logprobs(
-    policy: Policy, episodes: Sequence[Episode], temperature: float = 1.0, token_budget: int = 8192
+    policy: Policy,
+    episodes: Sequence[Episode],
+    temperature: float = Config.temperature,
+    token_budget: int = Config.token_budget,
 ) -> list[list[float]]:
     """log π of every token of each response under ``policy``, 0.0 where injected: what a reference policy is asked for."""
     found: list[list[float]] = [[] for _ in episodes]
