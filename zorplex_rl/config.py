@@ -172,6 +172,11 @@ class Config:
         """The age bound in force: 0 in sync mode."""
         return 0 if self.mode == "sync" else self.max_lag
 
+    @property
+    def share(self) -> int:
+        """Groups of a step that a generator takes at once: as many as every generator can have, since it decodes them side by side."""
+        return -(-self.prompts_per_step // self.generators)
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
