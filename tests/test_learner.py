@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
+from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
@@ -81,6 +84,35 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
     assert (loss, norm) == pytest.approx((split_loss, split_norm), rel=1e-4)
 
 
+def gradient(embedded, episodes, advantages, dtype, budget) -> torch.Tensor:
+    """That of one step, whatever its size: AdamW's first moment is in proportion to it."""
+    learner = Learner(fresh(embedded, dtype), Learning(token_budget=budget, max_grad_norm=1e9))
+    learner.step(episodes, advantages)
+    return torch.cat([moments["exp_avg"].flatten() for moments in learner.optimizer.state.values()])
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return ((one - other).norm() / other.norm()).item()
+
+
+ONE_EPISODE_AT_A_TIME = 1
+ALL_AT_ONCE = 100_000
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.005)])
+def test_many_micro_batches_add_up_to_the_gradient_of_few(embedded, episodes, advantages, dtype, bound):
+    """Four times the same episodes: 64 micro-batches, and as few as there can be."""
+    whole = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ALL_AT_ONCE)
+    split = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ONE_EPISODE_AT_A_TIME)
+    assert distance(split, whole) < bound
+
+
+def test_bfloat16_itself_costs_a_few_percent_of_the_gradient_however_it_is_split(embedded, episodes, advantages):
+    exact = gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE)
+    for budget in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME):
+        assert 0.005 < distance(gradient(embedded, episodes, advantages, torch.bfloat16, budget), exact) < 0.1
+
+
 def test_a_group_runs_its_prompt_once(episodes, advantages):
     for batch in collate(episodes, advantages, 100_000):
         assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})
@@ -129,6 +161,37 @@ def test_injected_tokens_carry_no_gradient(embedded, episodes):
         Learner(policy).step([one], [1.0])
         changed.append(weights(policy))
     assert torch.equal(*changed)
+
+
+def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_default():
+    own = ("logp", "behaviour_logp", "advantage", "mask", "tokens", "proximal_logp")
+    for name, loss in LOSSES.items():
+        knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
+        assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
+    shared = {field.name for field in fields(Learning)} - {"decay_steps"}
+    for name in shared:
+        assert getattr(Learning(), name) == getattr(Config(), name), name
+    assert Learning.of(Config(loss="tis", truncation=3.0, steps=7)) == Learning("tis", truncation=3.0, decay_steps=7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "knobs"),
+    [
+        ("grpo", {"clip_low": 1e-4}),
+        ("dapo", {"clip_high": 1e-4}),
+        ("decoupled_ppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
+        ("tis", {"truncation": 0.5}),
+        ("decoupled_ppo", {"truncation": 0.5}),
+    ],
+)
+def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knobs):
+    config, found = Config(loss=loss, updates_per_batch=2), []
+    for chosen in (config, replace(config, **knobs)):
+        chosen.check()
+        policy = fresh(embedded)
+        Learner(policy, Learning.of(chosen)).step(episodes, advantages)
+        found.append(weights(policy))
+    assert not torch.equal(*found)
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):

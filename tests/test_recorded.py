@@ -31,7 +31,7 @@ def sync_timeline() -> Timeline:
         began = pulled + 0.25
         spans += [Span("generator_0", "generate", began + i, began + i + 1, {"version": step}) for i in range(4)]
         scored = began + 4 + 0.5
-        spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16 + 1}))
+        spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16}))  # As many as an evaluation has.
         train = scored + 0.25 + 0.75
         groups = [[2 * step, step, 3.0, 0.0], [2 * step + 1, step, 4.0, 0.0]]
         spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups}))
@@ -110,8 +110,13 @@ def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
 
 @pytest.mark.parametrize(
     "options",
-    [{"mode": "sync"}, {"mode": "async", "max_lag": 2, "tool_latency": 0.1}],
-    ids=["sync", "async with slow tools"],
+    [
+        {"mode": "sync"},
+        {"mode": "async", "max_lag": 2, "tool_latency": 0.1},
+        {"mode": "sync", "generators": 2},
+        {"mode": "async", "max_lag": 1, "generators": 2},
+    ],
+    ids=["sync", "async with slow tools", "sync with two generators", "async with two generators"],
 )
 def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
     config = replace(SMALL, steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)

@@ -119,6 +119,17 @@ def test_a_generator_may_run_ahead_by_exactly_the_lag(lag, step):
     assert len(buffer.admit(0, 1000)) == step * (lag + 1)
 
 
+@given(step=st.integers(1, 9), share=st.integers(1, 9))
+def test_a_share_no_larger_than_what_is_left_of_a_step_holds_groups_of_one_step(step, share):
+    buffer, begun = ReplayBuffer(step, 3, 4 * step), []
+    while numbers := buffer.admit(0, min(share, buffer.left_of_step)):
+        assert len({number // step for number in numbers}) == 1
+        begun += numbers
+    assert begun == list(range(4 * step))
+    buffer.abandon([0, 3 * step])
+    assert buffer.left_of_step == 2
+
+
 def test_a_straggler_does_not_stop_the_trainer_before_its_deadline():
     buffer = ReplayBuffer(1, 1, 10)
     slow, quick = buffer.admit(0, 2)

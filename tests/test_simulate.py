@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from statistics import fmean, pstdev
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from zorplex_rl.analysis.bounds import exact_seconds, lower_bounds
-from zorplex_rl.analysis.setting import Setting
+from zorplex_rl.analysis.setting import Details, Latencies, Setting
 from zorplex_rl.analysis.simulate import compare, simulate_async, simulate_sync
 
 A_HAIR = 1 + 1e-9
@@ -43,6 +44,21 @@ even_setting = st.builds(
     training_seconds=quarters,
     sync_seconds=quarters,
 )
+
+per_item = st.dictionaries(st.integers(0, 40), quarters)
+any_details = st.builds(
+    Details,
+    latency=per_item,
+    load=per_item,
+    evaluate=per_item,
+    start=quarters,
+    deliver=quarters,
+    share=st.integers(1, 6),
+)
+
+
+def in_shares(latencies: Latencies, share: int) -> Latencies:
+    return replace(latencies, details=Details(share=share))
 
 
 def seconds_of(setting: Setting) -> tuple[float, float]:
@@ -93,6 +109,51 @@ def test_async_is_nowhere_slower_than_sync(setting):
 def test_at_lag_0_async_is_sync_to_the_last_bit(setting):
     both = compare(replace(setting, max_lag=0))
     assert both.asynchronous == both.sync
+
+
+def test_generators_that_take_several_groups_at_once_finish_every_run_within_its_bounds_and_no_later_than_sync():
+    """Every small combination, with latencies that vary and without."""
+    for generators, share, lag, groups, variation in product(range(1, 6), range(1, 6), range(4), range(1, 8), (0, 1)):
+        setting = Setting(generators, groups, 4, lag, variation=variation, training_seconds=0.5, seed=groups)
+        latencies = in_shares(setting.latencies(), share)
+        sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
+        what = f"{generators} generators, share {share}, lag {lag}, {groups} groups, variation {variation}"
+        assert sum(asynchronous.staleness.values()) == sum(sync.staleness.values()) == 4 * groups, what
+        assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all, what
+        assert sync.seconds * A_HAIR >= lower_bounds(setting, latencies, "sync").all, what
+        assert asynchronous.seconds <= sync.seconds * A_HAIR, what
+        assert lag or asynchronous == sync, what
+
+
+@settings(max_examples=500)
+@given(any_setting, any_details)
+def test_the_pauses_of_a_real_run_stop_nothing_and_cost_async_no_more_than_sync(setting, details):
+    latencies = replace(setting.latencies(), details=details)
+    sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
+    assert sum(asynchronous.staleness.values()) == setting.steps * setting.groups_per_step
+    assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all
+    assert asynchronous.seconds <= sync.seconds * A_HAIR
+
+
+@settings(max_examples=300)
+@given(any_setting, quarters, st.integers(1, 6))
+def test_the_trainers_bookkeeping_stops_nothing(setting, turnaround, share):
+    latencies = replace(setting.latencies(), details=Details(turnaround=turnaround, share=share))
+    asynchronous = simulate_async(setting, latencies)
+    assert sum(asynchronous.staleness.values()) == setting.steps * setting.groups_per_step
+    assert asynchronous.seconds * A_HAIR >= (setting.steps - 1) * turnaround
+
+
+@settings(max_examples=300)
+@given(any_setting, st.integers(2, 6))
+def test_the_groups_of_a_share_are_of_one_step_and_of_one_version(setting, share):
+    assume(setting.generation_seconds > 0)
+    spans = simulate_async(setting, in_shares(setting.latencies(), share)).timeline.spans
+    versions = {span.args["group"]: (span.actor, span.args["version"]) for span in spans if span.kind == "generate"}
+    for step in range(setting.steps):
+        groups = [step * setting.groups_per_step + group for group in range(setting.groups_per_step)]
+        for start in range(0, len(groups), share):
+            assert len({versions[group] for group in groups[start : start + share]}) == 1
 
 
 @settings(max_examples=300)

@@ -59,9 +59,9 @@ class Eval:
     """Of the compositional tasks: easy, medium or hard."""
     hints: bool = False
     """Show a worked example in the system prompt."""
-    max_tokens: int = 96
+    max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
-    max_turns: int = 6
+    max_turns: int = Config.max_turns
     """Most stretches of sampled text in an episode."""
     seed: int = 0
     """Of the tasks with their tables, and of the sampling."""

@@ -14,6 +14,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from zorplex_rl.errors import ConfigError
 
+LOSS_KNOBS = {
+    "clip_low": ("grpo", "dapo", "decoupled_ppo"),
+    "clip_high": ("grpo", "dapo", "decoupled_ppo"),
+    "truncation": ("tis", "decoupled_ppo"),
+}
+"""Settings that only some losses have; each stands with its default in the signature of the loss."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -44,7 +51,19 @@ class Config:
     loss: str = "grpo"
     """reinforce, grpo, dapo, tis (truncated importance sampling) or decoupled_ppo."""
     learning_rate: float = 2e-4
-    """Of AdamW: reached after a warm-up of five steps, falling linearly to a tenth at the last step."""
+    """Of AdamW: reached after the warm-up, falling linearly to a tenth at the last step."""
+    warmup_steps: int = 5
+    """Steps in which the learning rate rises linearly to its full height."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    max_grad_norm: float = 1.0
+    """Norm to which longer gradients are cut."""
+    clip_low: float | None = None
+    """How far a token's ratio may fall below 1: of grpo, dapo and decoupled_ppo. None is what losses.py says of the loss: 0.2."""
+    clip_high: float | None = None
+    """How far it may rise above 1: of grpo, dapo and decoupled_ppo. None is what losses.py says of the loss: 0.28 of dapo, else 0.2."""
+    truncation: float | None = None
+    """Largest importance weight of a token: of tis and decoupled_ppo. None is what losses.py says of the loss: 2."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
     updates_per_batch: int = 1
@@ -118,11 +137,19 @@ class Config:
         for name, most in _AT_MOST.items():
             if getattr(self, name) > most:
                 raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be {most} or less")
-        for name in ("learning_rate", "curriculum_threshold"):
+        set_knobs = [knob for knob in LOSS_KNOBS if getattr(self, knob) is not None]
+        for name in ("learning_rate", "curriculum_threshold", "max_grad_norm", *set_knobs):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be above 0")
         check_temperature(self.temperature)
         check_seed(self.seed)
+        for knob, losses in LOSS_KNOBS.items():
+            if knob in set_knobs and self.loss not in losses:
+                raise ConfigError(
+                    f"{_flag(knob)} is a setting of {', '.join(losses)}, and --loss is {self.loss}; leave it out, or choose one of these"
+                )
+        if self.clip_low is not None and self.clip_low > 1:
+            raise ConfigError(f"--clip-low is {self.clip_low}, but a ratio cannot fall by more than 1; use 1 or less")
         if ADVANTAGES[self.loss] is group_relative and self.group_size < 2:
             raise ConfigError(
                 f"--group-size is {self.group_size}, but --loss {self.loss} compares the samples of a prompt with each other; "
@@ -144,6 +171,11 @@ class Config:
     def lag(self) -> int:
         """The age bound in force: 0 in sync mode."""
         return 0 if self.mode == "sync" else self.max_lag
+
+    @property
+    def share(self) -> int:
+        """Groups of a step that a generator takes at once: as many as every generator can have, since it decodes them side by side."""
+        return -(-self.prompts_per_step // self.generators)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -177,7 +209,7 @@ _AT_LEAST_ONE = (
     "tool_replicas reward_replicas "
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
-_AT_LEAST_ZERO = "max_lag kl_coefficient spares tool_latency tool_latency_variation".split()
+_AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation".split()
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
 # AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
 _AT_MOST = {
@@ -225,6 +257,10 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
     """
     if get_origin(expected) is Literal:
         expected = type(get_args(expected)[0])
+    if type(None) in get_args(expected):
+        if value is None:
+            return None
+        (expected,) = set(get_args(expected)) - {type(None)}
     if expected is float and type(value) is int:
         try:
             return float(value)

@@ -80,7 +80,7 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         start=spans.start(),
         deliver=spans.deliver(),
         turnaround=spans.turnaround(),
-        share=-(-config.prompts_per_step // config.generators),
+        share=config.share,
     )
     setting = Setting(
         generators=config.generators,
@@ -125,8 +125,13 @@ class _RunSpans:
         self.begin = min(span.start for span in spans if span.kind in ("pull", "generate") and span.start >= warm)
         self.end = self.published[-1]
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
-        scored = 2 * config.eval_tasks
-        self.reward = [span for span in spans if span.kind == "reward" and span.args["episodes"] != scored]
+        self.reward = [span for span in spans if span.kind == "reward"]
+        for version in {span.args["version"] for span in self.evaluate}:
+            # A share may have as many episodes as an evaluation: of those that are scored after it, the first is its own.
+            over = max(span.end for span in self.evaluate if span.args["version"] == version)
+            scored = (s for s in self.reward if s.start >= over and s.args["episodes"] == 2 * config.eval_tasks)
+            if own := next(scored, None):
+                self.reward.remove(own)
         self.groups: list[tuple[int, int, float, float]] = sorted(
             tuple(g) for span in self.train for g in span.args["groups"]
         )

@@ -1,6 +1,6 @@
 """What a run would take: synchronous and asynchronous training, simulated event by event.
 
-    generators   take the next group, sample it, take the next; start none that the replay buffer does not admit
+    generators   take the next share of a step's groups, sample it, take the next; start none that the replay buffer does not admit
     trainer      takes a batch as soon as the replay buffer has one, trains, publishes
     weights      travel to the generators, one version after another, while those go on sampling
 
@@ -9,7 +9,9 @@ as of a real run. ``bounds.py`` says how fast a run can be at best; ``recorded.p
 
 Asynchronous training is never slower than synchronous training on the same latencies. By induction over the steps: when synchronous training takes
 batch v, asynchronous training has finished all groups below (v + 1)P too, because none of them was admitted, begun or supplied with weights later;
-and with these the replay buffer gives out a batch, v + 1 being the number of batches it has then given.
+and with these the replay buffer gives out a batch, v + 1 being the number of batches it has then given. Both cut a step's groups into the same
+shares: a share with groups of two steps would hand in the first of them only with the second. One latency is left out: ``turnaround``, the trainer's
+bookkeeping, is part of the transfer in a synchronous run, and only in an asynchronous one can it stand in the way by itself.
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> both = compare(setting)
@@ -83,11 +85,13 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
         begin += details.start
         free = [(begin, generator) for generator in range(setting.generators)]
         complete = 0.0
-        for group in range(step * groups, (step + 1) * groups):
-            start, generator = heapq.heappop(free)
-            end = spans.add(_name(generator), "generate", start, latencies.generate[group], group=group, version=step)
+        for first in range(step * groups, (step + 1) * groups, details.share):
+            began, generator = heapq.heappop(free)
+            end = began
+            for group in range(first, min(first + details.share, (step + 1) * groups)):
+                end = spans.add(_name(generator), "generate", end, latencies.generate[group], group=group, version=step)
+                complete = max(complete, end, began + details.latency.get(group, 0.0))
             heapq.heappush(free, (end, generator))
-            complete = max(complete, end, begin + details.latency.get(group, 0.0))
         now = spans.add("trainer", "train", complete + details.deliver, latencies.train[step], step=step)
     return Run(spans.timeline(setting, now), now, {0: setting.steps * groups})
 
@@ -109,8 +113,6 @@ class _Generator:
     """Groups of its share that it has begun."""
     began: float = 0.0
     """When it began with its share."""
-    began_with: int = -1
-    """The version that it had then."""
     ready: float = 0.0
     """When all that it has begun of its share is finished."""
 
@@ -163,16 +165,18 @@ class _Async:
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:
-        """Every idle generator takes over newer weights, or samples the next group that the buffer admits."""
+        """Every idle generator samples the next group of its share; after the last, it takes over newer weights, then what the buffer admits."""
         for generator in self.generators:
-            if generator.idle_since is None or self.newest < 0 or self.load(generator, now):
+            if generator.idle_since is None or self.newest < 0:
                 continue
             if not generator.admitted:
-                generator.admitted = self.buffer.admit(generator.version, self.details.share)
-                if not generator.admitted:
-                    return  # All idle generators have the newest weights: what one is refused, all are.
-                generator.began, generator.began_with, generator.ready = now, generator.version, now
-            self.sample(generator, now)
+                if self.load(generator, now):
+                    continue
+                share = min(self.details.share, self.buffer.left_of_step)
+                generator.admitted = self.buffer.admit(generator.version, share)
+                generator.began = generator.ready = now
+            if generator.admitted:  # What this one is refused, another may have been given before, and not yet begun.
+                self.sample(generator, now)
 
     def load(self, generator: _Generator, now: float) -> bool:
         """Whether there are newer weights, and ``generator`` has to stop for them."""
@@ -196,8 +200,8 @@ class _Async:
         generator.begun.append(group)
         generator.ready = max(generator.ready, end, generator.began + self.details.latency.get(group, 0.0))
         if not generator.admitted:
-            share, generator.begun, began_with = generator.begun, [], generator.began_with
-            self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share, began_with))
+            share, generator.begun = generator.begun, []
+            self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share, version))
         self.keep_busy(generator, end)
 
     def hand_in(self, share: list[int], version: int) -> None:

@@ -2,15 +2,20 @@
 
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
-Memory is bounded by ``token_budget``, not by the batch: micro-batches add up to exactly the gradient of the whole. A bfloat16 model is
-trained through float32 master weights, since one small step would vanish in bfloat16's eight bits of mantissa.
+Memory is bounded by ``token_budget``, not by the batch: the gradients of micro-batches add up to that of the whole. In float32 they do so exactly,
+up to the order of a sum: 6e-7 of the gradient's norm from 6 micro-batches to 64 (measured on the embedded policy, 64 episodes).
+
+A bfloat16 model is trained through float32 master weights and adds its gradients up in float32: eight bits of mantissa lose a small step, and
+whatever is below a 256th of a sum. From 6 micro-batches to 64 the gradient then changes by 0.3 to 0.5 % of its norm; added up in bfloat16 it
+changed by 1.1 to 1.4 %. What bfloat16 itself costs, forward and backward, is more: 2 to 6 % of the float32 gradient, however it is split.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
@@ -32,19 +38,28 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How the learner takes a step."""
+    """How the learner takes a step. What these mean, and by default are, is said in ``Config``."""
 
-    loss: str = "grpo"
-    learning_rate: float = 3e-4
-    warmup_steps: int = 5
+    loss: str = Config.loss
+    learning_rate: float = Config.learning_rate
+    warmup_steps: int = Config.warmup_steps
     decay_steps: int = 0
     """After the warm-up the rate falls linearly and reaches a tenth at this step; 0 keeps it constant."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    temperature: float = 1.0
-    token_budget: int = 8192
-    kl_coefficient: float = 0.0
-    updates_per_batch: int = 1
+    weight_decay: float = Config.weight_decay
+    max_grad_norm: float = Config.max_grad_norm
+    clip_low: float | None = Config.clip_low
+    clip_high: float | None = Config.clip_high
+    truncation: float | None = Config.truncation
+    temperature: float = Config.temperature
+    token_budget: int = Config.token_budget
+    kl_coefficient: float = Config.kl_coefficient
+    updates_per_batch: int = Config.updates_per_batch
+
+    @classmethod
+    def of(cls, config: Config) -> Learning:
+        """What ``config`` says; the rate reaches its tenth at the run's last step."""
+        shared = {field.name: getattr(config, field.name) for field in fields(cls) if field.name != "decay_steps"}
+        return cls(**shared, decay_steps=config.steps)
 
 
 class Learner:
@@ -52,6 +67,8 @@ class Learner:
 
     def __init__(self, policy: Policy, learning: Learning = Learning()) -> None:
         self.policy, self.learning, self.version = policy, learning, 0
+        knobs = {name: value for name in LOSS_KNOBS if (value := getattr(learning, name)) is not None}
+        self._loss = partial(LOSSES[learning.loss], **knobs)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [
             p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self._parameters
@@ -93,7 +110,6 @@ class Learner:
 
     def _update(self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
         """One optimizer update; its diagnostics and each micro-batch's log-probs as they were before it."""
-        loss_function = LOSSES[self.learning.loss]
         totals: Metrics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
@@ -101,13 +117,14 @@ class Learner:
             with torch.set_grad_enabled(self.learning.kl_coefficient > 0 or bool(batch.advantage.any())):
                 logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
-            loss, found = loss_function(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
+            loss, found = self._loss(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
             if self.learning.kl_coefficient > 0:
                 penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
                 found = found | {"reference_kl": penalty.item()}
                 loss = loss + self.learning.kl_coefficient * penalty
             if loss.requires_grad:
                 loss.backward()
+                self._collect_gradients()
             logps.append(logp.detach())
             found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
             for name, value in found.items():
@@ -120,13 +137,22 @@ class Learner:
         ]
         return totals | mismatch(*flat), logps
 
-    def _apply_gradients(self) -> float:
+    def _collect_gradients(self) -> None:
+        """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master and has added them up already."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if master is not parameter:
+            if master is parameter or parameter.grad is None:
+                continue
+            # The sum of many would lose in bfloat16 whatever is below a 256th of it.
+            if master.grad is None:
                 master.grad = parameter.grad.float()
-                parameter.grad = None
+            else:
+                master.grad += parameter.grad
+            parameter.grad = None
+
+    def _apply_gradients(self) -> float:
+        for master in self._masters:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
         # Before the update: gradients that are not finite have not touched the weights yet.
         self._expect_finite("norm of the gradient", norm)
@@ -209,17 +235,18 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
     shared = DynamicCache()
     # Padding stands on the right, where causal attention hides it from every real token of its row.
-    states = model.base_model(input_ids=batch.prompts, past_key_values=shared, use_cache=True).last_hidden_state
-    first = states[follows, lengths - 1][:, None]
+    prompts = embed(model, batch.prompts)
+    states = model.base_model(inputs_embeds=prompts, past_key_values=shared, use_cache=True).last_hidden_state
+    first = _rows(states, follows, lengths - 1)[:, None]
     if batch.ids.shape[1] == 1:
         return first
     cache = DynamicCache()
     for index, layer in enumerate(shared.layers):
-        cache.update(layer.keys[follows], layer.values[follows], index)
+        cache.update(_rows(layer.keys, follows), _rows(layer.values, follows), index)
     steps = torch.arange(batch.ids.shape[1] - 1, device=follows.device)
     real = torch.arange(batch.prompts.shape[1], device=follows.device) < lengths[:, None]
     states = model.base_model(
-        input_ids=batch.ids[:, :-1],
+        inputs_embeds=embed(model, batch.ids[:, :-1]),
         attention_mask=torch.cat((real, torch.ones_like(batch.ids[:, :-1], dtype=torch.bool)), 1),
         position_ids=lengths[:, None] + steps,
         past_key_values=cache,
@@ -228,9 +255,23 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     return torch.cat((first, states), 1)
 
 
+def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """The embeddings [B, T, hidden_size] of ``ids`` [B, T]. A token's gradients, one for each place it stands in, add up in float32."""
+    table = model.get_input_embeddings()
+    return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)
+
+
+def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
+    """``tensor[index]``. The gradients of a row that is chosen several times add up in float32."""
+    return tensor.float()[index].to(tensor.dtype)
+
+
 @torch.no_grad()
 def response_logprobs(
-    policy: Policy, episodes: Sequence[Episode], temperature: float = 1.0, token_budget: int = 8192
+    policy: Policy,
+    episodes: Sequence[Episode],
+    temperature: float = Config.temperature,
+    token_budget: int = Config.token_budget,
 ) -> list[list[float]]:
     """log π of every token of each response under ``policy``, 0.0 where injected: what a reference policy is asked for."""
     found: list[list[float]] = [[] for _ in episodes]

@@ -77,6 +77,15 @@ class ReplayBuffer(Generic[Group]):
         """Whether all ``total_groups`` have been trained on."""
         return self.counters.trained >= self.total_groups
 
+    @property
+    def left_of_step(self) -> int:
+        """How many groups come next that no other step waits for: those to be generated again, else what is left to begin of a step.
+
+        A generator that hands in several groups together asks for no more than these: with groups of two steps in its hands, the first step
+        would wait for groups of the second.
+        """
+        return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
+
     def admit(self, version: int, count: int) -> list[int]:
         """Up to ``count`` group numbers that a generator with weights ``version`` may start now; groups to be generated again come first."""
         admitted: list[int] = []

@@ -14,6 +14,7 @@ from statistics import fmean
 
 import torch
 
+from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
 from zorplex_rl.policy.load import Policy, load_policy
@@ -40,8 +41,8 @@ class Conditions:
     """Of each prompt."""
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
-    """Of AdamW: reached after a warm-up of five steps, falling linearly to a tenth at the last step."""
-    max_tokens: int = 96
+    """Twice that of a run, so that a few steps show what staleness does; it falls to a tenth at the last step."""
+    max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
 
 

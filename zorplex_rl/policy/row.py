@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from zorplex_rl.config import Config
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
@@ -33,10 +34,10 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 class Sampling:
     """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too."""
 
-    temperature: float = 1.0
-    max_tokens: int = 96
-    max_turns: int = 6
-    slots: int = 64
+    temperature: float = Config.temperature
+    max_tokens: int = Config.max_tokens
+    max_turns: int = Config.max_turns
+    slots: int = Config.slots
 
 
 @dataclass(frozen=True, slots=True)

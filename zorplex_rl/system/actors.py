@@ -147,13 +147,13 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def admit(self, version: int, count: int) -> list[int] | None:
-        """Group numbers to start with weights ``version``, as soon as there are any.
+        """Up to ``count`` group numbers of one step to start with weights ``version``, as soon as there are any.
 
         An empty list says that newer weights were published meanwhile: pull them and ask again. None says that the run is over.
         """
         async with self._changed:
             while not (self._closed or self._buffer.finished):
-                if numbers := self._buffer.admit(version, count):
+                if numbers := self._buffer.admit(version, min(count, self._buffer.left_of_step)):
                     return numbers
                 if self._published > version:
                     return []

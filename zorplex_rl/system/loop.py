@@ -38,8 +38,8 @@ async def train_sync(crew: Crew, journal: Journal) -> None:
         # Once, normally. A worker that dies gives its groups back, and they are started again.
         while numbers := await crew.replay.admit_now.call_one(step, config.prompts_per_step):
             await asyncio.gather(*(pull(crew, worker) for worker in workers))
-            shares = [numbers[worker.index :: len(workers)] for worker in workers]
-            await asyncio.gather(*(crew.collect(w, share) for w, share in zip(workers, shares, strict=True) if share))
+            shares = [numbers[first : first + config.share] for first in range(0, len(numbers), config.share)]
+            await asyncio.gather(*(crew.collect(w, share) for w, share in zip(workers, shares, strict=False)))
         batch = await crew.next_batch()
         metrics = await crew.improve(batch)
         await journal.after_step(crew, batch, metrics)
@@ -58,7 +58,6 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
     What has been started is sampled and handed in on the side, so that a slow group does not hold up the next ones.
     """
     config = crew.config
-    share = -(-config.prompts_per_step // config.generators)
     sampling: set[asyncio.Task[Any]] = set()
     collecting: set[asyncio.Task[None]] = set()
     try:
@@ -73,7 +72,7 @@ async def generate(crew: Crew, journal: Journal, worker: Worker) -> None:
                         await journal.evaluate(crew, worker)
                 except ReplicaFailed:
                     continue
-            numbers = await _beside(collecting, crew.admit(worker.version, share))
+            numbers = await _beside(collecting, crew.admit(worker.version, config.share))
             if numbers is None:
                 return
             if numbers:

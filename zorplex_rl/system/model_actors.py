@@ -199,18 +199,7 @@ class TrainerActor(ModelActor):
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
-        self._learner = Learner(
-            self.policy,
-            Learning(
-                loss=config.loss,
-                learning_rate=config.learning_rate,
-                decay_steps=config.steps,
-                temperature=config.temperature,
-                token_budget=config.token_budget,
-                kl_coefficient=config.kl_coefficient,
-                updates_per_batch=config.updates_per_batch,
-            ),
-        )
+        self._learner = Learner(self.policy, Learning.of(config))
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
         self._publisher = Publisher(self.policy.model, dtype=dtype)
 
