@@ -174,7 +174,9 @@ class Tool(TimedActor):
 def _(config):
     task = Zorplex(config.seed).task(("simple",), 0)
     call = find_call(f"LOOKUP[{task.words[0]}]")
-    mo.md(f"{task.question} The policy writes `{call}`, and somebody has to answer.")
+    lesson.md(
+        f"{task.question} The policy writes {lesson.quote(call)}, and somebody has to answer."
+    )
     return call, task
 
 
@@ -354,7 +356,7 @@ def _(at_rest, everyone, turns):
                     for row in at_rest.replicas
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"`route` was answered by {len(set(turns))} processes, {_times} times each, and one `fanout` by {len(set(everyone))}. "
                 "A **place** stays when the replica in it is replaced: training loops refer to places, since a process may not be there tomorrow."
             ),
@@ -484,7 +486,7 @@ def _(config, routing):
 
     mo.vstack(
         [
-            mo.md(f"""
+            lesson.md(f"""
             There is a law behind it. Whatever the router does, **requests under way = requests per second × seconds per request** (Little's law).
             With {config.callers} callers the left side cannot grow, so a longer mean latency *is* a lower rate. The first column was sampled from
             `status()`, the last one computed from the latencies that the callers saw.
@@ -659,7 +661,7 @@ async def _(config, task):
 def _(raised, raising, same_process):
     lesson.reveal(f"""
     Nothing. An exception is an answer: it went to the caller as an `ActorError` with the remote traceback ({sum(isinstance(e, ActorError) for e in raised)} of
-    {len(raised)}), whose last line is `{str(raised[0]).strip().splitlines()[-1]}`. `status()` counts {raising.application_errors} application errors,
+    {len(raised)}), whose last line is {lesson.quote(str(raised[0]).strip().splitlines()[-1])}. `status()` counts {raising.application_errors} application errors,
     {raising.errors} failed requests and {raising.restarts} restarts, and afterwards {"the same process" if same_process else "another process"} answered. A service that
     killed its replicas over bad input could be emptied by a single caller with a bug.
     """)
@@ -668,7 +670,7 @@ def _(raised, raising, same_process):
 
 @app.cell(hide_code=True)
 def _(config):
-    mo.md(f"""
+    lesson.md(f"""
     ## Kill one
 
     Now for real. Below, {config.replicas} replicas answer {config.callers} callers that hardly rest: half of the requests are `execute`, which is declared
@@ -777,7 +779,7 @@ async def _(board, call, config, open_stage, options, task, under_load):
     await scene.leave("06")  # what an earlier run of this cell has left open
     lesson.wait_for(open_stage)
     stage = await scene.enter("06", under_load(config, options, task, call, board))
-    mo.md(f"Running: {len(stage.tools.status().replicas)} replicas under load.")
+    lesson.md(f"Running: {len(stage.tools.status().replicas)} replicas under load.")
     return (stage,)
 
 
@@ -958,7 +960,7 @@ def _(account, stage):
                     for row in account["execute"]
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"Sent again after a failure, which only `execute` may be: {stage.tools.status().retries}."
             ),
         ]
@@ -1057,7 +1059,7 @@ def _(forgotten, moved, scattered, together):
                     {"requests": "a seventh, after kill -9", "it knew": str(forgotten)},
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"In the session all six were there{', in order' if _in_order else ', but not in order'}. After the kill "
                 f"{'another replica took over, without' if moved else 'the same replica answered, with'} its memory. Stickiness is not durability: "
                 "state that must survive belongs to the caller, who can tell it again, or into a store."
@@ -1436,7 +1438,7 @@ def _():
     _rate = 8 * 10 * 2
     mo.vstack(
         [
-            mo.md(f"""
+            lesson.md(f"""
             For example: 8 generators write 10 episodes a second each, with 2 calls in an episode. That makes {_rate} calls a second. The table is
             computed with the solution of the exercise, at 70 % busy.
             """),

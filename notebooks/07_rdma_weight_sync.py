@@ -205,7 +205,7 @@ def _(handle_rows):
 
 @app.cell(hide_code=True)
 def _(backend):
-    mo.md(
+    lesson.md(
         "This machine has RDMA hardware (ibverbs): `RDMABuffer` uses it."
         if backend == "ibverbs"
         else "This machine has no RDMA hardware (ibverbs), so `RDMABuffer` works over its fallback here: the same handles and the "
@@ -313,7 +313,7 @@ async def processes(**wanted):
 def _(config):
     # With CUDA the ring is pinned memory, which processes cannot share; elsewhere than on Linux there is no memfd.
     shares_memory = allocate(64)[0] is not None
-    mo.md(f"""
+    lesson.md(f"""
     ## The bandwidth ladder
 
     The same {config.megabytes} MB, by every road that this machine has. From the bottom up:
@@ -514,7 +514,7 @@ def _():
 @app.cell(hide_code=True)
 def _(line_rates):
     (_card,) = line_rates.values()
-    mo.md(f"""
+    lesson.md(f"""
     The first figure is that of {1e12 / 1.3 / 1e9 / _card:.0f} cards of {_card:.0f} GB/s or more, so the bytes cannot have passed through one
     rank's card. At this scale *nobody gathers the model*: every training GPU sends its own part straight to the GPUs that need it. The section on
     resharding builds that.
@@ -557,7 +557,7 @@ def _(line_rates, policy, rates):
 def _(in_words, line_rates, payloads, rates):
     _size = payloads["70 billion, bfloat16"] / 1e9
     (_card,) = line_rates.values()
-    mo.md(f"""
+    lesson.md(f"""
     For a policy as small as the embedded one, any road will do. For 70 billion parameters a message takes {in_words(_size / rates["message"])},
     the tuned fallback {in_words(_size / rates["TCP, tuned"])} and one 400 Gb/s card {in_words(_size / _card)}. Compare that
     with your own training step: the road decides whether weights are fresh, and whether anybody waits for them.
@@ -640,7 +640,7 @@ def _(config):
         _about += f"Measured here, host to device: {_pageable:.1f} GB/s pageable, {_pinned:.1f} GB/s pinned."
     else:
         _about += "This machine has no GPU, so that difference is not measured here."
-    mo.md(_about)
+    lesson.md(_about)
     return
 
 
@@ -820,7 +820,7 @@ def _(fewest, races):
     _bad = len(_careful) - _careful.count("whole") - _careful.count("given up")
     _here = [kind for kind, _ in fewest.careful]
     _retries = sum(retries or 0 for _, retries in fewest.careful)
-    mo.md(f"""
+    lesson.md(f"""
     The careful reader, under the same load and over all rings: of {len(_careful)} pulls, **{_bad}** returned a copy that was not exactly the version it
     said{"" if _bad == 0 else " (a bug: please report it)"}. In the ring of {fewest.slots} slots {_here.count("whole")} of {len(_here)} pulls succeeded, after {_retries} retries in all,
     and {_here.count("given up")} gave up because ten reads in a row were thrown away. The seqlock is strict: it also throws away a copy that is whole, if a
@@ -924,7 +924,7 @@ def _(fetch_seconds, publish_seconds, races):
     _needed = slots_needed_solution(_read, _period, _period)
     _clean = [slots for slots, found in races.items() if {*found.careless} == {"whole"}]
     _real = slots_needed_solution(fetch_seconds["TCP, tuned"], median(publish_seconds), 1.0)
-    mo.md(f"""
+    lesson.md(f"""
     With the slowest read of the table and a writer that never rests (`write` = `period`), the formula asks for **{_needed}** slots. In this run
     {f"even the careless reader got nothing but whole and right copies with {', '.join(map(str, _clean))} slots" if _clean else "the careless reader had bad copies with every number of slots"}.
     The formula is about the worst moment, and a run of this length need not meet it; nor is the slowest read seen the slowest possible. That is
@@ -936,7 +936,7 @@ def _(fetch_seconds, publish_seconds, races):
 
 @app.cell(hide_code=True)
 def _(config):
-    mo.md(f"""
+    lesson.md(f"""
     ## Pulling while generating
 
     Now with a policy that really decodes. A writer in another process publishes it several times a second, far more often than a trainer would.
@@ -1107,7 +1107,7 @@ async def _(policy):
         refusal = "Nothing was refused."
     except LayoutMismatch as _error:
         refusal = f"`LayoutMismatch`: {_error}"
-    mo.md(refusal)
+    lesson.md(refusal)
     return
 
 
@@ -1296,7 +1296,7 @@ def _(policy):
 def _(plans):
     _busiest = {names: max(map(sum, plan.traffic())) for names, plan in plans.items()}
     _plan = plans["FSDP 4", "TP 2"]
-    mo.md(f"""
+    lesson.md(f"""
     The obvious alternative is to *gather* the whole model on trainer rank 0 and to *scatter* it from there. It moves more bytes, but that is
     not the worst of it: they all pass through one rank. From FSDP 4 to TP 2, rank 0 receives what it has not, and sends everything:
     {_plan.gather_then_scatter_bytes / 1e6:.2f} MB go through its link. With the plan the busiest trainer rank sends {_busiest["FSDP 4", "TP 2"] / 1e6:.2f} MB, and no
@@ -1546,7 +1546,7 @@ def _(transfer):
         f"Trainer rank {rank} sent {to_0 / 1e6:.2f} MB to generator rank 0 and {to_1 / 1e6:.2f} MB to rank 1."
         for rank, (to_0, to_1) in enumerate(_plan.traffic())
     )
-    mo.md(f"""
+    lesson.md(f"""
     **{transfer.equal} of {transfer.compared}** parameters were equal bit for bit, compared whole, as torch itself gathers them on either side, after each of
     {len(transfer.losses)} steps. The losses differ by {max(abs(a - b) for a, b in transfer.losses):.0e} at most, because the two sides add up in different orders.
 

@@ -177,3 +177,11 @@ def test_05_runs_from_its_first_cell_to_its_last():
     assert values["price"][0]["max_logp_difference"] < 1e-4
     assert values["price"][1]["max_logp_difference"] > 1e-4
     assert values["lenient"] > values["strict"]
+
+
+@every_notebook
+def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
+    """``mo.md`` and ``mo.Html`` let HTML through: a notebook gives them nothing that it has not written itself."""
+    calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
+    passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
+    assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []
