@@ -185,3 +185,90 @@ def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
     calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
     passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
     assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []
+
+
+def _read_without_looking(read_header, read_payload):
+    return read_header()[1], read_payload()
+
+
+def _ignore_the_odd_bit(read_header, read_payload):
+    while True:
+        before, payload = read_header(), read_payload()
+        if read_header() == before:
+            return before[1], payload
+
+
+def _ignore_the_odd_bit_of_the_first_header(read_header, read_payload):
+    while True:
+        before, payload, after = read_header(), read_payload(), read_header()
+        if after[0] % 2 == 0 and after[1] == before[1]:
+            return before[1], payload
+
+
+def _compare_only_versions(read_header, read_payload):
+    while True:
+        before = read_header()
+        if before[0] % 2:
+            continue
+        payload = read_payload()
+        if read_header()[1] == before[1]:
+            return before[1], payload
+
+
+def _compare_only_versions_and_ignore_the_odd_bit(read_header, read_payload):
+    while True:
+        before, payload = read_header(), read_payload()
+        if read_header()[1] == before[1]:
+            return before[1], payload
+
+
+def _take_the_later_version(read_header, read_payload):
+    while True:
+        before, payload, after = read_header(), read_payload(), read_header()
+        if before[0] % 2 == after[0] % 2 == 0:
+            return after[1], payload
+
+
+def _try_again_only_once(read_header, read_payload):
+    for _ in range(2):
+        before, payload = read_header(), read_payload()
+        if before[0] % 2 == 0 and read_header() == before:
+            break
+    return before[1], payload
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        _read_without_looking,
+        _ignore_the_odd_bit,
+        _ignore_the_odd_bit_of_the_first_header,
+        _compare_only_versions,
+        _compare_only_versions_and_ignore_the_odd_bit,
+        _take_the_later_version,
+        _try_again_only_once,
+    ],
+)
+def test_no_reader_that_leaves_out_a_part_of_the_seqlock_passes(reader):
+    notebook = next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync")
+    _, check, _ = parts_of(notebook, "read_whole")
+    assert "read_whole returns version" in (exercise.complaint(check, reader) or "")
+
+
+def test_more_ranks_than_heads_hold_the_same_head_each_whole():
+    import torch
+
+    from zorplex_rl.weights.sharding import local_boxes, local_shape
+
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync"))
+    heads, size = 2, 16
+    attention = torch.nn.Module()
+    for name, count in (("q_proj", 4), ("k_proj", heads), ("v_proj", heads)):
+        attention.add_module(name, torch.nn.Linear(64, count * size))
+    config = SimpleNamespace(num_key_value_heads=heads, num_attention_heads=4)
+    attention.config = config
+    described = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
+    key, query = described["k_proj.weight"], described["q_proj.weight"]
+    assert [local_shape(key.shape, key.sharding, rank) for rank in range(4)] == [(size, 64)] * 4
+    assert [local_boxes(key.shape, key.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 0, size, size]
+    assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]
