@@ -523,8 +523,8 @@ def _(bound, config, routing):
     with a bound on what may be under way at one replica: full ones are passed over, and with {bound} each it reaches {_bounded.rate / _least.rate:.0%} of least loaded. Both look
     at the load; plain round robin does not.
 
-    The warm-up matters. At first the queue of the slow replica is empty, and round robin looks better than it is. The rates of the two halves
-    say whether the measurement had settled.
+    The warm-up matters: at first the queue of the slow replica is empty, and nobody waits in it yet. The rates of the two halves say whether the
+    measurement had settled.
     """)
     return
 
@@ -572,13 +572,21 @@ def _(config):
     return
 
 
+@app.cell(hide_code=True)
+def _():
+    start_crowding = lesson.start_button("Fill the pool", seconds=15)
+    start_crowding
+    return (start_crowding,)
+
+
 @app.cell
-async def _(call, config, task):
+async def _(call, config, start_crowding, task):
+    lesson.wait_for(start_crowding)
     crowded = {}
     _start = replicas_of(Tool, config.seed, config.tool_seconds, os.devnull, config.at_once)
     _options = ServiceOptions(config.replicas, router="least_loaded")
     async with Service("tools", _start, _options) as _tools:
-        for _callers in config.crowds:
+        for _callers in mo.status.progress_bar(config.crowds, remove_on_exit=True):
             crowded[_callers] = await press(_tools, task, call, _callers, 1.0, 2.0)
     return (crowded,)
 
