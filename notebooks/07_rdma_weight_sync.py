@@ -498,7 +498,7 @@ def _(owner_ms, rates):
 
     The last column is the processor time that the *owner's* process used while somebody read from it. Over the TCP fallback that is
     {owner_ms["TCP, tuned"]:.0f} ms for a read. No endpoint ran and no line of Python, but Monarch's own threads in that process
-    copied the bytes into a socket. {_shared}Only hardware reads without the owner's processor.
+    copied the bytes into a socket. {_shared}From another machine, only hardware reads without the owner's processor.
     """)
     return
 
