@@ -171,7 +171,7 @@ def _(config, policy):
         )
         return {
             "question": question,
-            "the policy wrote": f"`{episode.text}`",
+            "the policy wrote": lesson.quote(episode.text),
             "reward": score(episode).correct,
         }
 
@@ -180,7 +180,7 @@ def _(config, policy):
             "Word problems, answered greedily", [ask(*problem) for problem in word_problems]
         )
     else:
-        _shown = mo.md(
+        _shown = lesson.md(
             f"`{config.policy}` has {policy.parameter_count / 1e6:.2f} million parameters and has never seen a word problem, so it is "
             "not asked one. With `-- --policy FOLDER` behind the command, an instruction-tuned model answers three here."
         )
@@ -226,7 +226,7 @@ def _():
 def _(config):
     spec = get_spec("compositional", config.seed, hints=config.hints)
     task = spec.generate_task()
-    mo.md(
+    lesson.md(
         f"**{task.question}** The table of this task: "
         + ", ".join(
             f"{word} = {task.table[word]}"
@@ -432,11 +432,11 @@ def _(answered):
 def _(by_outcome, everything):
     def show_example(outcome, episodes):
         if not episodes:
-            return mo.md(f"`{outcome}`: none of {len(everything)} episodes")
+            return lesson.md(f"`{outcome}`: none of {len(everything)} episodes")
         first = episodes[0]
         return lesson.folded(
             f"`{outcome}`: {len(episodes)} of {len(everything)} episodes; an example",
-            f"**{first.task.question}** (right: {first.task.answer})\n\n```\n{first.text.strip()}\n```",
+            f"**{first.task.question}** (right: {first.task.answer})\n\n{lesson.fence(first.text)}",
         )
 
     mo.vstack([show_example(outcome, episodes) for outcome, episodes in by_outcome.items()])
@@ -492,7 +492,7 @@ def _(everything):
 
     strict = fmean(episode.score.outcome == "success" for episode in everything)
     lenient = fmean(shows_answer(episode) for episode in everything)
-    mo.md(f"Strict: {strict:.0%} of the episodes are paid. Lenient: {lenient:.0%}.")
+    lesson.md(f"Strict: {strict:.0%} of the episodes are paid. Lenient: {lenient:.0%}.")
     return lenient, strict
 
 
@@ -607,7 +607,7 @@ def _(run, seconds):
         for batch in run.batches
     ]
     _train = seconds["train"] / sum(seconds.values())
-    mo.md(f"""
+    lesson.md(f"""
     The first batch was right in {_right[0]:.0%} of its episodes, the last in {_right[-1]:.0%}, after {len(_right) - 1} steps. What the loop
     does not do is use both halves of the machine: the generator waits for {_train:.0%} of a step, the trainer for {1 - _train:.0%}. If each
     had a GPU of its own, that is the share of it you would pay for and not use.
@@ -694,7 +694,7 @@ def _(latencies):
 
 @app.cell(hide_code=True)
 def _(run):
-    mo.md(f"""
+    lesson.md(f"""
     Now the same as a batch: {len(run.batches[0])} episodes of the first training step. What is grey is a slot that has nothing to do until
     the slowest episode has ended.
     """)
@@ -930,7 +930,7 @@ def _(price):
 
 @app.cell(hide_code=True)
 def _(price):
-    mo.md(f"""
+    lesson.md(f"""
     At lag 0 the trainer computes the log-probs that the sampler recorded, up to rounding ({price[0]["max_logp_difference"]:.0e}): token in,
     token out. With lag, the batch as a whole ages slowly and single tokens fast: at lag {len(price) - 1}, {price[-1]["effective_sample_size"]:.0%} of it is left, and some token
     is {math.exp(price[-1]["max_logp_difference"]):,.0f} times more or less likely than when it was sampled. A larger learning rate makes both worse.

@@ -20,6 +20,7 @@ with app.setup(hide_code=True):
     import os
     import random
     import signal
+    import sqlite3
     import tempfile
     import time
     from collections import Counter
@@ -72,7 +73,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=25,
+        minutes=30,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "build a pool of workers by hand, and say which duties it leaves to its callers",
@@ -110,8 +111,12 @@ def settings():
         replicas=3,
         tool_seconds=0.1,  # what a call takes
         callers=24,  # each sends its next request when its last one is answered
-        requests=120,  # in the comparison of routers
-        slow=10,  # how many times slower one replica is, there
+        at_once=4,  # calls that one tool process works on; others wait in it
+        routed_callers=12,  # in the comparison of routers
+        slow=5,  # how many times slower one replica is, there
+        warm_up_seconds=2.5,  # before it is measured: the slowest answer takes less
+        measured_seconds=6.0,  # there
+        crowds=(4, 12, 24, 48),  # callers, where the pool fills up
         burst=120,  # requests, where the service scales
         most_replicas=3,  # there
         settle_seconds=1.0,  # that a figure shows before and after
@@ -134,7 +139,8 @@ def _():
     The tool of notebook 05 was a Python function. Below it is an *actor*: an object in a process of its own, whose endpoints are called by
     message. `execute` looks something up and changes nothing. `charge` does the same for money: it leaves a line in a ledger, which stands
     for any effect on the world (a mail, a purchase, a database row). The ledger is a file, so it survives the process, and will tell us later
-    what was really done. `note` remembers what it is told, for the part on sessions. From `TimedActor`, which all timed roles of the package
+    what was really done. A call only sleeps, and any number of sleeps fit into one process, so the semaphore gives it what a real tool has: a limit
+    to what it can do at once. `note` remembers what it is told, for the part on sessions. From `TimedActor`, which all timed roles of the package
     share, it has `ping`, which answers with the number of its process.
     """)
     return
@@ -142,12 +148,15 @@ def _():
 
 @app.class_definition
 class Tool(TimedActor):
-    """The tools of a Zorplex task, in a process of their own; a call takes ``seconds``."""
+    """The tools of a Zorplex task, in a process of their own.
 
-    def __init__(self, seed, seconds, ledger=os.devnull):
+    A call takes ``seconds``; the process works on ``at_once`` of them, and others wait in it.
+    """
+
+    def __init__(self, seed, seconds, ledger=os.devnull, at_once=4):
         super().__init__("tool")
         self.zorplex, self.seconds, self.ledger = Zorplex(seed), seconds, ledger
-        self.notes = {}
+        self.notes, self.hands = {}, asyncio.Semaphore(at_once)
 
     @concurrent_endpoint
     async def execute(self, task, call, request=None):
@@ -163,25 +172,28 @@ class Tool(TimedActor):
         return self.notes[episode]
 
     async def work(self, kind, task, call, request):
-        await asyncio.sleep(self.seconds / 2)
-        with open(self.ledger, "a") as ledger:
-            ledger.write(f"{kind} {request}\n")
-        await asyncio.sleep(self.seconds / 2)
-        return self.zorplex.execute(task, call)
+        async with self.hands:
+            await asyncio.sleep(self.seconds / 2)
+            with open(self.ledger, "a") as ledger:
+                ledger.write(f"{kind} {request}\n")
+            await asyncio.sleep(self.seconds / 2)
+            return self.zorplex.execute(task, call)
 
 
 @app.cell
 def _(config):
     task = Zorplex(config.seed).task(("simple",), 0)
     call = find_call(f"LOOKUP[{task.words[0]}]")
-    mo.md(f"{task.question} The policy writes `{call}`, and somebody has to answer.")
+    lesson.md(
+        f"{task.question} The policy writes {lesson.quote(call)}, and somebody has to answer."
+    )
     return call, task
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The package's own `ToolActor` is this without ledger and notes, and with a latency drawn anew for each call.
+    The package's own `ToolActor` is this without ledger, notes and semaphore, and with a latency drawn anew for each call.
 
     ## A pool by hand
 
@@ -354,7 +366,7 @@ def _(at_rest, everyone, turns):
                     for row in at_rest.replicas
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"`route` was answered by {len(set(turns))} processes, {_times} times each, and one `fanout` by {len(set(everyone))}. "
                 "A **place** stays when the replica in it is replaced: training loops refer to places, since a process may not be there tomorrow."
             ),
@@ -377,7 +389,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     lesson.predict(
-        f"One of {config.replicas} replicas is {config.slow} times slower than the others. {config.callers} callers each send their next request as soon as "
+        f"One of {config.replicas} replicas is {config.slow} times slower than the others. {config.routed_callers} callers each send their next request as soon as "
         "their last one is answered. How many more requests a second does least loaded get through than round robin?",
         "about as many",
         "half as many again",
@@ -402,6 +414,28 @@ async def send(tools, task, call, requests, callers):
 
 
 @app.function
+async def press(tools, task, call, callers, warm_up, measured):
+    """``callers`` that never rest: what was answered in ``measured`` seconds after a warm-up."""
+    start = time.monotonic() + warm_up
+    seconds, halves = [], [0, 0]
+
+    async def caller():
+        while (sent := time.monotonic()) < start + measured:
+            await tools.execute.route(task, call)
+            done = time.monotonic()
+            if start <= done < start + measured:
+                seconds.append(done - sent)
+                halves[done >= start + measured / 2] += 1
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return SimpleNamespace(
+        seconds=seconds,
+        rate=len(seconds) / measured,
+        halves=[2 * count / measured for count in halves],
+    )
+
+
+@app.function
 async def watch(service, samples, show=lambda status: None):
     """Note the state of ``service`` ten times a second, until cancelled."""
     while True:
@@ -412,7 +446,7 @@ async def watch(service, samples, show=lambda status: None):
 
 @app.cell(hide_code=True)
 def _():
-    start_routing = lesson.start_button("Compare routers", seconds=11)
+    start_routing = lesson.start_button("Compare routers", seconds=30)
     start_routing
     return (start_routing,)
 
@@ -423,9 +457,10 @@ async def _(call, config, start_routing, task):
 
     async def start_uneven(name):
         times = config.slow if name == "tools_0" else 1
-        return await spawn(name, Tool, config.seed, times * config.tool_seconds)
+        seconds = times * config.tool_seconds
+        return await spawn(name, Tool, config.seed, seconds, os.devnull, config.at_once)
 
-    bound = config.callers // config.replicas
+    bound = config.routed_callers // config.replicas
     contenders = {
         "round robin": ServiceOptions(config.replicas),
         "least loaded": ServiceOptions(config.replicas, router="least_loaded"),
@@ -438,23 +473,38 @@ async def _(call, config, start_routing, task):
         async with Service("tools", start_uneven, _options) as _tools:
             _samples = []
             _watching = asyncio.create_task(watch(_tools, _samples))
-            routing[_name] = await send(_tools, task, call, config.requests, config.callers)
+            routing[_name] = await press(
+                _tools,
+                task,
+                call,
+                config.routed_callers,
+                config.warm_up_seconds,
+                config.measured_seconds,
+            )
             _watching.cancel()
             routing[_name].samples, routing[_name].status = _samples, _tools.status()
-    return (routing,)
+    return bound, routing
+
+
+@app.function(hide_code=True)
+def share_of_first(run):
+    """The share of all requests that went to the replica in place 0."""
+    counts = [row.requests for row in run.status.replicas]
+    return counts[0] / sum(counts)
 
 
 @app.cell(hide_code=True)
 def _(config, routing):
     lesson.table(
-        f"{config.requests} requests, {config.callers} callers, the replica in place 0 {config.slow} times slower",
+        f"{config.routed_callers} callers for {config.measured_seconds:g} s after {config.warm_up_seconds:g} s of warm-up, the replica in place 0 {config.slow} times slower",
         [
             {
                 "router": name,
                 "requests/s": f"{run.rate:.0f}",
+                "in each half": " and ".join(f"{rate:.0f}" for rate in run.halves),
                 "median, s": f"{sorted(run.seconds)[len(run.seconds) // 2]:.2f}",
                 "95th percentile, s": f"{sorted(run.seconds)[int(0.95 * len(run.seconds))]:.2f}",
-                "sent to the slow one": f"{run.status.replicas[0].requests / config.requests:.0%}",
+                "sent to the slow one": f"{share_of_first(run):.0%}",
             }
             for name, run in routing.items()
         ],
@@ -468,10 +518,13 @@ def _(bound, config, routing):
     _crowd = max(status.replicas[0].in_flight for _, status in _round.samples)
     lesson.reveal(f"""
     {_least.rate / _round.rate:.1f} times as many. Round robin goes on giving the slow replica its turn
-    ({_round.status.replicas[0].requests / config.requests:.0%} of all requests); at one moment {_crowd} of {config.callers} callers waited for it. Least loaded counts
-    requests under way, and a slow replica has many. The third row is round robin again, with a bound on what may be under way at one replica:
-    full ones are passed over, and with {bound} each it reaches {_bounded.rate / _least.rate:.0%} of least loaded. Both look at
-    the load; plain round robin does not.
+    ({share_of_first(_round):.0%} of all requests). What comes faster than it can work piles up there: at one moment {_crowd} of {config.routed_callers} callers waited for it, while the
+    others had next to nothing to do. Least loaded counts requests under way, and a slow replica has many. The third row is round robin again,
+    with a bound on what may be under way at one replica: full ones are passed over, and with {bound} each it reaches {_bounded.rate / _least.rate:.0%} of least loaded. Both look
+    at the load; plain round robin does not.
+
+    The warm-up matters: at first the queue of the slow replica is empty, and nobody waits in it yet. The rates of the two halves say whether the
+    measurement had settled.
     """)
     return
 
@@ -484,9 +537,9 @@ def _(config, routing):
 
     mo.vstack(
         [
-            mo.md(f"""
+            lesson.md(f"""
             There is a law behind it. Whatever the router does, **requests under way = requests per second × seconds per request** (Little's law).
-            With {config.callers} callers the left side cannot grow, so a longer mean latency *is* a lower rate. The first column was sampled from
+            With {config.routed_callers} callers the left side cannot grow, so a longer mean latency *is* a lower rate. The first column was sampled from
             `status()`, the last one computed from the latencies that the callers saw.
             """),
             lesson.table(
@@ -502,6 +555,65 @@ def _(config, routing):
                     for name, run in routing.items()
                 ],
             ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    lesson.predict(
+        f"Now {config.replicas} equal replicas. Each works on {config.at_once} calls of {config.tool_seconds:g} s at once. From {config.crowds[0]} callers to {config.crowds[-1]}: what becomes of the rate, "
+        "and what of the time that an answer takes?",
+        "the rate grows with the callers, the time stays",
+        "the rate grows up to a limit, and then the time grows",
+        "both grow all the way",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    start_crowding = lesson.start_button("Fill the pool", seconds=15)
+    start_crowding
+    return (start_crowding,)
+
+
+@app.cell
+async def _(call, config, start_crowding, task):
+    lesson.wait_for(start_crowding)
+    crowded = {}
+    _start = replicas_of(Tool, config.seed, config.tool_seconds, os.devnull, config.at_once)
+    _options = ServiceOptions(config.replicas, router="least_loaded")
+    async with Service("tools", _start, _options) as _tools:
+        for _callers in mo.status.progress_bar(config.crowds, remove_on_exit=True):
+            crowded[_callers] = await press(_tools, task, call, _callers, 1.0, 2.0)
+    return (crowded,)
+
+
+@app.cell(hide_code=True)
+def _(config, crowded):
+    _capacity = config.replicas * config.at_once / config.tool_seconds
+    _fewest, *_, _most = crowded.values()
+    mo.vstack(
+        [
+            lesson.table(
+                "A pool that fills up",
+                [
+                    {
+                        "callers": callers,
+                        "requests/s": f"{run.rate:.0f}",
+                        "of capacity": f"{run.rate / _capacity:.0%}",
+                        "mean latency, s": f"{fmean(run.seconds):.3f}",
+                    }
+                    for callers, run in crowded.items()
+                ],
+            ),
+            lesson.reveal(f"""
+            The pool can answer {config.replicas} × {config.at_once} / {config.tool_seconds:g} s = {_capacity:.0f} requests a second and no more. Beyond
+            {config.replicas * config.at_once} callers a further one gets nothing done sooner: from {config.crowds[0]} callers to {config.crowds[-1]} the rate grew by a factor of
+            {_most.rate / _fewest.rate:.1f} and the latency by one of {fmean(_most.seconds) / fmean(_fewest.seconds):.1f}. This is *saturation*: past it, more load buys only waiting.
+            """),
         ]
     )
     return
@@ -599,9 +711,9 @@ def _():
     mo.md("""
     ### Exercise 2: try again, but later (4 minutes)
 
-    Later by how much? Too soon, and the pool that was full gets hit by everyone at once. So the delay doubles with each failure in a row, up
-    to a cap. The service itself waits like this before it starts a replica that keeps dying. Complete `retry_delay`: no delay after the first
-    failure, `base` seconds after the second, twice that after the third, and so on, never more than `cap`. Someone may have been failing for days.
+    Later by how much? Too soon, and the pool that was full is full again. So the delay doubles with each failure in a row, up to a cap. Complete
+    `retry_delay`: no delay after the first failure, `base` seconds after the second, twice that after the third, and so on, never more than
+    `cap`. Someone may have been failing for days.
     """)
     return
 
@@ -614,6 +726,76 @@ def retry_delay(failures, base, cap):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(retry_delay, check_retry_delay, retry_delay_solution)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The package uses exactly this rule for one thing: before it *starts* a replica again that keeps dying. There one supervisor waits for one
+    replica, and the rule is complete. A *request* that is sent again is something else. Many callers were refused at the same
+    moment, so by this rule they all come back at the same moment, and again, and again. Doubling makes the crowds rarer, it does not
+    break them up. For that a caller draws its delay at random, between nothing and what the rule says. This is called *full jitter*
+    ([M. Brooker, 2015](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/)).
+
+    Below, a simulation of 200 callers that arrive together at a pool which takes 10 requests in each tenth of a second and refuses the rest.
+    """)
+    return
+
+
+@app.function
+def all_at_once(delay, callers=200, taken=10, slot=0.1):
+    """Requests in each slot of time until every caller has been served; ``delay(failures)``."""
+    load, failures = [], {0: [0] * callers}
+    while failures:
+        now = min(failures)
+        waiting = failures.pop(now)
+        load += [0] * (now - len(load)) + [len(waiting)]
+        random.shuffle(waiting)
+        for failed in waiting[taken:]:
+            later = now + 1 + int(delay(failed + 1) / slot)
+            failures.setdefault(later, []).append(failed + 1)
+    return load
+
+
+@app.cell
+def _(config):
+    random.seed(config.seed)
+
+    def longest(failures):
+        return retry_delay_solution(failures + 1, 0.25, 8.0)
+
+    returning = {
+        "at once": all_at_once(lambda failures: 0.0),
+        "doubling": all_at_once(longest),
+        "doubling, with full jitter": all_at_once(
+            lambda failures: random.uniform(0, longest(failures))
+        ),
+    }
+    lesson.table(
+        "200 callers, 10 served in a tenth of a second; simulated",
+        [
+            {
+                "who is refused comes back": how,
+                "requests sent": sum(load),
+                "most in a tenth, after the first": max(load[1:]),
+                "tenths in which nobody came": load.count(0),
+                "all served after, s": f"{len(load) / 10:.1f}",
+            }
+            for how, load in returning.items()
+        ],
+    )
+    return (returning,)
+
+
+@app.cell(hide_code=True)
+def _(returning):
+    _once, _doubling, _jitter = returning.values()
+    lesson.md(f"""
+    Coming back at once costs {sum(_once):,} requests for 200 answers. Doubling sends {sum(_doubling):,}, but in crowds of up to {max(_doubling[1:])} with {_doubling.count(0)} empty
+    tenths between them, in which the pool has nothing to do: it takes {len(_doubling) / 10:.1f} s. With jitter the largest crowd is {max(_jitter[1:])}, and everybody has been served
+    after {len(_jitter) / 10:.1f} s with {sum(_jitter):,} requests.
+    """)
     return
 
 
@@ -659,7 +841,7 @@ async def _(config, task):
 def _(raised, raising, same_process):
     lesson.reveal(f"""
     Nothing. An exception is an answer: it went to the caller as an `ActorError` with the remote traceback ({sum(isinstance(e, ActorError) for e in raised)} of
-    {len(raised)}), whose last line is `{str(raised[0]).strip().splitlines()[-1]}`. `status()` counts {raising.application_errors} application errors,
+    {len(raised)}), whose last line is {lesson.quote(str(raised[0]).strip().splitlines()[-1])}. `status()` counts {raising.application_errors} application errors,
     {raising.errors} failed requests and {raising.restarts} restarts, and afterwards {"the same process" if same_process else "another process"} answered. A service that
     killed its replicas over bad input could be emptied by a single caller with a bug.
     """)
@@ -668,7 +850,7 @@ def _(raised, raising, same_process):
 
 @app.cell(hide_code=True)
 def _(config):
-    mo.md(f"""
+    lesson.md(f"""
     ## Kill one
 
     Now for real. Below, {config.replicas} replicas answer {config.callers} callers that hardly rest: half of the requests are `execute`, which is declared
@@ -777,7 +959,7 @@ async def _(board, call, config, open_stage, options, task, under_load):
     await scene.leave("06")  # what an earlier run of this cell has left open
     lesson.wait_for(open_stage)
     stage = await scene.enter("06", under_load(config, options, task, call, board))
-    mo.md(f"Running: {len(stage.tools.status().replicas)} replicas under load.")
+    lesson.md(f"Running: {len(stage.tools.status().replicas)} replicas under load.")
     return (stage,)
 
 
@@ -958,7 +1140,7 @@ def _(account, stage):
                     for row in account["execute"]
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"Sent again after a failure, which only `execute` may be: {stage.tools.status().retries}."
             ),
         ]
@@ -982,7 +1164,57 @@ def _(account):
     which is what *idempotent* allows.
 
     To be able to retry a charge, give it a number that the *ledger* checks: "charge number 17, if you have not yet". Then doing it twice is
-    as good as once, and it may be declared idempotent. Exactly-once is at-least-once with a memory at the place where the effect is.
+    as good as once, and it may be declared idempotent, if the check and the charge are **one step**.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Why one step? The first copy of a request may still be at work when the second comes: its replica hung, and the service has given up
+    on it, but the request had got through. If the ledger looks first and writes afterwards, both copies look, both find nothing, and both charge. Below, twenty charges are
+    sent twice at the same time to two ledgers in a database. One looks and then writes. In the other the number is a primary key, so looking
+    and writing are a single statement that the database does as a whole or not at all.
+    """)
+    return
+
+
+@app.function
+async def look_then_charge(database, number):
+    if not database.execute("SELECT 1 FROM looked WHERE number = ?", [number]).fetchone():
+        await asyncio.sleep(0.001)  # here another copy of the request may look
+        database.execute("INSERT INTO looked VALUES (?)", [number])
+
+
+@app.function
+async def charge_if_new(database, number):
+    await asyncio.sleep(0.001)
+    database.execute("INSERT OR IGNORE INTO keyed VALUES (?)", [number])
+
+
+@app.cell
+async def _():
+    _database = sqlite3.connect(":memory:", isolation_level=None)
+    _database.execute("CREATE TABLE looked (number INTEGER)")
+    _database.execute("CREATE TABLE keyed (number INTEGER PRIMARY KEY)")
+    for _charge in (look_then_charge, charge_if_new):
+        _copies = [_charge(_database, number) for number in range(20) for _ in range(2)]
+        await asyncio.gather(*_copies)
+    charged = {
+        ledger: _database.execute(f"SELECT COUNT(*) FROM {ledger}").fetchone()[0]
+        for ledger in ("looked", "keyed")
+    }
+    _database.close()
+    return (charged,)
+
+
+@app.cell(hide_code=True)
+def _(charged):
+    lesson.md(f"""
+    Look, then write: {charged["looked"]} charges were made for 20. One step: {charged["keyed"]}. So exactly-once is at-least-once with a memory at the place where the effect
+    is, *written in the same step as the effect*. Where the effect is elsewhere (a mail that another system sends), no transaction of yours can
+    include it: pass the number on, and let that system check it in the same way.
     """)
     return
 
@@ -1057,7 +1289,7 @@ def _(forgotten, moved, scattered, together):
                     {"requests": "a seventh, after kill -9", "it knew": str(forgotten)},
                 ],
             ),
-            mo.md(
+            lesson.md(
                 f"In the session all six were there{', in order' if _in_order else ', but not in order'}. After the kill "
                 f"{'another replica took over, without' if moved else 'the same replica answered, with'} its memory. Stickiness is not durability: "
                 "state that must survive belongs to the caller, who can tell it again, or into a store."
@@ -1436,7 +1668,7 @@ def _():
     _rate = 8 * 10 * 2
     mo.vstack(
         [
-            mo.md(f"""
+            lesson.md(f"""
             For example: 8 generators write 10 episodes a second each, with 2 calls in an episode. That makes {_rate} calls a second. The table is
             computed with the solution of the exercise, at 70 % busy.
             """),

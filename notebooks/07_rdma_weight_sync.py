@@ -14,6 +14,7 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import asyncio
+    import itertools
     import math
     import pickle
     import threading
@@ -99,9 +100,10 @@ def _():
     | here | Monarch actor messages | one-sided reads of registered memory |
 
     *One-sided* is the idea of remote direct memory access, RDMA. The owner of some memory registers it once and gives out a **handle**.
-    Whoever has the handle can read those bytes later, and the owner's program does nothing for it: no endpoint runs, no reply is made. With
-    the right hardware not even the owner's processor is involved. This notebook measures what that gains, and then deals with what it
-    costs: a reader that nobody notices can read while somebody writes.
+    Whoever has the handle can read those bytes later. No endpoint of the owner runs and no line of its Python: the owner's code is not asked
+    and does not learn of it. With RDMA hardware not even its processor is involved: the network card reads the memory. Without such hardware
+    somebody on the owner's side has to send the bytes, and below you measure who. This notebook measures what one-sided reads gain, and then
+    deals with what they cost: a reader that nobody notices can read while somebody writes.
     """)
     return
 
@@ -205,7 +207,7 @@ def _(handle_rows):
 
 @app.cell(hide_code=True)
 def _(backend):
-    mo.md(
+    lesson.md(
         "This machine has RDMA hardware (ibverbs): `RDMABuffer` uses it."
         if backend == "ibverbs"
         else "This machine has no RDMA hardware (ibverbs), so `RDMABuffer` works over its fallback here: the same handles and the "
@@ -225,7 +227,7 @@ def _():
     why several. All parameters stand in one buffer, one after the other, so that one large read replaces hundreds of small ones.
 
     `open_ring` returns the *source*: the layout of the parameters and a handle for each buffer. `ring_headers` and `ring_slot` exist for
-    the slowest road only, the one on which the bytes travel in the reply to a call.
+    the message road only, on which the bytes travel in the reply to a call. `processor_seconds` tells what a read has cost the owner.
     """)
     return
 
@@ -257,6 +259,11 @@ class Writer(Actor):
     @concurrent_endpoint
     async def ring_slot(self, slot):
         return self.publisher.read_slot(slot)
+
+    @concurrent_endpoint
+    async def processor_seconds(self):
+        """What all threads of this process have used so far."""
+        return time.process_time()
 
 
 @app.cell(hide_code=True)
@@ -313,14 +320,14 @@ async def processes(**wanted):
 def _(config):
     # On a GPU the ring is pinned memory, which processes cannot share; elsewhere than on Linux there is no memfd.
     shares_memory = config.device == "cpu" and allocate(64)[0] is not None
-    mo.md(f"""
+    lesson.md(f"""
     ## The bandwidth ladder
 
     The same {config.megabytes} MB, by every road that this machine has. From the bottom up:
 
     - **message**: the bytes are the reply to an actor's call. They are serialised, copied into a message, sent, received and copied out.
     - **RDMABuffer over TCP**: the fallback without hardware. Once as Monarch comes, and once tuned: chunks of 4 MB instead of 64, two streams
-      instead of one, and an acknowledgement for every message.
+      instead of one, and an acknowledgement for every message. Whether that helps on this machine, the measurement says.
     - **shared memory**: both processes map the same pages, so the read is one copy. On one host only{"" if shares_memory else ", and not on this machine: it is left out here"}.
     - **memcpy**: a copy inside one process. No road at all, but the yardstick: what one core can copy.
     """)
@@ -394,6 +401,7 @@ async def _(config, rungs, settings_of, start_ladder, tuned):
 
     lesson.wait_for(start_ladder)
     pulls, publish_seconds, _pairs = {name: [] for name in rungs}, [], {}
+    owner_seconds = {name: [] for name in rungs}
     try:
         async with AsyncExitStack() as _stack:
             for _name, _settings in settings_of.items():
@@ -406,10 +414,14 @@ async def _(config, rungs, settings_of, start_ladder, tuned):
                 _name, _road = rungs[_rung]
                 _writer, _puller = _pairs[_name]
                 publish_seconds.append(await _writer.publish.call_one())
+                _used = await _writer.processor_seconds.call_one()
                 pulls[_rung].append(await _puller.pull.call_one(_road))
+                owner_seconds[_rung].append(
+                    await _writer.processor_seconds.call_one() - _used
+                )
     finally:
         monarch.configure(**tuned, rdma_disable_ibverbs=False)
-    return publish_seconds, pulls
+    return owner_seconds, publish_seconds, pulls
 
 
 @app.cell
@@ -447,7 +459,8 @@ def _(config, line_rates, rates):
 
 
 @app.cell(hide_code=True)
-def _(fetch_seconds, rates):
+def _(fetch_seconds, owner_seconds, rates):
+    owner_ms = {rung: 1e3 * median(used[1:]) for rung, used in owner_seconds.items()}
     lesson.table(
         "The rungs",
         [
@@ -457,22 +470,35 @@ def _(fetch_seconds, rates):
                 "GB/s": f"{rate:.2f}",
                 "÷ message": f"{rate / rates['message']:.1f}",
                 "÷ memcpy": f"{rate / rates['memcpy']:.2f}",
+                "owner's processor, ms": f"{owner_ms[name]:.1f}"
+                if name in owner_ms
+                else "–",
             }
             for name, rate in rates.items()
         ],
     )
-    return
+    return (owner_ms,)
 
 
 @app.cell(hide_code=True)
-def _(rates):
+def _(owner_ms, rates):
     _tuning = rates["TCP, tuned"] / rates["TCP, as it comes"]
+    _helped = "they help here" if _tuning > 1.1 else "they do not help here"
+    _shared = (
+        f"Over shared memory it is {owner_ms['shared memory']:.1f} ms, about what the two questions after the time cost: the reader copies. "
+        if "shared memory" in owner_ms
+        else ""
+    )
     _ranked = sorted(rates, key=rates.get)
     lesson.reveal(f"""
     {rates["memcpy"] / rates["message"]:.0f} times. In this run the order from slow to fast is: {"; ".join(_ranked)}. The distance between
     a message and a memcpy is not the cost of *sending*; both ends are on this machine. It is the cost of serialising, of copying several
-    times and of waking programs up. The three settings of the TCP fallback changed its rate by a factor of {_tuning:.1f} here, so a number
-    for "RDMABuffer" means little without its settings.
+    times and of waking programs up. With the three settings the TCP fallback reached {_tuning:.1f} times its rate without them
+    ({_helped}), so a number for "RDMABuffer" means little without its settings.
+
+    The last column is the processor time that the *owner's* process used while somebody read from it. Over the TCP fallback that is
+    {owner_ms["TCP, tuned"]:.0f} ms for a read. No endpoint ran and no line of Python, but Monarch's own threads in that process
+    copied the bytes into a socket. {_shared}From another machine, only hardware reads without the owner's processor.
     """)
     return
 
@@ -514,7 +540,7 @@ def _():
 @app.cell(hide_code=True)
 def _(line_rates):
     (_card,) = line_rates.values()
-    mo.md(f"""
+    lesson.md(f"""
     The first figure is that of {1e12 / 1.3 / 1e9 / _card:.0f} cards of {_card:.0f} GB/s or more, so the bytes cannot have passed through one
     rank's card. At this scale *nobody gathers the model*: every training GPU sends its own part straight to the GPUs that need it. The section on
     resharding builds that.
@@ -557,7 +583,7 @@ def _(line_rates, policy, rates):
 def _(in_words, line_rates, payloads, rates):
     _size = payloads["70 billion, bfloat16"] / 1e9
     (_card,) = line_rates.values()
-    mo.md(f"""
+    lesson.md(f"""
     For a policy as small as the embedded one, any road will do. For 70 billion parameters a message takes {in_words(_size / rates["message"])},
     the tuned fallback {in_words(_size / rates["TCP, tuned"])} and one 400 Gb/s card {in_words(_size / _card)}. Compare that
     with your own training step: the road decides whether weights are fresh, and whether anybody waits for them.
@@ -640,7 +666,7 @@ def _(config):
         _about += f"Measured here, host to device: {_pageable:.1f} GB/s pageable, {_pinned:.1f} GB/s pinned."
     else:
         _about += "This machine has no GPU, so that difference is not measured here."
-    mo.md(_about)
+    lesson.md(_about)
     return
 
 
@@ -820,7 +846,7 @@ def _(fewest, races):
     _bad = len(_careful) - _careful.count("whole") - _careful.count("given up")
     _here = [kind for kind, _ in fewest.careful]
     _retries = sum(retries or 0 for _, retries in fewest.careful)
-    mo.md(f"""
+    lesson.md(f"""
     The careful reader, under the same load and over all rings: of {len(_careful)} pulls, **{_bad}** returned a copy that was not exactly the version it
     said{"" if _bad == 0 else " (a bug: please report it)"}. In the ring of {fewest.slots} slots {_here.count("whole")} of {len(_here)} pulls succeeded, after {_retries} retries in all,
     and {_here.count("given up")} gave up because ten reads in a row were thrown away. The seqlock is strict: it also throws away a copy that is whole, if a
@@ -924,7 +950,7 @@ def _(fetch_seconds, publish_seconds, races):
     _needed = slots_needed_solution(_read, _period, _period)
     _clean = [slots for slots, found in races.items() if {*found.careless} == {"whole"}]
     _real = slots_needed_solution(fetch_seconds["TCP, tuned"], median(publish_seconds), 1.0)
-    mo.md(f"""
+    lesson.md(f"""
     With the slowest read of the table and a writer that never rests (`write` = `period`), the formula asks for **{_needed}** slots. In this run
     {f"even the careless reader got nothing but whole and right copies with {', '.join(map(str, _clean))} slots" if _clean else "the careless reader had bad copies with every number of slots"}.
     The formula is about the worst moment, and a run of this length need not meet it; nor is the slowest read seen the slowest possible. That is
@@ -936,7 +962,7 @@ def _(fetch_seconds, publish_seconds, races):
 
 @app.cell(hide_code=True)
 def _(config):
-    mo.md(f"""
+    lesson.md(f"""
     ## Pulling while generating
 
     Now with a policy that really decodes. A writer in another process publishes it several times a second, far more often than a trainer would.
@@ -1107,7 +1133,7 @@ async def _(policy):
         refusal = "Nothing was refused."
     except LayoutMismatch as _error:
         refusal = f"`LayoutMismatch`: {_error}"
-    mo.md(refusal)
+    lesson.md(refusal)
     return
 
 
@@ -1240,8 +1266,10 @@ def _():
     ### The map
 
     `plan_model` does the same in any number of dimensions, for every parameter and every pair of ranks. The function below describes the policy
-    of this notebook on a mesh: `tp` ranks of tensor parallelism and `dp` of FSDP, as the libraries would cut it. Choose both sides, and read off
-    how many bytes each pair exchanges.
+    of this notebook on a mesh: `tp` ranks of tensor parallelism and `dp` of FSDP. Tensor parallelism deals out whole attention heads. A model
+    with grouped queries has fewer heads for keys and values than for queries, and they run out first. vLLM then puts each of them on
+    several ranks; Megatron-Core refuses such a mesh. The function does as vLLM does. Only the vocabulary is cut as `DTensor` would, in almost
+    equal parts, where vLLM pads it first. Choose both sides, and read off how many bytes each pair exchanges.
     """)
     return
 
@@ -1251,8 +1279,10 @@ def describe_on(policy, **mesh):
     """Every parameter on a mesh such as dp=2, tp=2; dp cuts what tp leaves."""
     rows = "q_proj k_proj v_proj gate_proj up_proj embed_tokens lm_head".split()
     columns = ("o_proj.weight", "down_proj.weight")
+    heads = policy.model.config.num_key_value_heads
     description = {}
     for name, tensor in named_weights(policy.model).items():
+        axes = dict(mesh)
         along = {"copies": Replicate(), "dp": Shard(0), "tp": Replicate()}
         if name.endswith(columns):
             along["tp"] = Shard(1)
@@ -1260,7 +1290,11 @@ def describe_on(policy, **mesh):
             along["tp"] = Shard(0)
             if "tp" in mesh:
                 along["dp"] = StridedShard(0, split_factor=mesh["tp"])
-        sharding = Sharding(tuple(mesh.values()), tuple(along[axis] for axis in mesh))
+        if mesh.get("tp", 1) > heads and ("k_proj" in name or "v_proj" in name):
+            # More ranks than heads: neighbours hold the same head.
+            axes |= {"tp": heads, "same head": mesh["tp"] // heads}
+            along["same head"] = Replicate()
+        sharding = Sharding(tuple(axes.values()), tuple(along[axis] for axis in axes))
         description[name] = ShardedWeight(tuple(tensor.shape), tensor.dtype, sharding)
     return description
 
@@ -1272,7 +1306,12 @@ def _(policy):
         "FSDP 4": {"dp": 4},
         "FSDP 2 × TP 2": {"dp": 2, "tp": 2},
     }
-    generators = {"TP 2": {"tp": 2}, "TP 4": {"tp": 4}, "2 whole copies": {"copies": 2}}
+    # Ranks get whole heads, so both libraries want as many queries' heads on each.
+    generators = {
+        f"TP {tp}": {"tp": tp}
+        for tp in (2, 4)
+        if policy.model.config.num_attention_heads % tp == 0
+    } | {"2 whole copies": {"copies": 2}}
     plans = {
         (trainer, generator): plan_model(describe_on(policy, **t), describe_on(policy, **g))
         for trainer, t in trainers.items()
@@ -1296,7 +1335,7 @@ def _(policy):
 def _(plans):
     _busiest = {names: max(map(sum, plan.traffic())) for names, plan in plans.items()}
     _plan = plans["FSDP 4", "TP 2"]
-    mo.md(f"""
+    lesson.md(f"""
     The obvious alternative is to *gather* the whole model on trainer rank 0 and to *scatter* it from there. It moves more bytes, but that is
     not the worst of it: they all pass through one rank. From FSDP 4 to TP 2, rank 0 receives what it has not, and sends everything:
     {_plan.gather_then_scatter_bytes / 1e6:.2f} MB go through its link. With the plan the busiest trainer rank sends {_busiest["FSDP 4", "TP 2"] / 1e6:.2f} MB, and no
@@ -1546,7 +1585,7 @@ def _(transfer):
         f"Trainer rank {rank} sent {to_0 / 1e6:.2f} MB to generator rank 0 and {to_1 / 1e6:.2f} MB to rank 1."
         for rank, (to_0, to_1) in enumerate(_plan.traffic())
     )
-    mo.md(f"""
+    lesson.md(f"""
     **{transfer.equal} of {transfer.compared}** parameters were equal bit for bit, compared whole, as torch itself gathers them on either side, after each of
     {len(transfer.losses)} steps. The losses differ by {max(abs(a - b) for a, b in transfer.losses):.0e} at most, because the two sides add up in different orders.
 
@@ -1565,9 +1604,10 @@ def _():
     and no retry, but the trainer must know when it may write: not while a generator is in the middle of a batch with the old weights, unless
     that keeps a second buffer. So somebody waits.
 
-    Below, the two protocols side by side. What is studied is who waits for whom, so trainer and generators are coroutines of this notebook, and
-    decoding and training are sleeps; the ring and its reader are the real ones. Two generators take 0.1 s for a batch, one takes 0.5 s. The trainer
-    takes 0.1 s for a step.
+    Below, the two protocols side by side. What is studied is *who waits for whom*, so trainer and generators are coroutines of this notebook, and
+    decoding and training are sleeps; the ring and its reader are the real ones. Two generators take 0.1 s for a batch. The third takes 0.5 s,
+    and then, in a second pair of runs, 0.1 s as well. The trainer takes 0.1 s for a step. So the sizes of the effects are set by these sleeps: this is a simulation of the
+    order of events. What the transport itself costs was measured above, and is next to nothing here.
     """)
     return
 
@@ -1678,7 +1718,8 @@ def _():
 @app.cell
 async def _(compare):
     pushed, pulled = await compare("push"), await compare("pull")
-    return pulled, pushed
+    even = {mode: await compare(mode, paces=(0.1, 0.1, 0.1)) for mode in ("push", "pull")}
+    return even, pulled, pushed
 
 
 @app.cell(hide_code=True)
@@ -1699,33 +1740,38 @@ def _(pulled, pushed):
 
 
 @app.cell(hide_code=True)
-def _(pulled, pushed):
-    def _row(mode, run):
+def _(even, pulled, pushed):
+    def _row(mode, third, run):
         spans = [span for span in run.timeline.spans if span.actor == "trainer"]
         steps = sum(span.kind == "train" for span in spans)
         took = max(span.end for span in spans) - min(span.start for span in spans)
         slow = run.ages["slow"] or [0]
         return {
             "protocol": mode,
+            "third generator": third,
             "seconds a step": f"{took / steps:.2f}",
             "trainer waits": f"{sum(s.end - s.start for s in spans if s.kind == 'idle') / took:.0%}",
-            "age at a batch's end, fast": f"{fmean(run.ages['fast']):.1f}",
-            "slow": f"{fmean(slow):.1f}",
-            "slow, at most": max(slow),
+            "age at a batch's end, first": f"{fmean(run.ages['fast']):.1f}",
+            "third": f"{fmean(slow):.1f}",
+            "third, at most": max(slow),
         }
 
-    protocols = [_row("push", pushed), _row("pull", pulled)]
+    protocols = [_row("push", "0.5 s", pushed), _row("pull", "0.5 s", pulled)]
+    protocols += [_row(mode, "0.1 s", run) for mode, run in even.items()]
     lesson.table("Ten steps; ages in versions", protocols)
     return (protocols,)
 
 
 @app.cell(hide_code=True)
 def _(protocols):
-    _push, _pull = protocols
+    _push, _pull, _even_push, _even_pull = protocols
     _times = float(_push["seconds a step"]) / float(_pull["seconds a step"])
     lesson.reveal(f"""
-    A step takes {_push["seconds a step"]} s instead of {_pull["seconds a step"]}, {_times:.1f} times as long, and the trainer waits for {_push["trainer waits"]} of the time. Pulling
-    has its own price: the slow generator's weights are {_pull["slow"]} versions old on average when its batch is done, against {_push["slow"]} with pushing. That is
+    A step takes {_push["seconds a step"]} s instead of {_pull["seconds a step"]}, {_times:.1f} times as long, and the trainer waits for {_push["trainer waits"]} of the time. That is our choice of
+    sleeps: whoever pushes waits for the slowest generator, and we made it five times as slow as a step. With three equal generators a step takes
+    {_even_push["seconds a step"]} s with pushing and {_even_pull["seconds a step"]} s with pulling. What does not depend on the sleeps is the order: pushing waits for the slowest, pulling for nobody.
+
+    Pulling has its own price: the slow generator's weights are {_pull["third"]} versions old on average when its batch is done, against {_push["third"]} with pushing. That is
     staleness, and `max_lag` has to bound it. It skips the versions between, which costs nothing: only the newest is worth having.
 
     Neither is right as such. Where generators stop at a common point anyway, as in synchronous training, pushing saves a round trip; the first
@@ -1738,7 +1784,7 @@ def _(protocols):
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "Control messages carry handles, whose size does not grow with the memory; bulk data are read through them, and the owner's program does nothing for it.",
+        "Control messages carry handles, whose size does not grow with the memory. Bulk data are read through them, without any call of the owner's code.",
         "Every copy, every serialisation and every setting of a transport shows in its bandwidth: measure the ladder on your machine before you plan.",
         "Fetch into a staging buffer beside generation, verify, then swap between two decode steps: only the swap stops anything.",
         "A one-sided read can be torn, silently. A seqlock reveals it; slots and a resting writer make it rare.",
@@ -1757,57 +1803,73 @@ def _():
 
 @app.function(hide_code=True)
 def check_read_whole(read_whole):
-    """A slot with a writer that acts at given moments: before a header is read, or in the middle of a payload's copy."""
+    """A slot with a writer that takes its steps at given moments, tried at all of them."""
 
     class Slot:
-        def __init__(self, *moments):
+        def __init__(self, moments, version_first):
+            self.version_first = version_first
             self.sequence, self.version, self.payload = 2, 1, [1] * 4
-            self.moments, self.reads = list(moments), 0
+            self.moments, self.actions, self.writing = [*moments], 0, self.write()
 
-        def write(self, step):
-            if step in ("begin", "all"):
+        def write(self):
+            """One version after another, each in four steps."""
+            for version in itertools.count(2):
                 self.sequence += 1
-                self.payload = [self.version + 1, self.version + 1, *self.payload[2:]]
-            if step in ("end", "all"):
-                self.version += 1
-                self.payload = [self.version] * 4
+                if self.version_first:
+                    self.version = version
+                yield
+                self.payload[:2] = [version] * 2
+                yield
+                self.payload[2:] = [version] * 2
+                self.version = version
+                yield
                 self.sequence += 1
+                yield
 
         def moment(self):
-            self.reads += 1
-            assert self.reads < 200, "read_whole goes on reading although the writer rests"
-            if self.moments and (step := self.moments.pop(0)):
-                self.write(step)
+            self.actions += 1
+            assert self.actions < 200, (
+                "read_whole goes on reading although the writer rests"
+            )
+            if self.moments:
+                for _ in range(self.moments.pop(0)):
+                    next(self.writing)
+            elif self.sequence % 2:
+                next(self.writing)
 
         def read_header(self):
             self.moment()
             return self.sequence, self.version
 
         def read_payload(self):
-            before = list(self.payload)
             self.moment()
-            return before[:2] + list(self.payload)[2:]
+            first_half = self.payload[:2]
+            self.moment()
+            return first_half + self.payload[2:]
 
-    cases = {
-        "nobody writes": (),
-        "a write is under way at first": ("begin", None, "end"),
-        "a write begins during the copy": (None, "begin", None, "end"),
-        "a whole write happens during the copy": (None, "all"),
-        "a whole write happens after the copy": (None, None, "all"),
-        "a write begins after the copy": (None, None, "begin", None, "end"),
-        "two whole writes happen during two copies": (None, "all", None, None, "all"),
-        "a write ends during the copy": ("begin", "end"),
-    }
-    for name, moments in cases.items():
-        slot = Slot(*moments)
+    def tried(moments, when, version_first=False):
+        slot = Slot(moments, version_first)
         found = read_whole(slot.read_header, slot.read_payload)
         assert isinstance(found, tuple) and len(found) == 2, (
             f"read_whole should return (version, payload), and returns {found!r}"
         )
         version, payload = found
         assert list(payload) == [version] * 4, (
-            f"when {name}, read_whole returns version {version} with the payload {payload!r}"
+            f"when {when}, read_whole returns version {version} with the payload {payload!r}"
         )
+
+    # How many of its steps the writer takes before a header, in front of and in the middle of
+    # a payload's copy, before the next header, and so on.
+    tried((), "nobody writes")
+    tried((2, 0, 0, 0, 0, 0, 1, 1), "a write is under way from before to after the copy")
+    tried((0, 2, 0, 0, 2), "a write begins before the copy and ends after it")
+    tried((0, 0, 2, 0, 2), "a write begins during the copy")
+    tried((0, 0, 4), "a whole write happens during the copy")
+    tried((0, 0, 0, 4), "a whole write happens after the copy")
+    for moments in itertools.product((0, 1, 2, 4), repeat=5):
+        when = f"the writer takes {moments} of its steps before your reads"
+        tried(moments, when)
+        tried(moments, f"{when} and writes the version first", version_first=True)
 
 
 @app.function(hide_code=True)

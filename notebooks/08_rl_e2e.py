@@ -275,7 +275,7 @@ async def _(hands):
     _published = await hands.trainer.publish.call_one()
     await hands.generator.subscribe.call_one(hands.trainer)
     version = await hands.generator.pull.call_one()
-    mo.md(f"Published version {_published}; the generator has version {version}.")
+    lesson.md(f"Published version {_published}; the generator has version {version}.")
     return (version,)
 
 
@@ -337,7 +337,7 @@ async def _(baseline, hands, lap):
     groups = await hands.generator.generate.call_one(
         list(zip(numbers, _tasks, strict=True))
     )
-    mo.md(
+    lesson.md(
         f"Admitted: groups {numbers}. Sampled: {sum(len(group) for _, group in groups)} episodes."
     )
     return (groups,)
@@ -378,7 +378,7 @@ def _(one):
         [
             {
                 "turn": number,
-                "the policy wrote": f"`{turn.text.strip()}`",
+                "the policy wrote": lesson.quote(turn.text),
                 "the tool answered": f"`{turn.result.strip()}`" if turn.result else "",
                 "tokens trained on": f"{turn.start} to {turn.end - 1}",
                 "version": turn.version,
@@ -483,7 +483,7 @@ async def _(advantages, batch, hands):
         return metrics, published
 
     fresh, newest = await train_on(batch, advantages)
-    mo.md(
+    lesson.md(
         f"Trained on {fresh['episodes']} episodes of lag {fresh['lag_max']}; the newest version is now {newest}."
     )
     return fresh, newest, train_on
@@ -505,7 +505,7 @@ def _(config):
 async def _(hands, newest):
     assert newest == 1
     late = await hands.replay.admit_now.call_one(0, 1000)
-    mo.md(
+    lesson.md(
         f"Asked for 1,000 groups at version 0, the replay buffer admits {len(late)}: {late}."
     )
     return (late,)
@@ -638,7 +638,7 @@ def _(fresh, in_flight, in_flight_episodes, stale):
         if fresh["max_logp_difference"] < 1e-3
         else "which is more than rounding in float32 and has to be looked into"
     )
-    mo.md(f"""
+    lesson.md(f"""
     At lag 0 the largest of all differences is {fresh["max_logp_difference"]:.0e}, {_verdict}, although the generator samples a token at a
     time with a cache and the trainer runs whole episodes at once. What the other two rows show ({stale["max_logp_difference"]:.0e} and
     {in_flight["max_logp_difference"]:.0e}) is therefore staleness and no mistake.
@@ -672,7 +672,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(f"```python\n{inspect.getsource(train_sync)}\n```")
+    lesson.md(f"```python\n{inspect.getsource(train_sync)}\n```")
     return
 
 
@@ -741,7 +741,7 @@ def how_it_went(folder):
 
 @app.cell(hide_code=True)
 def _(sync_folder):
-    mo.md(how_it_went(sync_folder))
+    lesson.md(how_it_went(sync_folder))
     return
 
 
@@ -760,7 +760,7 @@ def _():
 def _():
     from zorplex_rl.system import loop
 
-    mo.md(f"```python\n{inspect.getsource(loop.train)}\n```")
+    lesson.md(f"```python\n{inspect.getsource(loop.train)}\n```")
     return (loop,)
 
 
@@ -819,7 +819,7 @@ async def _(async_curve, base, sync_folder):
 
 @app.cell(hide_code=True)
 def _(async_folder):
-    mo.md(how_it_went(async_folder))
+    lesson.md(how_it_went(async_folder))
     return
 
 
@@ -957,7 +957,7 @@ def _(accounts):
 def _(accounts, config):
     _lags = accounts["async"].lags
     _late = 1 - _lags.get(0, 0) / sum(_lags.values())
-    mo.md(f"""
+    lesson.md(f"""
     `max_lag` is a bound. Of the asynchronous run's groups {_late:.0%} had some lag, and none more than {max(_lags)}
     (the bound was {config.max_lag}). The price of that in accuracy is
     {accounts["sync"].after["sampled_accuracy"]:.0%} against {accounts["async"].after["sampled_accuracy"]:.0%} on {config.eval_tasks}
@@ -1021,7 +1021,7 @@ def _(predictions):
         if max(_errors[:2]) <= 0.15
         else "which is more than the 15 % that this course asks of it: look for what else used the machine"
     )
-    mo.md(f"""
+    lesson.md(f"""
     The two runs are predicted to {max(_errors[:2]):.1%} or better, {_said}. The question across modes is answered to {_errors[2]:.1%}. It is the
     harder one because the latencies themselves change: two processes that compute at the same time share caches, memory bandwidth and the
     cores' clock.
@@ -1081,7 +1081,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(f"```python\n{inspect.getsource(train_with_lag)}\n```")
+    lesson.md(f"```python\n{inspect.getsource(train_with_lag)}\n```")
     return
 
 
@@ -1233,7 +1233,7 @@ def _(config, gradients):
         for loss in config.study_losses
     )
     _same = torch.equal(gradients["lag 4"]["tis"], gradients["lag 4"]["decoupled_ppo"])
-    mo.md(f"""
+    lesson.md(f"""
     At lag 0 they agree to {_largest:.0e}: all four are the plain policy gradient, up to rounding of the ratio. And in the first update on a
     batch, decoupled PPO *is* truncated importance sampling, at any lag ({"bit for bit the same vector" if _same else "up to rounding"} here): with
     π₀ = π there is nothing to clip. They part in the second update. So the study makes two updates on each batch, as PPO does; then the
@@ -1365,7 +1365,7 @@ def _(config, recorded):
     _variation = recorded["async"].setting.variation
     _first, _last = _seconds[1], min(_seconds.values())
     _bought = (_seconds[0] - _first) / (_seconds[0] - _last) if _seconds[0] > _last else 1.0
-    mo.md(f"""
+    lesson.md(f"""
     And what does lag buy? Asked about the latencies of the asynchronous run above, the simulator says
     {", ".join(f"{found:.1f} s at `max_lag` {lag}" for lag, found in _seconds.items())}. The first version of lag buys {_bought:.0%} of what any
     of these can buy here, where the time of a group varies by {_variation:.0%} (standard deviation ÷ mean). Stragglers and slow tools are what
@@ -1617,7 +1617,7 @@ def _(reports):
     _overlap = max(_sync.interval[0], _async.interval[0]) <= min(
         _sync.interval[1], _async.interval[1]
     )
-    mo.md(f"""
+    lesson.md(f"""
     From {_before.accuracy:.0%} to {_sync.accuracy:.0%} in turns and {_async.accuracy:.0%} side by side. The two intervals
     {"overlap: this measurement does not tell the two ways of training apart" if _overlap else "do not overlap: the two runs ended in policies that differ"}.
     The failure that shrank most is `{_gone}`, from {_before.outcomes[_gone]:.0%} of all episodes to {_async.outcomes[_gone]:.0%}. An
@@ -1631,7 +1631,7 @@ def _(reports):
 def _(policy, recorded):
     _weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     _sync = recorded["sync"].setting
-    mo.md(f"""
+    lesson.md(f"""
     ## What changes at scale
 
     On this page a step took {_sync.groups_per_step * _sync.generation_seconds:.2f} s to sample and {_sync.training_seconds:.2f} s to train, and

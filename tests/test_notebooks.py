@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib.util
 import math
+import random
+import sqlite3
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -177,3 +181,163 @@ def test_05_runs_from_its_first_cell_to_its_last():
     assert values["price"][0]["max_logp_difference"] < 1e-4
     assert values["price"][1]["max_logp_difference"] > 1e-4
     assert values["lenient"] > values["strict"]
+
+
+@every_notebook
+def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
+    """``mo.md`` and ``mo.Html`` let HTML through: a notebook gives them nothing that it has not written itself."""
+    calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
+    passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
+    assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []
+
+
+def _read_without_looking(read_header, read_payload):
+    return read_header()[1], read_payload()
+
+
+def _ignore_the_odd_bit(read_header, read_payload):
+    while True:
+        before, payload = read_header(), read_payload()
+        if read_header() == before:
+            return before[1], payload
+
+
+def _ignore_the_odd_bit_of_the_first_header(read_header, read_payload):
+    while True:
+        before, payload, after = read_header(), read_payload(), read_header()
+        if after[0] % 2 == 0 and after[1] == before[1]:
+            return before[1], payload
+
+
+def _compare_only_versions(read_header, read_payload):
+    while True:
+        before = read_header()
+        if before[0] % 2:
+            continue
+        payload = read_payload()
+        if read_header()[1] == before[1]:
+            return before[1], payload
+
+
+def _compare_only_versions_and_ignore_the_odd_bit(read_header, read_payload):
+    while True:
+        before, payload = read_header(), read_payload()
+        if read_header()[1] == before[1]:
+            return before[1], payload
+
+
+def _take_the_later_version(read_header, read_payload):
+    while True:
+        before, payload, after = read_header(), read_payload(), read_header()
+        if before[0] % 2 == after[0] % 2 == 0:
+            return after[1], payload
+
+
+def _try_again_only_once(read_header, read_payload):
+    for _ in range(2):
+        before, payload = read_header(), read_payload()
+        if before[0] % 2 == 0 and read_header() == before:
+            break
+    return before[1], payload
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        _read_without_looking,
+        _ignore_the_odd_bit,
+        _ignore_the_odd_bit_of_the_first_header,
+        _compare_only_versions,
+        _compare_only_versions_and_ignore_the_odd_bit,
+        _take_the_later_version,
+        _try_again_only_once,
+    ],
+)
+def test_no_reader_that_leaves_out_a_part_of_the_seqlock_passes(reader):
+    notebook = next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync")
+    _, check, _ = parts_of(notebook, "read_whole")
+    assert "read_whole returns version" in (exercise.complaint(check, reader) or "")
+
+
+def test_more_ranks_than_heads_hold_the_same_head_each_whole():
+    import torch
+
+    from zorplex_rl.weights.sharding import local_boxes, local_shape
+
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync"))
+    heads, size = 2, 16
+    attention = torch.nn.Module()
+    for name, count in (("q_proj", 4), ("k_proj", heads), ("v_proj", heads)):
+        attention.add_module(name, torch.nn.Linear(64, count * size))
+    config = SimpleNamespace(num_key_value_heads=heads, num_attention_heads=4)
+    attention.config = config
+    described = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
+    key, query = described["k_proj.weight"], described["q_proj.weight"]
+    assert [local_shape(key.shape, key.sharding, rank) for rank in range(4)] == [(size, 64)] * 4
+    assert [local_boxes(key.shape, key.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 0, size, size]
+    assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]
+
+
+@pytest.fixture(scope="module")
+def services() -> ModuleType:
+    return load(next(path for path in NOTEBOOKS if path.stem == "06_services"))
+
+
+def test_a_tool_of_06_works_on_so_many_calls_at_once_and_no_more(services):
+    tool = services.Tool(0, 0.02, at_once=2)
+    task = services.Zorplex(0).task(("simple",), 0)
+    call = services.find_call(f"LOOKUP[{task.words[0]}]")
+
+    async def five() -> list[int]:
+        calls = {asyncio.create_task(tool.work("execute", task, call, number)) for number in range(5)}
+        together = []
+        while calls:
+            done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            together.append(len(done))
+        return together
+
+    began = time.monotonic()
+    assert max(asyncio.run(five())) <= 2
+    assert time.monotonic() - began >= 3 * 0.02
+
+
+def test_the_routers_of_06_are_measured_after_their_warm_up(services):
+    """What is answered before the warm-up ends, however much, is in no rate."""
+    began = time.monotonic()
+
+    async def route(task, call):
+        await asyncio.sleep(0.001 if time.monotonic() - began < 0.3 else 0.1)
+
+    tools = SimpleNamespace(execute=SimpleNamespace(route=route))
+    run = asyncio.run(services.press(tools, None, None, callers=2, warm_up=0.5, measured=1.0))
+    assert 8 <= run.rate <= 20
+    assert min(run.seconds) >= 0.1
+    assert sum(run.halves) / 2 == pytest.approx(run.rate)
+
+
+def test_callers_that_are_refused_together_stay_together_without_jitter(services):
+    random.seed(0)
+
+    def longest(failures):
+        return services.retry_delay_solution(failures + 1, 0.25, 8.0)
+
+    together = services.all_at_once(longest)
+    spread = services.all_at_once(lambda failures: random.uniform(0, longest(failures)))
+    assert max(together[1:]) == 190
+    assert max(spread[1:]) < 190 / 2
+    assert sum(spread) < sum(together) / 2
+    assert len(spread) < len(together) / 5
+
+
+def test_only_a_ledger_that_checks_and_charges_in_one_step_charges_once(services):
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    database.execute("CREATE TABLE looked (number INTEGER)")
+    database.execute("CREATE TABLE keyed (number INTEGER PRIMARY KEY)")
+
+    async def both_copies_of(charge):
+        await asyncio.gather(charge(database, 17), charge(database, 17))
+
+    for charge in (services.look_then_charge, services.charge_if_new):
+        asyncio.run(both_copies_of(charge))
+    counts = [database.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0] for name in ("looked", "keyed")]
+    assert counts == [2, 1]

@@ -28,7 +28,8 @@ _ICON = (
 def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
     """The page of a notebook: all its cells, between links to its neighbours; ``notebook`` is the file it was made of."""
     cells = "\n".join(rendered for cell in page.cells if (rendered := cell.render()))
-    source = f'<p class="source">The notebook behind this page: <a href="{notebook}">{notebook}</a></p>'
+    name = html.escape(notebook)
+    source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
     body = (
         f"{_navigation(previous, following, 'Course')}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
@@ -54,14 +55,22 @@ def _entry(file: str, lesson: Lesson) -> str:
     ran_on = f'<p class="ran-on">Computed on: {html.escape(lesson.ran_on)}</p>' if lesson.ran_on else ""
     return (
         f'<li><h2><span class="ordinal">{html.escape(file.partition("_")[0])}</span>'
-        f'<a href="{file}">{html.escape(lesson.title)}</a></h2>'
+        f'<a href="{html.escape(file)}">{html.escape(lesson.title)}</a></h2>'
         f"<p>{lesson.minutes} minutes · {html.escape(lesson.hardware)}</p><p>Afterwards you can</p><ul>{goals}</ul>{ran_on}</li>\n"
     )
 
 
 def _navigation(previous: Link | None, following: Link | None, label: str) -> str:
-    back = f'<a rel="prev" href="{previous[0]}">← {html.escape(previous[1])}</a>' if previous else "<span></span>"
-    on = f'<a rel="next" href="{following[0]}">{html.escape(following[1])} →</a>' if following else "<span></span>"
+    back = (
+        f'<a rel="prev" href="{html.escape(previous[0])}">← {html.escape(previous[1])}</a>'
+        if previous
+        else "<span></span>"
+    )
+    on = (
+        f'<a rel="next" href="{html.escape(following[0])}">{html.escape(following[1])} →</a>'
+        if following
+        else "<span></span>"
+    )
     return f'<nav class="course" aria-label="{label}">{back}<a href="index.html">Contents</a>{on}</nav>'
 
 

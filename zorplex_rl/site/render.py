@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
+from zorplex_rl.viz.markup import leads_to_a_page
+
 WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
 
 
@@ -45,12 +47,14 @@ def undrawable(markup: str) -> str | None:
 
 
 def plain(markup: str) -> str:
-    """``markup`` without marimo's own elements and without scripts.
+    """``markup`` without marimo's own elements, and without what would run: scripts, handlers of events, addresses that are programs.
 
     >>> plain('<marimo-ui-element><marimo-anywidget data-model-id="&quot;a1&quot;"></marimo-anywidget></marimo-ui-element>')
     '<div class="widget" data-model="a1"></div>'
     >>> plain('<p>so<script>f()</script></p>')
     '<p>so</p>'
+    >>> plain('<p class="a" onclick="f()">so <a href="javascript:f()">on</a></p>')
+    '<p class="a">so <a>on</a></p>'
     """
     cleaner = _Cleaner()
     cleaner.feed(markup)
@@ -73,13 +77,22 @@ class _Cleaner(HTMLParser):
             model = json.loads(dict(attrs)["data-model-id"] or '""')
             self.kept.append(f'<div class="widget" data-model="{html.escape(model)}"></div>')
         elif not tag.startswith("marimo-"):
-            source = self.get_starttag_text() or ""
+            source = self._without_programs(tag, attrs)
             # What may scroll has to be reached by the keyboard too.
             self.kept.append(source.replace("<pre", '<pre tabindex="0"', 1) if tag == "pre" else source)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if not tag.startswith("marimo-"):
-            self.kept.append(self.get_starttag_text() or "")
+        if tag != "script" and not tag.startswith("marimo-"):
+            self.kept.append(self._without_programs(tag, attrs))
+
+    def _without_programs(self, tag: str, attrs: list[tuple[str, str | None]]) -> str:
+        """The tag as it stands in the source; written anew where it has an attribute that would run something."""
+        kept = [(name, value) for name, value in attrs if not _is_program(name, value or "")]
+        source = self.get_starttag_text() or ""
+        if kept == attrs:
+            return source
+        written = "".join(f' {name}="{html.escape(value or "")}"' for name, value in kept)
+        return f"<{tag}{written}{'/' if source.endswith('/>') else ''}>"
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "script":
@@ -96,3 +109,10 @@ class _Cleaner(HTMLParser):
 
     def handle_charref(self, name: str) -> None:
         self.kept.append(f"&#{name};")
+
+
+def _is_program(name: str, value: str) -> bool:
+    """Whether an attribute runs something when the page is shown or used."""
+    if name in ("href", "xlink:href", "src", "action", "formaction"):
+        return not leads_to_a_page(value) and not value.startswith("data:image/")
+    return name.startswith("on") or name == "srcdoc"

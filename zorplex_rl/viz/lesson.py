@@ -5,6 +5,10 @@
     predict(…)  reveal(…)        a question before the measurement, and its answer, folded, behind it
     start_button  wait_for       a long cell waits for the reader, and for nobody where there is no reader
     recap(…)  links(__file__)    the end of a notebook
+    md(…)  table(…)  folded(…)   Markdown with something computed in it
+    quote(text)  fence(text)     Markdown that shows a text of somebody else, as it is
+
+Every text becomes HTML in ``markup.py``, where none of it can become an element of the page.
 
 Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, in the static page, and in that page before its scripts
 have run. A notebook names the style sheet once: ``marimo.App(css_file="../zorplex_rl/viz/lesson.css")``.
@@ -24,6 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
+
+from zorplex_rl.viz.markup import block, inline
+from zorplex_rl.viz.markup import fence as fence
+from zorplex_rl.viz.markup import quote as quote
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -67,6 +75,11 @@ def machine() -> str:
     accelerator = ", ".join(gpus) or "no GPU"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return f"{cores} cores of {model.partition(':')[2].strip()}, {accelerator}, {versions}."
+
+
+def md(markdown: str) -> mo.Html:
+    """Markdown with something computed in it: like ``mo.md``, but HTML in it is shown as text. Put texts of others in with ``quote``."""
+    return mo.Html(block(markdown))
 
 
 def predict(question: str, *options: str) -> mo.Html:
@@ -152,23 +165,11 @@ def links(notebook: str) -> mo.Html:
     place = [path.name for path in course].index(here.name)
     neighbours = {"Before this": course[place - 1] if place else None, "Next": next(iter(course[place + 1 :]), None)}
     lines = [
-        f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{path.name}</code></p>"
+        f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()
         if path
     ]
     return mo.Html(f'<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>')
-
-
-def block(markdown: str) -> str:
-    """Markdown as HTML."""
-    return mo.md(markdown).text
-
-
-def inline(markdown: str) -> str:
-    """Markdown as HTML without the paragraph around it."""
-    return re.sub(
-        r'^<span class="markdown[^>]*><span class="paragraph">(.*)</span></span>$', r"\1", block(markdown), flags=re.S
-    )
 
 
 def _lines(path: str) -> list[str]:

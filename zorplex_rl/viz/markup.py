@@ -1,0 +1,131 @@
+"""The one place where text becomes HTML, whoever wrote it: the author of a notebook, a policy, a tool, a table of words.
+
+    block(markdown)      paragraphs, lists, tables, code    ──► HTML
+    inline(markdown)     one line: code and links only      ──► HTML without a paragraph around it
+    quote(text)          any text    ──► Markdown that shows it, character by character, as code in a line
+    fence(text)          any text    ──► the same as a block of lines
+
+HTML and images in the Markdown are shown as the characters they are made of, and a link leads to a page or nowhere. So a transcript that
+holds ``<img src=x onerror=…>`` is text on the page, even if somebody forgot to quote it. ``quote`` and ``fence`` also keep what Markdown would
+read as its own: stars, brackets, back-ticks.
+
+>>> inline("`a < b` and <b>bold</b>")
+'<code>a &lt; b</code> and &lt;b&gt;bold&lt;/b&gt;'
+>>> quote("a `b` c"), inline(quote("a `b` c"))
+('`` a `b` c ``', '<code>a `b` c</code>')
+>>> inline("[x](javascript:f())")
+'<a>x</a>'
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from functools import cache
+from threading import Lock
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from markdown import Markdown
+from markdown.inlinepatterns import InlineProcessor
+from markdown.treeprocessors import Treeprocessor
+
+SCHEMES = ("http", "https")
+"""Where a link may lead, beside the site itself."""
+
+# marimo's front end and the course's style sheets know Markdown by these classes.
+_OPEN, _CLOSE = '<span class="markdown prose dark:prose-invert contents">', "</span>"
+_lock = Lock()
+
+
+def block(markdown: str) -> str:
+    """Markdown as HTML. Tables, fenced code and emphasis are Markdown's; HTML and images are shown as text."""
+    found = _convert(_blocks(), inspect.cleandoc(markdown))
+    # A paragraph may not hold blocks, and marimo puts widgets into paragraphs.
+    found = found.replace("<p>", '<span class="paragraph">').replace("</p>", "</span>")
+    return f"{_OPEN}{found}{_CLOSE}"
+
+
+def inline(markdown: str) -> str:
+    """A line of Markdown as HTML: `code` and [links](address); all else is shown as it is."""
+    found = _convert(_lines(), re.sub(r"[ \t\r\n]+", " ", markdown.strip()))
+    return found.removeprefix("<p>").removesuffix("</p>")
+
+
+def quote(text: object) -> str:
+    """Markdown that shows ``text`` as code in a line, character by character; line breaks become ⏎."""
+    line = re.sub(r"\r\n?|\n", "⏎", str(text).strip())
+    ticks = "`" * _longer_than(line, 1)
+    # A space keeps a back-tick of the text apart from those around it.
+    return f"{ticks} {line} {ticks}" if "`" in line else f"`{line}`" if line else ""
+
+
+def fence(text: str) -> str:
+    """Markdown that shows ``text`` as lines of code, character by character. Put it at the beginning of a line."""
+    ticks = "`" * _longer_than(text, 3)
+    return f"{ticks}text\n{text.strip()}\n{ticks}"
+
+
+def _longer_than(text: str, least: int) -> int:
+    """How many back-ticks enclose ``text``: one more than it has in a row, and at least ``least``."""
+    return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+@cache
+def _blocks() -> Markdown:
+    options: dict[str, Any] = {
+        "pymdownx.highlight": {"use_pygments": True, "pygments_lang_class": True, "css_class": "codehilite"},
+        "pymdownx.superfences": {"css_class": "codehilite"},
+    }
+    return _made_safe(Markdown(extensions=["tables", "sane_lists", *options], extension_configs=options))
+
+
+@cache
+def _lines() -> Markdown:
+    converter = Markdown()
+    blocks = "empty indent code hashheader setextheader hr olist ulist quote reference"
+    marks = "escape linebreak not_strong em_strong em_strong2 reference short_reference"
+    for registry, names in ((converter.parser.blockprocessors, blocks), (converter.inlinePatterns, marks)):
+        for name in names.split():
+            registry.deregister(name, strict=False)
+    return _made_safe(converter)
+
+
+def _made_safe(converter: Markdown) -> Markdown:
+    converter.preprocessors.deregister("html_block")
+    for name in ("html", "entity", "image_link", "image_reference", "short_image_ref", "autolink", "automail"):
+        converter.inlinePatterns.deregister(name, strict=False)
+    converter.inlinePatterns.register(_Ampersand("&", converter), "ampersand", 20)
+    converter.treeprocessors.register(_SafeLinks(converter), "safe_links", 15)
+    return converter
+
+
+class _Ampersand(InlineProcessor):
+    """Shows ``&lt;`` as these four characters: Markdown would let it pass, and the page would show ``<``."""
+
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
+        return "&amp;", m.start(), m.end()
+
+
+class _SafeLinks(Treeprocessor):
+    """Takes the address from every link that does not lead to a page: ``javascript:`` is a program."""
+
+    def run(self, root: Element) -> None:
+        for link in root.iter("a"):
+            if not leads_to_a_page(link.get("href", "")):
+                link.attrib.clear()
+
+
+def leads_to_a_page(address: str) -> bool:
+    """Whether a link to ``address`` opens a page; else it would run a program or open what the text itself holds."""
+    # As a browser reads it: entities are resolved, blanks and control characters are skipped.
+    bare = re.sub(r"[\x00-\x20\x7f-\xa0]", "", html.unescape(address))
+    scheme = re.match(r"([a-z][a-z0-9+.-]*):", bare, re.IGNORECASE)
+    return scheme is None or scheme[1].lower() in SCHEMES
+
+
+def _convert(converter: Markdown, text: str) -> str:
+    # A converter keeps state while it works, and cells may run in threads.
+    with _lock:
+        return converter.reset().convert(text)
