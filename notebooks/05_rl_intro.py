@@ -855,8 +855,8 @@ def _(config, run, slow_batch):
     _mean = fmean(episode.seconds for episode in slow_batch)
     lesson.reveal(f"""
     {_slow:.2f} s: {_slow / (_calls * config.tool_seconds):.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
-    batch with the instant tool. A batch takes as long as the *slowest* of {len(slow_batch)} draws, and that lies far out in the tail:
-    {1 - _mean / _slow:.0%} of the slots' time went in waiting for it. Add episodes to a batch, and its slowest can only become slower.
+    batch with the instant tool. A batch takes as long as the *slowest* of its {len(slow_batch)} episodes, here {_slow / _mean:.1f} times as long as
+    their mean: {1 - _mean / _slow:.0%} of the slots' time went in waiting for it. Add episodes to a batch, and its slowest can only become slower.
     """)
     return
 
