@@ -87,8 +87,8 @@ def _():
             "follow one batch through every process of an RL system, call by call",
             "check that the trainer learns from the very tokens that were sampled",
             "train the same policy synchronously and asynchronously, and account for the difference in time",
-            "say what stale data cost, and which losses bear them",
-            "kill a process in mid-training and prove from the books that nothing was lost",
+            "measure what stale data cost under four losses, and how much of it the scatter of the seeds allows you to say",
+            "kill a process in mid-training and check in the books what was lost",
         ],
     )
     return
