@@ -314,7 +314,7 @@ async def _(config, hands, version):
 def _(baseline, baseline_greedy):
     lesson.figure(
         figures.accuracy_chart([baseline, baseline_greedy]),
-        f"{baseline.episodes} held-out tasks; the lines are 95 % intervals for a share (Wilson).",
+        f"{baseline.episodes} held-out tasks; the lines are 95 % intervals, in which tasks on the same words count as one cluster.",
     )
     return
 
