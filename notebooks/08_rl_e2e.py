@@ -39,6 +39,7 @@ with app.setup(hide_code=True):
         Conditions,
         Trial,
         advantages_of,
+        cost_of_lag,
         fresh_learner,
         sample_batch,
         train_with_lag,
@@ -86,8 +87,8 @@ def _():
             "follow one batch through every process of an RL system, call by call",
             "check that the trainer learns from the very tokens that were sampled",
             "train the same policy synchronously and asynchronously, and account for the difference in time",
-            "say what stale data cost, and which losses bear them",
-            "kill a process in mid-training and prove from the books that nothing was lost",
+            "measure what stale data cost under four losses, and how much of it the scatter of the seeds allows you to say",
+            "kill a process in mid-training and check in the books what was lost",
         ],
     )
     return
@@ -313,7 +314,7 @@ async def _(config, hands, version):
 def _(baseline, baseline_greedy):
     lesson.figure(
         figures.accuracy_chart([baseline, baseline_greedy]),
-        f"{baseline.episodes} held-out tasks; the lines are 95 % intervals for a share (Wilson).",
+        f"{baseline.episodes} held-out tasks; the lines are 95 % intervals, in which tasks on the same words count as one cluster.",
     )
     return
 
@@ -433,8 +434,7 @@ def _(rewards):
     _alike = sum(max(group) == min(group) for group in rewards)
     lesson.reveal(f"""
     It teaches nothing: rewards that are all alike have no better and no worse, and the advantages are exactly 0. In this batch that holds
-    for {_alike} of {len(rewards)} groups. The share grows as the policy gets better, and the trainer spares itself the backward pass for
-    them.
+    for {_alike} of {len(rewards)} groups. The trainer spares itself the backward pass for them.
     """)
     return
 
@@ -548,8 +548,8 @@ def _():
     mo.md("""
     ## Are these the tokens that were sampled?
 
-    The commonest fault of an RL system makes no noise: generator and trainer are two programs, and they disagree about the probability of
-    a token. Then the policy gradient is that of another policy. Three things have to hold: the trainer gets the ids and does not tokenise
+    One fault of an RL system makes no noise: generator and trainer are two programs, and they disagree about the probability of a token.
+    Nothing fails, but the policy gradient is that of another policy. Three things have to hold: the trainer gets the ids and does not tokenise
     again; what tools wrote is masked; and on data of lag 0 the trainer's log-probs are those that the generator recorded, up to rounding.
 
     The first batch is the test of the last point. A second one is sampled with version 0 as well, and trained on one version later. The
@@ -611,7 +611,7 @@ def _(fresh, in_flight, stale):
                 "lag": f"{row['lag_max']:.0f}",
                 "of two versions": f"{row['mixed_version_share']:.0%}",
                 "largest difference": f"{row['max_logp_difference']:.6f}",
-                "sample size left": f"{row['effective_sample_size']:.2%}",
+                "effective sample size, tokens": f"{row['effective_sample_size']:.2%}",
             }
             for name, row in (
                 ("with the trainer's weights", fresh),
@@ -638,10 +638,15 @@ def _(fresh, in_flight, in_flight_episodes, stale):
         if fresh["max_logp_difference"] < 1e-3
         else "which is more than rounding in float32 and has to be looked into"
     )
+    _staleness = (
+        "therefore staleness and no mistake"
+        if fresh["max_logp_difference"] < 1e-3
+        else "staleness, mixed with that"
+    )
     lesson.md(f"""
     At lag 0 the largest of all differences is {fresh["max_logp_difference"]:.0e}, {_verdict}, although the generator samples a token at a
     time with a cache and the trainer runs whole episodes at once. What the other two rows show ({stale["max_logp_difference"]:.0e} and
-    {in_flight["max_logp_difference"]:.0e}) is therefore staleness and no mistake.
+    {in_flight["max_logp_difference"]:.0e}) is {_staleness}.
 
     In the third batch {len(_mixed)} of {len(in_flight_episodes)} episodes are of two versions. {_example} In such an episode the
     later tokens also looked back at keys and values that the old weights had computed: no single version would give those log-probs again.
@@ -829,7 +834,7 @@ def _():
     ## What the difference consists of
 
     Both runs had the same seed, the same tasks in the same order, the same number of episodes and of evaluations, and the same processes.
-    Every actor has recorded what it did when, on one clock. Below is the same stretch of time out of the middle of each run.
+    Every actor has recorded what it did when, on one clock. Below are equally long stretches of both runs, from the same step on.
     """)
     return
 
@@ -927,9 +932,9 @@ def _(accounts):
 
 
 @app.cell(hide_code=True)
-def _(accounts, speed_up, step_speed_up):
+def _(accounts, config, speed_up, step_speed_up):
     _sync = accounts["sync"]
-    _bound = (_sync.trainer + _sync.generator) / max(_sync.trainer, _sync.generator)
+    _bound = 1 / max(_sync.trainer, _sync.generator)
     _verdict = (
         f"Asynchronous training was {speed_up:.2f} times as fast"
         if speed_up > 1
@@ -937,9 +942,9 @@ def _(accounts, speed_up, step_speed_up):
     )
     lesson.reveal(f"""
     {_verdict}: {1 / speed_up:.0%} of the time for as many episodes. Counted by the median step, which leaves evaluations out, it is
-    {step_speed_up:.2f} times. In turns, the trainer was busy for {_sync.trainer:.0%} of the time and the generator for {_sync.generator:.0%};
-    were both done side by side without any loss, the longer of the two would set the pace, and the speed-up would be about {_bound:.2f}. The
-    bound of 2 would take two phases of equal length, and hops between processes that cost nothing.
+    {step_speed_up:.2f} times. In turns, the trainer was busy for {_sync.trainer:.0%} of the time and the generator for {_sync.generator:.0%}.
+    Were all the rest hidden behind the busier of the two, and neither any slower beside the other, the speed-up would be about {_bound:.2f}.
+    A lag of {config.max_lag} bounds it too: {config.max_lag + 1} batches are on their way at most, so it is at most {config.max_lag + 1} (notebook 05).
     """)
     return
 
@@ -961,7 +966,7 @@ def _(accounts, config):
     `max_lag` is a bound. Of the asynchronous run's groups {_late:.0%} had some lag, and none more than {max(_lags)}
     (the bound was {config.max_lag}). The price of that in accuracy is
     {accounts["sync"].after["sampled_accuracy"]:.0%} against {accounts["async"].after["sampled_accuracy"]:.0%} on {config.eval_tasks}
-    held-out tasks here; the study below asks for it where it can be seen.
+    held-out tasks here; the study below asks for it at larger lags.
     """)
     return
 
@@ -1014,17 +1019,19 @@ def _(predictions):
 
 
 @app.cell(hide_code=True)
-def _(predictions):
+def _(predictions, recorded):
     _errors = [abs(run.seconds / seconds - 1) for _, run, seconds in predictions]
     _said = (
         "within the 15 % that this course asks of it"
         if max(_errors[:2]) <= 0.15
         else "which is more than the 15 % that this course asks of it: look for what else used the machine"
     )
+    _in_turns, _beside = recorded["sync"].setting, recorded["async"].setting
     lesson.md(f"""
-    The two runs are predicted to {max(_errors[:2]):.1%} or better, {_said}. The question across modes is answered to {_errors[2]:.1%}. It is the
-    harder one because the latencies themselves change: two processes that compute at the same time share caches, memory bandwidth and the
-    cores' clock.
+    The two runs are predicted to {max(_errors[:2]):.1%} or better, {_said}. The question across modes is answered to {_errors[2]:.1%}. It asks more,
+    because the latencies themselves can change when two processes compute at the same time. Here a group took
+    {1000 * _in_turns.generation_seconds:.0f} ms of its generator's time in turns and {1000 * _beside.generation_seconds:.0f} ms side by side; a training step
+    {_in_turns.training_seconds:.2f} s and {_beside.training_seconds:.2f} s.
     """)
     return
 
@@ -1035,7 +1042,8 @@ def _():
     ### Exercise 3: how many generators? (4 minutes)
 
     One generator samples a group in `generate` seconds, a training step takes `train` seconds and needs `groups` groups. Complete
-    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the groups of each step evenly in time.
+    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the work of each step evenly. (Work can be
+    shared. The wait for a slow group cannot, and takes a larger lag instead: notebook 05.)
     """)
     return
 
@@ -1062,8 +1070,8 @@ def _(recorded):
     lesson.folded(
         "The answer for the asynchronous run above",
         f"A group took {_setting.generation_seconds:.3f} s of its generator's time, a step with its publication {_setting.training_seconds:.3f} s for "
-        f"{_setting.groups_per_step} groups. That makes {_needed} generator{'s' * (_needed > 1)}, on hardware of their own: on two cores a "
-        "further one would take its time from the others.",
+        f"{_setting.groups_per_step} groups. That makes {_needed} generator{'s' * (_needed > 1)}, each on hardware of its own. On one machine they share "
+        f"its cores ({os.cpu_count()} here) with the trainer.",
     )
     return
 
@@ -1074,7 +1082,8 @@ def _():
     ## What staleness costs
 
     A run is as stale as its timing makes it. To see what lag does, set it: the loop below trains every step on data that the weights of
-    exactly `lag` versions ago have sampled. It has no actors and leaves nothing to timing. Read it; it is the experiment.
+    `lag` versions ago have sampled. The first `lag` steps are the exception: no weights are so old yet, so they use those of version 0. It
+    has no actors and leaves nothing to timing. Read it; it is the experiment.
     """)
     return
 
@@ -1130,7 +1139,7 @@ def _():
 def _():
     mo.md("""
     How far are they apart? On data of lag 0 every ratio is 1, and the four gradients should be the same. The next cells compute them, for a
-    batch just sampled, and again after the policy has moved on by four steps.
+    batch just sampled, and again after the policy has moved on by four full steps on other batches.
     """)
     return
 
@@ -1183,7 +1192,9 @@ def gradient(loss, learner, episodes, advantages):
 
 @app.cell
 def _(conditions, config):
-    _learner = fresh_learner(Trial("reinforce", 0, config.seed), conditions)
+    # Full steps from the first one: in a warm-up, four versions would be less apart.
+    _full_steps = replace(conditions, warmup_steps=0)
+    _learner = fresh_learner(Trial("reinforce", 0, config.seed), _full_steps)
     _environment = Zorplex(config.seed, config.hints)
 
     def _batch(step):
@@ -1232,11 +1243,20 @@ def _(config, gradients):
         ((gradients["lag 0"][loss] - _plain).norm() / _plain.norm()).item()
         for loss in config.study_losses
     )
-    _same = torch.equal(gradients["lag 4"]["tis"], gradients["lag 4"]["decoupled_ppo"])
+    _tis, _decoupled = (gradients["lag 4"][loss] for loss in ("tis", "decoupled_ppo"))
+    _same = (
+        "here the two vectors are equal to the last bit"
+        if torch.equal(_tis, _decoupled)
+        else f"here the two vectors differ by {((_tis - _decoupled).norm() / _tis.norm()).item():.0e} of their length"
+    )
+    _agree = (
+        "all four are the plain policy gradient, up to rounding of the ratio"
+        if _largest < 1e-3
+        else "that is more than rounding in float32, and has to be looked into"
+    )
     lesson.md(f"""
-    At lag 0 they agree to {_largest:.0e}: all four are the plain policy gradient, up to rounding of the ratio. And in the first update on a
-    batch, decoupled PPO *is* truncated importance sampling, at any lag ({"bit for bit the same vector" if _same else "up to rounding"} here): with
-    π₀ = π there is nothing to clip. They part in the second update. So the study makes two updates on each batch, as PPO does; then the
+    At lag 0 they agree to {_largest:.0e}: {_agree}. And in the first update on a batch, decoupled PPO *is* truncated importance sampling, at
+    any lag: with π₀ = π there is nothing to clip ({_same}). They part in the second update. So the study makes two updates on each batch, as PPO does; then the
     losses differ a little at lag 0 too.
     """)
     return
@@ -1268,7 +1288,7 @@ def _():
 def _(conditions, config):
     lesson.predict(
         f"{conditions.steps} steps of {conditions.prompts * conditions.samples} episodes each, {conditions.updates_per_batch} updates a step. Which loss loses most when the data are "
-        f"{max(config.study_lags)} versions old?",
+        f"up to {max(config.study_lags)} versions old?",
         "plain",
         "clipped",
         "truncated IS",
@@ -1308,52 +1328,78 @@ def _(baseline, conditions, config, names, outcomes):
 
 
 @app.cell(hide_code=True)
+def _(conditions, config, outcomes):
+    _high = max(config.study_lags)
+    _mean = fmean(o.mean_lag for o in outcomes if o.trial.lag == _high)
+    lesson.md(
+        f"“Lag {_high}” is what the data were meant to be. Of the {conditions.steps} steps, {max(0, conditions.steps - _high)} had data that old; "
+        f"over all steps the mean lag was {_mean:.1f}. In a longer run the cost of that lag may be another."
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _(config, names, outcomes):
-    by_point = {
+    _by_point = {
         (loss, lag): [o for o in outcomes if (o.trial.loss, o.trial.lag) == (loss, lag)]
         for loss in config.study_losses
         for lag in config.study_lags
     }
     lesson.table(
-        "Accuracy, mean ± standard deviation over the seeds",
+        f"Accuracy, mean ± standard deviation (n − 1) over {config.study_seeds} seeds",
         [
             {"loss": names[loss]}
             | {
-                f"lag {lag}": runs.spread([o.accuracy for o in by_point[loss, lag]])
+                f"lag {lag}": runs.spread([o.accuracy for o in _by_point[loss, lag]])
                 for lag in config.study_lags
             }
             | {
-                f"sample size left at lag {max(config.study_lags)}": f"{fmean(o.effective_sample_size for o in by_point[loss, max(config.study_lags)]):.0%}"
+                f"effective sample size at lag {max(config.study_lags)}, tokens": f"{fmean(o.effective_sample_size for o in _by_point[loss, max(config.study_lags)]):.0%}"
             }
             for loss in config.study_losses
         ],
     )
-    return (by_point,)
+    return
 
 
 @app.cell(hide_code=True)
-def _(by_point, config, names):
-    _mean = {point: fmean(o.accuracy for o in found) for point, found in by_point.items()}
-    _low, _high = min(config.study_lags), max(config.study_lags)
-    _lost = {loss: _mean[loss, _low] - _mean[loss, _high] for loss in config.study_losses}
-    _most, _least = max(_lost, key=_lost.get), min(_lost, key=_lost.get)
-    _between = [lag for lag in config.study_lags if _low < lag < _high]
-    _small = (
-        f"At lag {_between[0]} the largest loss of any of them is {max(_mean[loss, _low] - _mean[loss, _between[0]] for loss in config.study_losses):.2f}. "
-        if _between
-        else ""
-    )
-    _noise = max(
-        pstdev([o.accuracy for o in found]) if len(found) > 1 else 0.0
-        for found in by_point.values()
-    )
-    lesson.reveal(f"""
-    {names[_most][0].upper() + names[_most][1:]} loses most from lag {_low} to lag {_high}: {_lost[_most]:.2f} in accuracy; {names[_least]} loses least,
-    {f"{_lost[_least]:.2f}".replace("-", "−")}. {_small}The seeds of one point differ by up to {_noise:.2f} (standard deviation), so do not read an order into losses that are
-    closer than that. And it is one small policy, one task, one learning rate: a lower rate makes every version differ less from the last,
-    and with that all lags cheaper.
-    """)
+def _(config, names, outcomes):
+    lesson.reveal(verdict_on_lag(outcomes, names, config.study_lags))
     return
+
+
+@app.function(hide_code=True)
+def verdict_on_lag(outcomes, names, lags):
+    """What the study says, and what it does not: an order of the losses only where it is larger than the scatter of the seeds."""
+    low, *between, high = lags
+    cost = cost_of_lag(outcomes, low, high)
+    most, least = max(cost.lost, key=cost.lost.get), min(cost.lost, key=cost.lost.get)
+    ends = f"{names[most]} {signed(cost.lost[most])}, {names[least]} {signed(cost.lost[least])}"
+    said = f"From lag {low} to lag {high} the losses give up this much in accuracy, most and least: {ends}. "
+    if math.isnan(cost.noise):
+        said += "With one seed there is no telling how much of that is chance. "
+    else:
+        said += (
+            f"The seeds of one point scatter by {cost.deviation:.2f} (standard deviation, n − 1, pooled over all points), which makes two standard errors of a difference "
+            f"between two of these numbers {cost.noise:.2f}. "
+        )
+        said += (
+            f"So {names[most]} loses more than {names[least]} here; losses closer than that are in no order. "
+            if cost.in_order
+            else "They are closer than that: this study does not tell which loss bears stale data better. "
+        )
+    if between:
+        small = cost_of_lag(outcomes, low, between[0])
+        said += f"At lag {between[0]} the largest cost of any of them is {signed(max(small.lost.values()))}. "
+    return (
+        said
+        + "And it is one small policy, one task, one learning rate: try another one in the settings."
+    )
+
+
+@app.function(hide_code=True)
+def signed(number):
+    return f"{number:.2f}".replace("-", "−")
 
 
 @app.cell(hide_code=True)
@@ -1368,8 +1414,8 @@ def _(config, recorded):
     lesson.md(f"""
     And what does lag buy? Asked about the latencies of the asynchronous run above, the simulator says
     {", ".join(f"{found:.1f} s at `max_lag` {lag}" for lag, found in _seconds.items())}. The first version of lag buys {_bought:.0%} of what any
-    of these can buy here, where the time of a group varies by {_variation:.0%} (standard deviation ÷ mean). Stragglers and slow tools are what
-    makes more of it worth having; try that in the simulator of notebook 05.
+    of these can buy here, where the time of a group varies by {_variation:.0%} (standard deviation ÷ mean). With larger variation, or with
+    a straggler, it is another number: try that in the simulator of notebook 05.
     """)
     return
 
@@ -1559,8 +1605,8 @@ def _(each_once, killed_folder, loading_seconds, since_kill):
 def _():
     mo.md("""
     A dead trainer is another matter: there is one, and it has state. It comes back from its last checkpoint and takes the lost steps again
-    on the same batches, which the controller has kept; the same weights come out, bit for bit (`system/trainer.py`, and a test that kills
-    it).
+    on the same batches, which the controller has kept. On a CPU the same weights come out, bit for bit: a test kills the trainer and
+    compares (`tests/test_faults.py`). On CUDA that was not measured, and sums need not come in a fixed order there.
 
     ## Before and after
 
@@ -1612,7 +1658,7 @@ def _(reports):
     _before, _sync, _async, _ = reports
     _gone = max(
         (name for name in _before.outcomes if name != "success"),
-        key=lambda name: _before.outcomes[name] - _async.outcomes[name],
+        key=lambda name: abs(_before.outcomes[name] - _async.outcomes[name]),
     )
     _overlap = max(_sync.interval[0], _async.interval[0]) <= min(
         _sync.interval[1], _async.interval[1]
@@ -1620,7 +1666,7 @@ def _(reports):
     lesson.md(f"""
     From {_before.accuracy:.0%} to {_sync.accuracy:.0%} in turns and {_async.accuracy:.0%} side by side. The two intervals
     {"overlap: this measurement does not tell the two ways of training apart" if _overlap else "do not overlap: the two runs ended in policies that differ"}.
-    The failure that shrank most is `{_gone}`, from {_before.outcomes[_gone]:.0%} of all episodes to {_async.outcomes[_gone]:.0%}. An
+    The failure that changed most is `{_gone}`: {_before.outcomes[_gone]:.0%} of all episodes before, {_async.outcomes[_gone]:.0%} after. An
     episode now has {_async.tokens:.0f} tokens on average, against {_before.tokens:.0f} before, and {_async.tool_calls:.1f} tool calls
     against {_before.tool_calls:.1f}.
     """)
@@ -1651,7 +1697,7 @@ def _():
                 (
                     "one GPU",
                     '`device="cuda"`; all actors share it',
-                    "the GPU: generation and training take turns on it, so asynchrony wins less; memory holds two models, an optimizer and a cache",
+                    "the GPU: generation and training share it, so less can be won side by side; memory holds two models, an optimizer and a cache",
                 ),
                 (
                     "several GPUs on a host",
@@ -1694,7 +1740,7 @@ def _():
     lesson.recap(
         "An RL system is a handful of actors and a fixed order of calls; the loop is short because every role does one thing.",
         "Check log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase at best; the gain is bounded by how evenly the phases share the time.",
+        "Side by side, a step takes as long as its longer phase at best. How evenly the phases share the time bounds the gain, and so does `max_lag`.",
         "Lag is bounded before sampling and not mopped up after it; what the lag that remains costs depends on the loss and the learning rate.",
         "Work that has a number can be given out again: so a killed process costs time, and no data.",
     )

@@ -29,7 +29,7 @@ SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
 OUTCOMES = [
-    Outcome(Trial(loss, lag, seed), accuracy, 1.0, 0.0)
+    Outcome(Trial(loss, lag, seed), accuracy, 0.75 * lag, 1.0, 0.0)
     for loss, lag, seed, accuracy in (("tis", 0, 0, 0.9), ("tis", 0, 1, 0.7), ("tis", 4, 0, 0.5), ("grpo", 0, 0, 0.6))
 ]
 GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
@@ -78,7 +78,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "staleness": (
         lambda: staleness_chart(OUTCOMES, {"tis": "truncated IS", "grpo": "clipped"}, 0.3), 600,
-        "truncated IS: lag 0 80%, lag 4 50%; clipped: lag 0 60%",
+        "truncated IS: lag 0 80%, lag 4, mean 3.0 50%; clipped: lag 0 60%",
     ),
     "rotation": (lambda: rotation_chart(KILLED, BLOW), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
     "scaling": (

@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline, group_relative, zero_variance_share
-from zorplex_rl.learning.losses import LOSSES, dapo, decoupled_ppo, grpo, kl_penalty, mismatch, reinforce, tis
+from zorplex_rl.learning.losses import (
+    LOSSES,
+    dapo,
+    decoupled_ppo,
+    effective_sample_size,
+    episode_ratios,
+    grpo,
+    kl_penalty,
+    mismatch,
+    reinforce,
+    tis,
+)
 
 
 def tensors(seed=0, rows=3, width=5, shift=0.3):
@@ -133,6 +144,22 @@ def test_the_mismatch_estimate_agrees_with_the_exact_kl_on_samples_of_a_known_di
     exact = (behaviour * (behaviour / policy).log()).sum().item()
     assert found["mismatch_kl"] == pytest.approx(exact, rel=0.03)
     assert found["ratio_mean"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_less_is_left_of_whole_episodes_than_of_their_tokens():
+    behaviour = torch.zeros(64, 20)
+    logp = 0.2 * torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(64, 20)
+    tokens = mismatch(logp, behaviour, mask)["effective_sample_size"]
+    episodes = effective_sample_size(episode_ratios(logp, behaviour, mask))
+    # The logarithm of an episode's ratio has 20 times the variance of a token's: exp(-0.04) and exp(-20 * 0.04) are expected.
+    assert tokens == pytest.approx(0.96, abs=0.02)
+    assert episodes == pytest.approx(0.45, abs=0.12)
+
+
+def test_what_a_tool_wrote_has_no_part_in_the_ratio_of_an_episode():
+    logp, mask = torch.tensor([[-1.0, -9.0]]), torch.tensor([[1.0, 0.0]])
+    assert episode_ratios(logp, torch.tensor([[-1.0, 0.0]]), mask).tolist() == [1.0]
 
 
 def test_the_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it():

@@ -16,6 +16,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from zorplex_rl.analysis.bounds import exact_seconds
+from zorplex_rl.analysis.recorded import group_latencies, group_variation
+from zorplex_rl.analysis.setting import Setting
+from zorplex_rl.learning.staleness import Outcome, Trial
 from zorplex_rl.viz import exercise, lesson
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
@@ -160,8 +164,79 @@ def test_a_table_has_a_caption_and_puts_numbers_on_the_right():
     assert "<td>simple</td>" in said
 
 
+@cache
+def notebook_05() -> ModuleType:
+    return load(next(path for path in NOTEBOOKS if path.stem == "05_rl_intro"))
+
+
+SLOW_TOOLS = {"work": 0.3, "slowest": 3.0, "train": 0.2, "pull": 0.01}
+
+
+def test_05_a_batch_that_waits_for_its_slowest_episode_does_not_shrink_with_generators():
+    step = notebook_05().one_batch_at_a_time
+    assert step(**SLOW_TOOLS, generators=8) == step(**SLOW_TOOLS) == pytest.approx(3.01)
+    all_work = SLOW_TOOLS | {"work": 3.0, "slowest": 0.1}
+    assert step(**all_work, generators=8) == pytest.approx(3.0 / 8 + 0.01)
+
+
+@pytest.mark.parametrize("work", [0.01, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("slowest", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("train", [0.02, 0.3, 3.0])
+def test_05_one_of_each_gains_at_most_twice_with_one_batch_at_a_time_and_more_where_batches_overlap(
+    work, slowest, train
+):
+    notebook, phases = notebook_05(), {"work": work, "slowest": slowest, "train": train, "pull": 0.01}
+    in_turns = max(work, slowest) + train + 0.01
+    one = notebook.one_batch_at_a_time(**phases)
+    assert in_turns / one <= 2
+    before = one
+    for lag in (1, 4, 8):
+        pace = notebook.batches_overlap(**phases, max_lag=lag)
+        assert pace <= before
+        assert in_turns / pace <= lag + 1 + 1e-9
+        before = pace
+    generators, lag = notebook.enough_for_the_trainer(**phases)
+    assert notebook.batches_overlap(**phases, max_lag=lag, generators=generators) == train
+
+
+def test_05_overlap_beats_the_bound_of_two_when_tools_are_slow():
+    notebook = notebook_05()
+    in_turns = 3.0 + 0.2 + 0.01
+    assert (
+        in_turns / notebook.batches_overlap(**SLOW_TOOLS, max_lag=4)
+        > 2
+        > in_turns / notebook.one_batch_at_a_time(**SLOW_TOOLS)
+    )
+    assert notebook.enough_for_the_trainer(**SLOW_TOOLS | {"pull": 0.3}) is None
+
+
+def test_05_overlap_without_waits_for_tools_is_the_simulators_bound():
+    """What a generator only computes cannot overlap: then both say the same about the long run."""
+    setting = Setting(
+        generators=1, groups_per_step=1, steps=400, max_lag=1, variation=0, generation_seconds=2.0, sync_seconds=0.0
+    )
+    pace = notebook_05().batches_overlap(work=2.0, slowest=2.0, train=setting.training_seconds, pull=0.0, max_lag=1)
+    assert exact_seconds(setting, "async") / setting.steps == pytest.approx(pace, rel=0.01)
+
+
+def test_05_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
+    def paid(outcome, *turns):
+        return notebook_05().paid_for(
+            SimpleNamespace(
+                task=SimpleNamespace(answer=50),
+                score=SimpleNamespace(outcome=outcome),
+                sampled_text=[text for text, _ in turns],
+                turns=[SimpleNamespace(text=text, result=result) for text, result in turns],
+            )
+        )
+
+    assert paid("success", ("[ANSWER] 50", None)) == "answer"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("so it is 50", None)) == "own words"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("done", None)) == "tool's words"
+    assert paid("wrong_answer", ("LOOKUP[a]", " -> 150\n"), ("[ANSWER] 501", None)) is None
+
+
 def test_05_runs_from_its_first_cell_to_its_last():
-    notebook = load(next(path for path in NOTEBOOKS if path.stem == "05_rl_intro"))
     config = SimpleNamespace(
         policy="embedded",
         device="cpu",
@@ -176,11 +251,43 @@ def test_05_runs_from_its_first_cell_to_its_last():
         threads=1,
         tool_seconds=0.005,
     )
-    _, values = notebook.app.run(defs={"config": config})
+    _, values = notebook_05().app.run(defs={"config": config})
     assert [report.episodes for report in values["reports"]] == [24] * 4
     assert values["price"][0]["max_logp_difference"] < 1e-4
     assert values["price"][1]["max_logp_difference"] > 1e-4
     assert values["lenient"] > values["strict"]
+    untouched, trained = values["run"].untouched, [e for batch in values["run"].batches for e in batch]
+    assert {episode.last_version for episode in untouched} == {0}
+    assert not {(e.task.question, e.seed) for e in untouched} & {(e.task.question, e.seed) for e in trained}
+    assert values["learner"].learning.warmup_steps == 0, "the price of lag is that of full steps"
+    assert len(values["price"]) == config.steps + 1
+    groups = [group_latencies(batch) for batch in values["run"].batches]
+    assert values["this_machine"].variation == pytest.approx(group_variation(groups))
+    assert [len(batch) for batch in groups] == [config.prompts] * config.steps
+    assert sum(values["paid_shares"].values()) == pytest.approx(values["lenient"])
+
+
+def verdict_08(*accuracies):
+    """What 08 says about two losses, given the accuracies of their seeds at lag 0 and at lag 8."""
+    notebook = load(next(path for path in NOTEBOOKS if path.stem == "08_rl_e2e"))
+    outcomes = [
+        Outcome(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
+        for loss, by_lag in zip(("grpo", "tis"), accuracies, strict=True)
+        for lag, found in zip((0, 8), by_lag, strict=True)
+        for seed, accuracy in enumerate(found)
+    ]
+    return notebook.verdict_on_lag(outcomes, {"grpo": "clipped", "tis": "truncated IS"}, (0, 8))
+
+
+def test_08_names_a_loser_only_where_the_losses_are_further_apart_than_the_seeds_scatter():
+    calm = verdict_08([[0.80, 0.81, 0.82], [0.40, 0.41, 0.42]], [[0.80, 0.81, 0.82], [0.60, 0.61, 0.62]])
+    assert "clipped loses more than truncated IS here" in calm
+    assert "scatter by 0.01 (standard deviation, n − 1" in calm
+    scattered = verdict_08([[0.9, 0.7, 0.8], [0.5, 0.3, 0.4]], [[0.9, 0.7, 0.8], [0.6, 0.4, 0.5]])
+    assert "scatter by 0.10" in scattered
+    assert "does not tell which loss" in scattered
+    assert "loses more than" not in scattered
+    assert "With one seed there is no telling" in verdict_08([[0.9], [0.1]], [[0.9], [0.8]])
 
 
 @every_notebook

@@ -1,14 +1,24 @@
-"""The study of staleness: data of exactly the lag that was asked for, the same outcome every time, and losses that agree where they have to."""
+"""The study of staleness: data as old as was asked for as soon as they can be, the same outcome every time, losses that agree where they have to."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from statistics import stdev, variance
 
 import pytest
 import torch
 
 from zorplex_rl.learning import staleness
-from zorplex_rl.learning.staleness import Conditions, Trial, train_with_lag
+from zorplex_rl.learning.staleness import (
+    Conditions,
+    Outcome,
+    Trial,
+    cost_of_lag,
+    fresh_learner,
+    pooled_deviation,
+    train_with_lag,
+)
 
 SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, held_out_tasks=8, learning_rate=3e-3)
 
@@ -38,6 +48,41 @@ def sampled_with(monkeypatch):
 def test_data_are_exactly_as_stale_as_asked_for_once_there_are_so_many_versions(lag, lags, sampled_with):
     train_with_lag(Trial("grpo", lag, 0), SHORT)
     assert [min(step) for step in sampled_with] == lags
+
+
+@pytest.mark.parametrize(("lag", "mean"), [(0, 0.0), (2, (0 + 1 + 2 + 2) / 4), (8, (0 + 1 + 2 + 3) / 4)])
+def test_a_trial_says_how_old_its_data_were_on_average_and_not_only_how_old_they_were_meant_to_be(lag, mean):
+    assert train_with_lag(Trial("grpo", lag, 0), SHORT).mean_lag == pytest.approx(mean)
+
+
+def test_a_study_may_ask_for_full_steps_from_the_first_one():
+    full = fresh_learner(Trial("grpo", 0, 0), replace(SHORT, warmup_steps=0))
+    assert full.learning.warmup_steps == 0
+    assert fresh_learner(Trial("grpo", 0, 0), SHORT).learning.warmup_steps == 5
+
+
+def outcomes(**accuracies: list[list[float]]) -> list[Outcome]:
+    """For each loss the accuracies of its seeds at lag 0 and at lag 8."""
+    return [
+        Outcome(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
+        for loss, by_lag in accuracies.items()
+        for lag, found in zip((0, 8), by_lag, strict=True)
+        for seed, accuracy in enumerate(found)
+    ]
+
+
+def test_losses_that_are_closer_than_the_seeds_scatter_are_put_in_no_order():
+    scattered = outcomes(grpo=[[0.9, 0.7, 0.8], [0.5, 0.3, 0.4]], tis=[[0.9, 0.7, 0.8], [0.6, 0.4, 0.5]])
+    assert not cost_of_lag(scattered, 0, 8).in_order
+    alike = outcomes(grpo=[[0.80, 0.81, 0.82], [0.40, 0.41, 0.42]], tis=[[0.80, 0.81, 0.82], [0.50, 0.51, 0.52]])
+    assert cost_of_lag(alike, 0, 8).in_order
+    assert not cost_of_lag(outcomes(grpo=[[0.9], [0.1]], tis=[[0.9], [0.8]]), 0, 8).in_order, "one seed says nothing"
+
+
+def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
+    samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
+    assert pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
+    assert pooled_deviation(samples) == pytest.approx(((variance(samples[0]) + variance(samples[1])) / 2) ** 0.5)
 
 
 def test_only_stale_data_disagree_with_the_trainer():

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -59,6 +59,18 @@ def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, 
     return [(number, *found) for number, found in sorted(groups.items())]
 
 
+def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
+    """The coefficient of variation of the groups' latencies (``group_latencies`` of each batch), over all groups of all batches.
+
+    It is ``Setting.variation``. That of the batches' times would be another: a batch is as slow as its slowest group, and batches differ less.
+
+    >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
+    0.5
+    """
+    seconds = [seconds for batch in batches for _, _, seconds, _ in batch]
+    return pstdev(seconds) / fmean(seconds)
+
+
 def read_run(folder: str | Path) -> Recorded:
     """The finished run in ``folder``. Raises ValueError if it was resumed, or if a generator was replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
@@ -70,7 +82,6 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
     spans = _RunSpans(timeline, config)
     generate = spans.generate_seconds()
     train = [published - span.start for span, published in zip(spans.train, spans.published[1:], strict=True)]
-    seconds = [seconds for _, _, seconds, _ in spans.groups]
     load, transfer = _mean(span.end - span.start for span in spans.new_pulls()), spans.transfer()
     later_versions = range(1, config.steps)  # The first one was loaded before training began.
     details = Details(
@@ -88,7 +99,7 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         steps=config.steps,
         max_lag=config.lag,
         generation_seconds=fmean(generate),
-        variation=pstdev(seconds) / fmean(seconds),
+        variation=group_variation([spans.groups]),
         training_seconds=fmean(train),
         sync_seconds=transfer + load,
         seed=config.seed,

@@ -110,7 +110,7 @@ def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float
 def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
     """How far the policy being trained is from the one that sampled. Exactly on-policy: 0, 0, 1, 1, 1.
 
-    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π); ``effective_sample_size`` is (Σr)² / (n Σr²), a share (Kong 1992).
+    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π). All are of tokens: each counts by itself, whatever episode it stands in.
     """
     chosen = mask.bool()
     delta = (logp - behaviour_logp)[chosen].double()
@@ -120,8 +120,29 @@ def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
         "max_logp_difference": delta.abs().max().item(),
         "ratio_mean": ratio.mean().item(),
         "ratio_max": ratio.max().item(),
-        "effective_sample_size": (ratio.sum().square() / (len(ratio) * ratio.square().sum())).item(),
+        "effective_sample_size": effective_sample_size(ratio),
     }
+
+
+def effective_sample_size(ratios: Tensor) -> float:
+    """The share of samples [n] that is left once each is weighted by its ratio π/μ: (Σr)² / (n Σr²), from 1/n to 1 (Kong 1992).
+
+    It is of whatever has the ratios: a token has one, and so has an episode, the product of its tokens'. The second varies more.
+
+    >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
+    (1.0, 0.25)
+    """
+    return (ratios.sum().square() / (len(ratios) * ratios.square().sum())).item()
+
+
+def episode_ratios(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
+    """π/μ of whole episodes [B]: the product over each row's sampled tokens. ``mask`` [B, T] is 1.0 where a token was sampled.
+
+    >>> logp, mask = torch.tensor([[0.5, 2.0, 9.0], [0.5, 0.5, 0.5]]).log(), torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    >>> [round(ratio, 3) for ratio in episode_ratios(logp, torch.zeros(2, 3), mask).tolist()]
+    [1.0, 0.125]
+    """
+    return ((logp - behaviour_logp).double() * mask).sum(1).exp()
 
 
 def _clipped(

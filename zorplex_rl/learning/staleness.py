@@ -1,16 +1,22 @@
-"""What stale data cost: training on episodes that the weights of exactly ``lag`` versions ago have sampled. No actors, and nothing left to timing.
+"""What stale data cost: training on episodes that the weights of ``lag`` versions ago have sampled. No actors, and nothing left to timing.
 
     trained         0  1  2  3  4  5 …
     sampled with    0  0  0  1  2  3 …      at lag 2
 
-An asynchronous run is as stale as its timing makes it, and no two are alike. Here the lag is set, and the same trial gives the same outcome again.
+The first ``lag`` steps have no version that is so old. They train on data of version 0, so the mean lag of a trial is below its ``lag``:
+5.2 at lag 8 in 13 steps. ``Outcome.mean_lag`` says it.
+
+An asynchronous run is as stale as its timing makes it, and no two are alike. Here the lag is set, and on a CPU with the same number of threads
+the same trial gives the same outcome again.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 
 import torch
 
@@ -42,6 +48,7 @@ class Conditions:
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
     """Twice that of a run, so that a few steps show what staleness does; it falls to a tenth at the last step."""
+    warmup_steps: int = Config.warmup_steps
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
 
@@ -52,6 +59,7 @@ class Trial:
 
     loss: str
     lag: int
+    """At most: see ``Outcome.mean_lag``."""
     seed: int
 
 
@@ -61,26 +69,30 @@ class Outcome:
 
     trial: Trial
     accuracy: float
+    mean_lag: float
+    """In versions, over all episodes trained on."""
     effective_sample_size: float
-    """Mean over the steps, at the first update of each."""
+    """Of the tokens, as a share (``losses.effective_sample_size``). Mean over the steps, at the first update of each."""
     max_logp_difference: float
     """The largest change of a sampled token's log-prob between sampling and training."""
 
 
 def train_with_lag(trial: Trial, conditions: Conditions) -> Outcome:
-    """Train on data that are exactly ``trial.lag`` versions old, or as old as they can be in the first steps."""
+    """Train on data that are ``trial.lag`` versions old, or as old as they can be in the first ``trial.lag`` steps."""
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
-    newest = deque([weights_of(learner.policy)], maxlen=trial.lag + 1)
+    newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
     metrics = []
     for step in range(conditions.steps):
-        sampler.model.load_state_dict(newest[0])
-        episodes = sample_batch(sampler, environment, step, trial.seed, conditions)
+        version, weights = newest[0]
+        sampler.model.load_state_dict(weights)
+        episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
         metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples)))
-        newest.append(weights_of(learner.policy))
+        newest.append((learner.version, weights_of(learner.policy)))
     return Outcome(
         trial,
         held_out_accuracy(learner.policy, environment, conditions),
+        fmean(row["lag_mean"] for row in metrics),
         fmean(row["effective_sample_size"] for row in metrics),
         max(row["max_logp_difference"] for row in metrics),
     )
@@ -91,6 +103,7 @@ def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
     learning = Learning(
         loss=trial.loss,
         learning_rate=conditions.learning_rate,
+        warmup_steps=conditions.warmup_steps,
         decay_steps=conditions.steps,
         updates_per_batch=conditions.updates_per_batch,
     )
@@ -102,12 +115,14 @@ def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in policy.model.state_dict().items()}
 
 
-def sample_batch(policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions) -> list[Episode]:
-    """The scored episodes of training step ``step``, a prompt's samples side by side."""
+def sample_batch(
+    policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions, version: int = 0
+) -> list[Episode]:
+    """Sample and score the episodes of training step ``step`` with weights ``version``. Returns a prompt's samples side by side."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.prompts, start=step * conditions.prompts)
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)
-    return _play(policy, environment, copies, first, conditions.max_tokens)
+    return _play(policy, environment, copies, first, conditions.max_tokens, version)
 
 
 def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
@@ -124,9 +139,67 @@ def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditio
     return fmean(episode.score.outcome == "success" for episode in episodes)
 
 
-def _play(policy: Policy, environment: Zorplex, tasks: list[Task], first_seed: int, max_tokens: int) -> list[Episode]:
+@dataclass(frozen=True, slots=True)
+class CostOfLag:
+    """What each loss lost in mean accuracy between two lags, and how far apart two of these have to be before they mean anything."""
+
+    lost: dict[str, float]
+    deviation: float
+    """Sample standard deviation (n − 1) of the seeds, pooled over all points of the study."""
+    noise: float
+    """Two standard errors of the difference between two entries of ``lost``: each entry is a difference of two means. NaN with one seed."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the most and the least of ``lost`` are further apart than ``noise``."""
+        return max(self.lost.values()) - min(self.lost.values()) > self.noise
+
+
+def cost_of_lag(outcomes: Iterable[Outcome], low: int, high: int) -> CostOfLag:
+    """Compare the accuracy at lag ``high`` with that at lag ``low``, for every loss that was tried at both.
+
+    >>> outcomes = [
+    ...     Outcome(Trial(loss, lag, seed), accuracy - 0.1 * seed, lag, 1.0, 0.0)
+    ...     for loss, lag, accuracy in (("grpo", 0, 0.9), ("grpo", 8, 0.3), ("tis", 0, 0.9), ("tis", 8, 0.8))
+    ...     for seed in (0, 1, 2)
+    ... ]
+    >>> cost = cost_of_lag(outcomes, 0, 8)
+    >>> {loss: round(lost, 2) for loss, lost in cost.lost.items()}, round(cost.deviation, 2), round(cost.noise, 2)
+    ({'grpo': 0.6, 'tis': 0.1}, 0.1, 0.23)
+    >>> cost.in_order
+    True
+    """
+    points: dict[tuple[str, int], list[float]] = {}
+    for outcome in outcomes:
+        points.setdefault((outcome.trial.loss, outcome.trial.lag), []).append(outcome.accuracy)
+    losses = [loss for loss, lag in points if lag == low and (loss, high) in points]
+    deviation = pooled_deviation(points.values())
+    seeds = min(len(points[loss, lag]) for loss in losses for lag in (low, high))
+    return CostOfLag(
+        {loss: fmean(points[loss, low]) - fmean(points[loss, high]) for loss in losses},
+        deviation,
+        2 * deviation * math.sqrt(4 / seeds),
+    )
+
+
+def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
+    """The standard deviation within ``samples``, each about its own mean, with n − 1 for each. NaN where none has two values.
+
+    >>> round(pooled_deviation([[0.8, 0.9, 1.0], [0.3, 0.3, 0.3], [0.5]]), 3)
+    0.071
+    """
+    several = [sample for sample in samples if len(sample) > 1]
+    if not several:
+        return math.nan
+    squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
+    return math.sqrt(squares / sum(len(sample) - 1 for sample in several))
+
+
+def _play(
+    policy: Policy, environment: Zorplex, tasks: list[Task], first_seed: int, max_tokens: int, version: int = 0
+) -> list[Episode]:
     requests = [Request(task, seed) for seed, task in enumerate(tasks, start=first_seed)]
-    episodes = rollout(policy, requests, environment.execute, Sampling(max_tokens=max_tokens))
+    episodes = rollout(policy, requests, environment.execute, Sampling(max_tokens=max_tokens), version)
     for episode in episodes:
         episode.score = score(episode)
     return episodes

@@ -8,7 +8,7 @@
     who           sync: waits for                   async: waits for
     generators    the trainer, every step           the age bound: no group may start that would be too old when used
     trainer       the generators, every step        a complete batch
-    both          —                                 with max_lag 0 exactly as in sync, and with the same result, bit for bit
+    both          —                                 with max_lag 0 exactly as in sync, and with the same result, on a CPU bit for bit
 
 ``train_sync`` is the algorithm. ``train_async`` is the same parts with the turns taken out.
 """

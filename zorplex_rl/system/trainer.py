@@ -4,7 +4,7 @@
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
 
 Every batch since the last checkpoint is kept here, with its advantages. A step is a function of weights and batch, so doing the steps again
-gives the weights that were lost, bit for bit: no group is lost, and none counts twice. Meanwhile generators go on with the weights that they
+gives the weights that were lost, on a CPU bit for bit: no group is lost, and none counts twice. Meanwhile generators go on with the weights that they
 have, as far as the age bound allows.
 
 A call notices that the process is gone. That it hangs, nobody would: so it is probed, all the time, and killed if it does not answer.

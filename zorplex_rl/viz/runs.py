@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from zorplex_rl.analysis.timeline import Timeline
@@ -99,6 +99,8 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
 def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], before: float) -> str:
     """Accuracy against lag: a line through each loss's means, and a dot for every seed. ``names`` says how each loss is called here.
 
+    Under a lag stands the mean lag of its trials where that is another: the first steps of a trial have no data that are so old.
+
     ``before`` is the accuracy before training, drawn as a dashed line.
     """
     lags = sorted({outcome.trial.lag for outcome in outcomes})
@@ -106,6 +108,7 @@ def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], befor
         loss: [[o.accuracy for o in outcomes if (o.trial.loss, o.trial.lag) == (loss, lag)] for lag in lags]
         for loss in names
     }
+    labels = [_lag_label(lag, fmean(o.mean_lag for o in outcomes if o.trial.lag == lag)) for lag in lags]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -126,21 +129,25 @@ def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], befor
             )
             for x, values in drawn:
                 axes.plot([x] * len(values), values, linestyle="", markersize=4.5, alpha=0.6, **style)
-        axes.set(xticks=range(len(lags)), xticklabels=[f"lag {lag}" for lag in lags], ylim=(0, 1.03))
+        axes.set(xticks=range(len(lags)), xticklabels=[label.replace(", ", "\n") for label in labels], ylim=(0, 1.03))
         axes.set(xlim=(-0.45, len(lags) - 0.55), ylabel="held-out accuracy")
         look.show_percent(axes.yaxis)
         look.bare_axes(axes, grid="y")
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     said = "; ".join(
-        f"{names[loss]}: " + ", ".join(f"lag {lag} {fmean(v):.0%}" for lag, v in zip(lags, by_lag, strict=True) if v)
+        f"{names[loss]}: " + ", ".join(f"{at} {fmean(v):.0%}" for at, v in zip(labels, by_lag, strict=True) if v)
         for loss, by_lag in found.items()
     )
     return render(draw, 340, "Accuracy against lag", said, WIDTH)
 
 
+def _lag_label(lag: int, mean: float) -> str:
+    return f"lag {lag}" if math.isclose(lag, mean) else f"lag {lag}, mean {mean:.1f}"
+
+
 def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation in words: "0.91 ± 0.02"; the mean alone where there is one value.
+    """Mean and sample standard deviation (n − 1) in words: "0.91 ± 0.02"; the mean alone where there is one value.
 
     >>> spread([0.9, 0.8, 1.0]), spread([0.5])
     ('0.90 ± 0.10', '0.50')
@@ -148,4 +155,4 @@ def spread(values: Sequence[float]) -> str:
     mean = fmean(values)
     if len(values) < 2:
         return f"{mean:.2f}"
-    return f"{mean:.2f} ± {math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)):.2f}"
+    return f"{mean:.2f} ± {stdev(values):.2f}"
