@@ -17,6 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.errors import CheckpointError
+from zorplex_rl.manifest import verify
 from zorplex_rl.system.member import reason_of
 from zorplex_rl.system.runtime import Replica, ReplicaDied
 from zorplex_rl.system.service import Restart
@@ -130,6 +132,12 @@ class Trainer:
 
     async def _catch_up(self, replica: Replica) -> None:
         if self._checkpoint:
+            try:
+                await asyncio.to_thread(verify, self._checkpoint.parent)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
+                ) from error
             await replica.actor.load.call_one(str(self._checkpoint))
         for batch in self._since_checkpoint:
             await replica.actor.step.call_one(*batch)
