@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,26 +80,27 @@ class Command:
                     continue
         return found
 
-    def finish(self, timeout: float = 120) -> tuple[int, str]:
+    def finish(self, timeout: float = 300) -> tuple[int, str]:
         """Wait for its end; (exit code, everything that it printed)."""
         output, _ = self.process.communicate(timeout=timeout)
         return self.process.returncode, output
 
-    def all_gone(self, timeout: float = 20) -> bool:
+    def all_gone(self, timeout: float = 60) -> bool:
         """Whether every process ends within ``timeout`` seconds."""
         return eventually(lambda: not self.members(), timeout)
 
 
+PROGRAM = (sys.executable, "-m", "zorplex_rl")
+
+
 @contextmanager
-def command(*arguments: str) -> Iterator[Command]:
-    """Run ``zorplex-rl`` with ``arguments``; whatever is left of it afterwards is killed."""
+def command(*arguments: str, program: Sequence[str] = PROGRAM, **streams) -> Iterator[Command]:
+    """Run ``zorplex-rl`` with ``arguments``; whatever is left of it afterwards is killed. ``streams`` go to Popen."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
-        [sys.executable, "-m", "zorplex_rl", *arguments],
+        [*program, *arguments],
         env=os.environ | {MARK: mark},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | streams,
         start_new_session=True,
     )
     running = Command(process, mark)
@@ -111,7 +112,7 @@ def command(*arguments: str) -> Iterator[Command]:
         process.wait()
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 60) -> bool:
+def eventually(condition: Callable[[], bool], timeout: float = 180) -> bool:
     """Whether ``condition`` comes true within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

@@ -313,6 +313,46 @@ def test_resuming_needs_a_run_folder_with_a_checkpoint_and_the_same_configuratio
     assert "exclude each other" in said
 
 
+def test_a_broken_checkpoint_is_refused_with_the_command_that_uses_the_older_one(capsys, tmp_path):
+    folder = RunFolder.create(tmp_path / "a run", SMALL)
+    with folder.locked():
+        for step in (1, 2):
+            folder.finish_checkpoint(folder.begin_checkpoint(step), {"step": step})
+    (folder.newest_checkpoint() / "controller.json").write_text('{"st')
+    said = refused(capsys, tmp_path, "train", "--resume", str(folder.path))
+    assert "the checkpoint of step 2" in said and "controller.json has 4 of 11 bytes" in said
+    assert said.endswith(f"zorplex-rl train --resume '{folder.path}' --from-checkpoint 1\n")
+    said = refused(capsys, tmp_path, "train", "--resume", str(folder.path), "--from-checkpoint", "3")
+    assert "the checkpoints in" in said and "are of step 1, 2" in said
+    assert "needs a run to continue" in refused(capsys, tmp_path, "train", "--from-checkpoint", "1")
+
+
+def test_a_folder_that_another_process_writes_to_is_not_touched(capsys, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", SMALL)
+    folder.finish_checkpoint(folder.begin_checkpoint(2), {"step": 2})
+    program = (
+        "import sys; from pathlib import Path; from zorplex_rl.run_folder import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).locked(): print('locked', flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program, str(folder.path)], **pipes) as other:
+        assert other.stdout.readline() == "locked\n"
+        said = refused(capsys, tmp_path, "train", "--resume", str(folder.path))
+        assert f"the run in '{folder.path}' is under way in another process" in said
+        # It has no time to clean up: the system lets go of what it held.
+        other.kill()
+    with folder.locked():
+        pass
+
+
+def test_a_run_cannot_be_made_shorter_than_what_it_has_done(capsys, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", SMALL)
+    with folder.locked():
+        folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
+    said = refused(capsys, tmp_path, "train", "--resume", str(folder.path), "--steps", "2")
+    assert "--steps is 2, but the run" in said and "has done 3 already" in said
+
+
 def test_an_unknown_command_is_refused(capsys, tmp_path):
     assert "no command 'trian'" in refused(capsys, tmp_path, "trian")
     assert "no command" in refused(capsys, tmp_path, "policy", "destroy")

@@ -8,11 +8,14 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from runs import SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
 
+from zorplex_rl.analysis.recorded import read_run
+from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.run_folder import RunFolder
 
 
@@ -26,6 +29,17 @@ def crew():
         return started[0]
 
     return of_the_run
+
+
+def events(path, without=""):
+    """(event, step) of every row, in order."""
+    return [(row["event"], row["step"]) for row in RunFolder(path).metrics() if row["event"] != without]
+
+
+def episode_texts(path):
+    """(step, purpose, text) of every episode that is kept, in order."""
+    rows = map(json.loads, (path / "episodes.jsonl").read_text().splitlines())
+    return [(row["step"], row["purpose"], row["text"]) for row in rows]
 
 
 def kill(service):
@@ -137,7 +151,19 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
         assert "held-out accuracy, greedy" in output
         assert running.all_gone()
     assert same_weights(final_weights(path), final_weights(sync_run.path))
-    assert [row["step"] for row in rows(path, "step")] == [1, 2, 3, 4]
+    (resumed,) = rows(path, "resume")
+    assert events(path, without="resume") == events(sync_run.path)
+    assert episode_texts(path) == episode_texts(sync_run.path)
+    seconds = [row["seconds"] for row in RunFolder(path).metrics()]
+    assert seconds == sorted(seconds)
+    # The timeline goes on too: every step, those before the checkpoint first.
+    trained = sorted(
+        (s for s in Timeline.load(path / "timeline.json").spans if s.kind == "train"), key=lambda s: s.start
+    )
+    assert [span.args["step"] for span in trained] == [0, 1, 2, 3]
+    assert all(before.end <= after.start for before, after in pairwise(trained))
+    with pytest.raises(ValueError, match=f"version {resumed['step']} published twice: the run was resumed"):
+        read_run(path)
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):
@@ -147,10 +173,13 @@ def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path)
         assert eventually(lambda: len(rows(path, "step")) >= 2)
         # What computes is elsewhere: the controller is up without loading transformers (of which this is the native part).
         assert "tokenizers" not in Path(f"/proc/{running.process.pid}/maps").read_text()
+        os.kill(running.process.pid, signal.SIGINT)
+        # ``timeout`` signals its child and then the child's group: that is one wish.
         os.killpg(running.process.pid, signal.SIGINT)
         code, output = running.finish()
         assert code == 130
         assert f"--resume {path}" in output
+        assert "stopped after a checkpoint" in output
         assert "Traceback" not in output
         assert running.all_gone()
     done = rows(path, "step")[-1]["step"]

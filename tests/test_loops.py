@@ -82,6 +82,7 @@ def test_slow_tools_and_the_reference_policy_have_processes_of_their_own_and_wei
 def test_a_run_folder_holds_everything_that_is_promised(sync_run):
     names = {path.name for path in sync_run.path.iterdir()}
     assert names == {
+        ".lock",
         "config.json",
         "metrics.jsonl",
         "episodes.jsonl",

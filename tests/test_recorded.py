@@ -94,6 +94,10 @@ def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
     spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
     with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
         read_timeline(Timeline(spans), SYNC)
+    # Stopped after a checkpoint and continued: no step is missing, but the weights were published once more, and seconds passed in between.
+    again = Span("trainer", "publish", 31.0, 32.0, {"version": 1})
+    with pytest.raises(ValueError, match="version 1 published twice: the run was resumed, or its trainer replaced"):
+        read_timeline(Timeline([*sync_timeline().spans, again]), SYNC)
     took_over = Span("generator_1", "generate", 30.0, 31.0, {"version": 1})
     with pytest.raises(ValueError, match="3 training steps and 2 generators"):
         read_timeline(Timeline([*sync_timeline().spans, took_over]), SYNC)

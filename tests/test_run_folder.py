@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import ConfigError, StorageError
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.episode import Episode
+
+EPISODE = Episode(Zorplex().task(("simple",), 0), [], [], [], [], [], "answer")
 
 
 def step_row(step: int) -> dict:
@@ -46,19 +55,182 @@ def test_a_line_that_a_crash_has_cut_off_is_left_out(tmp_path):
     assert folder.metrics() == [step_row(1)]
 
 
-def test_a_resumed_run_forgets_what_it_is_going_to_do_again(tmp_path):
-    folder = RunFolder.create(tmp_path / "run", Config())
-    for step in range(1, 6):
+def filled_folder(path: Path, *steps: int) -> RunFolder:
+    """A run folder with a row, an episode and a checkpoint for each of ``steps``."""
+    folder = RunFolder.create(path, Config())
+    for step in steps:
         folder.append_metrics(step_row(step))
-    folder.append_metrics({"event": "eval", "step": 3, "final": True})
-    folder.append_metrics({"event": "eval", "step": 2, "final": False})
-    folder.forget_after(3)
-    assert [(row["event"], row["step"]) for row in folder.metrics()] == [
-        ("step", 1),
-        ("step", 2),
-        ("step", 3),
-        ("eval", 2),
-    ]
+        folder.append_episode(step, EPISODE, "train")
+        begun = folder.begin_checkpoint(step)
+        (begun / "trainer").mkdir()
+        (begun / "trainer" / "__0_0.distcp").write_bytes(bytes(1000))
+        (begun / "trainer" / ".metadata").write_bytes(b"what is where")
+        folder.finish_checkpoint(begun, {"step": step, "written": folder.written()})
+    return folder
+
+
+def episode_steps(folder: RunFolder) -> list[int]:
+    return [json.loads(line)["step"] for line in (folder.path / "episodes.jsonl").read_text().splitlines()]
+
+
+def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_run_continues_from_it(tmp_path):
+    folder = filled_folder(tmp_path / "run", 1, 2)
+    first, second = folder.checkpoints()
+    # What follows the second checkpoint bears its step, or an earlier one, and yet is written again.
+    folder.append_metrics({"event": "eval", "step": 2, "final": True})
+    folder.append_metrics({"event": "eval", "step": 1})
+    folder.append_episode(2, EPISODE, "eval")
+    (folder.begin_checkpoint(3) / "trainer").mkdir()
+    folder.rewind(second, folder.controller_state(second)["written"])
+    assert folder.metrics() == [step_row(1), step_row(2)]
+    assert episode_steps(folder) == [1, 2]
+    assert sorted(path.name for path in (folder.path / "checkpoints").iterdir()) == ["step_000001", "step_000002"]
+    folder.rewind(first, folder.controller_state(first)["written"])
+    assert folder.metrics() == [step_row(1)]
+    assert episode_steps(folder) == [1]
+    assert folder.checkpoints() == [first]
+
+
+def test_rows_that_a_crash_of_the_machine_has_cut_short_are_cut_to_whole_lines(tmp_path):
+    folder = filled_folder(tmp_path / "run", 1, 2)
+    metrics = folder.path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-4])
+    newest = folder.newest_checkpoint()
+    folder.rewind(newest, folder.controller_state(newest)["written"])
+    folder.append_metrics(step_row(3))
+    assert folder.metrics() == [step_row(1), step_row(3)]
+
+
+def cut_data(checkpoint: Path) -> None:
+    file = checkpoint / "trainer" / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:600])
+
+
+def flip_a_bit(checkpoint: Path) -> None:
+    file = checkpoint / "trainer" / "__0_0.distcp"
+    file.write_bytes(bytes(500) + b"\1" + bytes(499))
+
+
+def lose_metadata(checkpoint: Path) -> None:
+    (checkpoint / "trainer" / ".metadata").unlink()
+
+
+def cut_controller(checkpoint: Path) -> None:
+    (checkpoint / "controller.json").write_text('{"step": 2')
+
+
+def lose_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").unlink()
+
+
+def cut_manifest(checkpoint: Path) -> None:
+    file = checkpoint / "manifest.json"
+    file.write_text(file.read_text()[:50])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut_data, "trainer/__0_0.distcp has 600 of 1,000 bytes"),
+        (flip_a_bit, "trainer/__0_0.distcp is not what was written: its checksum differs"),
+        (lose_metadata, "it lacks trainer/.metadata"),
+        (cut_controller, "controller.json has 10 of"),
+        (lose_manifest, "it lacks manifest.json"),
+        (cut_manifest, "its manifest.json is damaged"),
+    ],
+)
+def test_a_checkpoint_that_is_not_what_was_written_is_named_and_the_older_one_offered(tmp_path, damage, said):
+    folder = filled_folder(tmp_path / "a run", 1, 2)
+    assert folder.intact_checkpoint() == folder.newest_checkpoint()
+    damage(folder.newest_checkpoint())
+    with pytest.raises(ConfigError) as refused:
+        folder.intact_checkpoint()
+    advice = f"train --resume '{folder.path}' --from-checkpoint 1"
+    assert "the checkpoint of step 2" in str(refused.value)
+    assert said in str(refused.value) and str(refused.value).endswith(advice)
+    assert folder.intact_checkpoint(1) == folder.checkpoints()[0]
+    damage(folder.checkpoints()[0])
+    with pytest.raises(ConfigError, match="no other one is whole, so start again with another --out"):
+        folder.intact_checkpoint()
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    with pytest.raises(ConfigError, match="--from-checkpoint is 7; the checkpoints in .* are of step 1, 2"):
+        filled_folder(tmp_path / "run", 1, 2).intact_checkpoint(7)
+
+
+def test_two_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: RunFolder.create_beside(tmp_path / "20300101-120000", Config()), range(8)))
+    assert sorted(folder.path.name for folder in folders) == [
+        "20300101-120000", *(f"20300101-120000-{n}" for n in range(2, 9))
+    ]  # fmt: skip
+
+
+def test_a_folder_that_exists_is_offered_to_be_continued_only_if_that_is_possible(tmp_path):
+    folder = RunFolder.create(tmp_path / "a run", Config())
+    with pytest.raises(ConfigError, match="choose another --out$"):
+        RunFolder.create(folder.path, Config())
+    folder.finish_checkpoint(folder.begin_checkpoint(1), {"step": 1})
+    with pytest.raises(ConfigError, match="or continue the run in it with --resume '.*a run'$"):
+        RunFolder.create(folder.path, Config())
+
+
+def test_who_has_locked_a_folder_may_lock_it_again_and_nobody_else_may(tmp_path):
+    folder = filled_folder(tmp_path / "run", 1)
+    with folder.locked():
+        with folder.locked():
+            pass
+        with pytest.raises(ConfigError, match="is under way in another process"), RunFolder(folder.path).locked():
+            pass
+    with RunFolder(folder.path).locked():
+        pass
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of one megabyte."""
+    if os.geteuid():
+        pytest.skip("mounting a file system needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(tiny_disk, embedded):
+    from zorplex_rl.learning.checkpoint import save_learner
+    from zorplex_rl.learning.learner import Learner
+
+    folder, learner = filled_folder(tiny_disk / "run", 1), Learner(embedded)
+    with pytest.raises(StorageError, match=r"^the checkpoint cannot be written \(No space left on device\)$"):
+        save_learner(learner, folder.begin_checkpoint(2))
+    folder.abandon_checkpoint(folder.path / "checkpoints" / ".step_000002")
+    begun = folder.begin_checkpoint(3)
+    for action in (
+        # What is left of a file's last block is enough for a few rows.
+        lambda: [folder.append_metrics(step_row(2)) for _ in range(200)],
+        lambda: [folder.append_episode(2, EPISODE, "train") for _ in range(200)],
+        lambda: folder.save_config(Config()),
+        lambda: folder.save_curve("<svg/>"),
+        lambda: folder.save_timeline(Timeline()),
+        lambda: folder.finish_checkpoint(begun, {}),
+    ):
+        fill(tiny_disk)
+        with pytest.raises(StorageError, match=r"run' cannot be written any more \(No space left on device\)$"):
+            action()
+    (tiny_disk / "filler").unlink()
+    assert folder.intact_checkpoint() == folder.checkpoints()[0]
+    assert RunFolder.reopen(folder.path)[1] == Config()
+
+
+def fill(disk: Path) -> None:
+    """Leave no byte free on ``disk``."""
+    with (disk / "filler").open("ab", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(512))
 
 
 def test_a_configuration_of_another_version_is_refused_by_its_unknown_field(tmp_path):

@@ -18,7 +18,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,10 @@ class Train:
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
-    """Continue the run in this folder from its newest checkpoint."""
+    """Continue the run in this folder from its newest checkpoint. With another --steps the run becomes longer, or ends earlier: from here on the
+    learning rate falls as it does in a run of that many steps."""
+    from_checkpoint: int | None = None
+    """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
 
 
 @dataclass(frozen=True)
@@ -135,20 +138,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(command: Train) -> int:
-    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, weight_bytes
-    from zorplex_rl.run_folder import RunFolder
-    from zorplex_rl.system.devices import assign_devices, count_cuda_devices
-    from zorplex_rl.task.curriculum import Zorplex, ladder_of, tier_of
-
-    config = command.config
     if command.resume:
         if command.out:
             raise ConfigError("--out and --resume exclude each other; a resumed run goes on in its own folder")
-        folder, earlier = RunFolder.reopen(command.resume)
-        if difference := earlier.difference(config):
-            raise ConfigError(
-                f"--resume {str(command.resume)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
+        return _continue(command, command.resume)
+    if command.from_checkpoint is not None:
+        raise ConfigError("--from-checkpoint needs a run to continue; name its folder with --resume")
+    return _begin(command)
+
+
+def _begin(command: Train) -> int:
+    """Train in a new folder."""
+    from zorplex_rl.policy.load import weight_bytes
+    from zorplex_rl.run_folder import RunFolder
+
+    config = command.config
+    # Weights and two moments in float32, for each checkpoint that is kept and the one being written, and the policy itself.
+    bytes_needed = 10 * weight_bytes(_check(config)) * (1 if config.dtype == "float32" else 2)
+    if command.out:
+        folder = RunFolder.create(command.out, config, bytes_needed)
+    else:
+        folder = RunFolder.create_beside(Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S"), config, bytes_needed)
+    from zorplex_rl.train_command import run
+
+    with folder.locked():
+        return run(config, folder)
+
+
+def _continue(command: Train, path: Path) -> int:
+    """Train on in the folder ``path``, unless the run there is finished."""
+    from zorplex_rl.run_folder import RunFolder, step_of
+
+    folder, earlier = RunFolder.reopen(path)
+    config = command.config
+    if difference := replace(earlier, steps=config.steps).difference(config):
+        raise ConfigError(
+            f"--resume {str(path)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
+        )
+    with folder.locked():
+        if command.from_checkpoint is None and config.steps == earlier.steps and folder.is_finished(config.steps):
+            print(
+                f"the run in {path} is already finished: {config.steps} of {config.steps} steps; to go on, give it more: "
+                f"zorplex-rl train --resume {shlex.quote(str(path))} --steps {2 * config.steps}"
             )
+            return 0
+        checkpoint = folder.intact_checkpoint(command.from_checkpoint)
+        if config.steps < step_of(checkpoint):
+            raise ConfigError(
+                f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
+            )
+        _check(config)
+        from zorplex_rl.train_command import run
+
+        return run(config, folder, checkpoint)
+
+
+def _check(config: Config) -> str:
+    """Where the policy of ``config`` comes from. Raises ConfigError for the first thing that a run of it would meet later."""
+    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
+    from zorplex_rl.system.devices import assign_devices, count_cuda_devices
+    from zorplex_rl.task.curriculum import Zorplex, ladder_of, tier_of
+
     config.check()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
@@ -164,15 +214,7 @@ def train(command: Train) -> int:
         )
     check_weights(config.policy, source)
     assign_devices(config.device, ["trainer"], count_cuda_devices() if config.device != "cpu" else 0)
-    if not command.resume:
-        out = command.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-        # Weights and two moments in float32, for each checkpoint that is kept and the one being written, and the policy itself.
-        folder = RunFolder.create(
-            out, config, bytes_needed=10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
-        )
-    from zorplex_rl.train_command import run
-
-    return run(config, folder, resume=command.resume is not None)
+    return source
 
 
 def evaluate(command: Eval) -> int:

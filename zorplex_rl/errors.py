@@ -15,3 +15,11 @@ class SiteError(RuntimeError):
 
 class TrainingDiverged(ArithmeticError):
     """A loss, a gradient or the weights of a run are infinite or no numbers any more. The message says in which step which of them."""
+
+
+class StorageError(RuntimeError):
+    """A run's folder that can no longer be written: the disk is full, or gone."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is not what was written. The message says what is wrong with it."""

@@ -1,48 +1,60 @@
 """The folder of a run, on disk.
 
     config.json        every setting
-    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier", …}
+    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
-    checkpoints/       step_000020/: trainer state (torch.distributed.checkpoint) and controller.json
+    checkpoints/       step_000020/: trainer state (torch.distributed.checkpoint), controller.json, and a manifest with their checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
+    .lock              held by the process that writes here; the system lets go of it when that process ends, however it ends
 
-A checkpoint is written beside its place and renamed into it, so that one that exists is whole.
+A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that stands in its place is whole. It also says how
+long the two files of rows were. A run that continues from it cuts them back to that length, and so writes every row once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import CheckpointError, ConfigError
+from zorplex_rl.manifest import seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
+
+if TYPE_CHECKING:
+    from zorplex_rl.analysis.timeline import Timeline
 
 KEPT_CHECKPOINTS = 2
 CONTROLLER = "controller.json"
 
 
 class RunFolder:
-    """One run's files. Make one with ``create`` or ``reopen``; both raise ConfigError before anything is changed."""
+    """One run's files. Make one with ``create`` or ``reopen``; both raise ConfigError before anything is changed.
+
+    Later, whatever writes raises StorageError when it cannot.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self._checkpoints = path / "checkpoints"
+        self._lock: Any = None
 
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> RunFolder:
-        """A new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
+        """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
         if path.exists():
-            raise ConfigError(
-                f"the run folder {str(path)!r} exists already; choose another --out, or continue it with --resume {path}"
-            )
+            raise _taken(path)
         parent = next((p for p in path.absolute().parents if p.exists()), Path("/"))
         try:
             free = shutil.disk_usage(parent).free
@@ -51,12 +63,17 @@ class RunFolder:
                     f"there is no room for the run folder {str(path)!r}: {free / 1e6:.0f} MB are free and about {bytes_needed / 1e6:.0f} MB are "
                     f"needed; free some space or choose another --out"
                 )
-            made = [p for p in (path, *path.absolute().parents) if not p.exists()]
-            path.mkdir(parents=True)
+            made = [p for p in path.absolute().parents if not p.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError as error:
+                # Another process was faster.
+                raise _taken(path) from error
             try:
                 (path / "config.json").write_text(config.to_json())
             except OSError:
-                for folder in made:
+                for folder in (path, *made):
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
         except OSError as error:
@@ -66,8 +83,16 @@ class RunFolder:
         return cls(path)
 
     @classmethod
+    def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> RunFolder:
+        """Make the folder ``path``, or ``path``-2, -3, … if it is taken: two runs may begin in the same second."""
+        for number in count(1):
+            with contextlib.suppress(FolderTaken):
+                return cls.create(path.with_name(f"{path.name}-{number}") if number > 1 else path, config, bytes_needed)
+        raise AssertionError
+
+    @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
-        """The folder of an earlier run with at least one checkpoint, and its configuration."""
+        """Return the folder of an earlier run with at least one checkpoint, and its configuration."""
         if not (path / "config.json").is_file():
             raise ConfigError(f"--resume {str(path)!r} is not a run folder: it has no config.json")
         try:
@@ -84,12 +109,37 @@ class RunFolder:
             raise ConfigError(f"--resume {str(path)!r} cannot be written; change its permissions")
         return folder, config
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from writing here. Raises ConfigError at once if one does; may be entered again by who has it."""
+        from filelock import FileLock, Timeout
+
+        self._lock = self._lock or FileLock(self.path / ".lock", timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise ConfigError(
+                f"the run in {str(self.path)!r} is under way in another process; wait for its end, or stop it first"
+            ) from error
+        except (OSError, NotImplementedError) as error:
+            raise ConfigError(
+                f"the run folder {str(self.path)!r} cannot be locked ({error}); choose another --out"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def save_config(self, config: Config) -> None:
+        with self._writing():
+            write_whole(self.path / "config.json", config.to_json())
+
     def append_metrics(self, row: dict[str, Any]) -> None:
-        with self._metrics.open("a") as file:
+        with self._writing(), self._metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All rows so far; a last line that a crash has cut off is left out."""
+        """Return all rows so far; a last line that a crash has cut off is left out."""
         if not self._metrics.exists():
             return []
         rows = []
@@ -100,16 +150,13 @@ class RunFolder:
                 break
         return rows
 
-    def forget_after(self, step: int) -> None:
-        """Drop the rows of steps beyond ``step``: a run resumed from there writes them again."""
-        kept = [
-            row
-            for row in self.metrics()
-            if row.get("step", 0) <= step and not (row["event"] == "eval" and row.get("final"))
-        ]
-        temporary = self._metrics.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        temporary.replace(self._metrics)
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the rows of all evaluations so far, the one before training first."""
+        return [row for row in self.metrics() if row["event"] == "eval"]
+
+    def is_finished(self, steps: int) -> bool:
+        """Whether a run of ``steps`` steps has come to its end here: the last evaluation is written after everything else."""
+        return any(row.get("final") and row["step"] >= steps for row in self.evaluations()) and self.policy.is_dir()
 
     def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
         """Keep ``episode`` for people to read."""
@@ -127,33 +174,150 @@ class RunFolder:
             "tokens": len(episode.token_ids),
             "finish": episode.finish,
         }
-        with self._episodes.open("a") as file:
+        with self._writing(), self._episodes.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    def save_curve(self, svg: str) -> None:
+        with self._writing():
+            self.curve.write_text(svg)
+
+    def save_timeline(self, timeline: Timeline) -> None:
+        with self._writing():
+            timeline.save(self.timeline)
+
+    def begin_policy(self) -> Path:
+        """Return an empty folder to write the trained policy into."""
+        folder = self.policy.with_name(".policy")
+        with self._writing():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        return folder
+
+    def finish_policy(self, folder: Path) -> None:
+        """Put the policy that was written into ``folder`` in its place, where that of a shorter run may stand."""
+        with self._writing():
+            shutil.rmtree(self.policy, ignore_errors=True)
+            folder.rename(self.policy)
+
+    def written(self) -> dict[str, int]:
+        """Return how many bytes the files of rows have, once all of them are on the disk: what ``rewind`` cuts them back to."""
+        sizes = {}
+        with self._writing():
+            for file in (self._metrics, self._episodes):
+                if file.exists():
+                    sync(file)
+                sizes[file.name] = file.stat().st_size if file.exists() else 0
+        return sizes
+
+    def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
+        """Make the folder what it was when ``checkpoint`` was made: rows written later, and newer checkpoints, are gone."""
+        with self._writing():
+            for file in (self._metrics, self._episodes):
+                if file.exists():
+                    _cut(file, written[file.name])
+            for newer in self.checkpoints():
+                if step_of(newer) > step_of(checkpoint):
+                    shutil.rmtree(newer)
+            for unfinished in self._checkpoints.glob(".*"):
+                shutil.rmtree(unfinished)
+
     def begin_checkpoint(self, step: int) -> Path:
-        """An empty folder to write the checkpoint of ``step`` into."""
+        """Return an empty folder to write the checkpoint of ``step`` into."""
         folder = self._checkpoints / f".step_{step:06d}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        with self._writing():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
         return folder
 
     def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
-        """Add the controller's state to what was written into ``folder`` and put it in its place; older ones than the last two go."""
-        (folder / CONTROLLER).write_text(json.dumps(controller))
+        """Add the controller's state to what was written into ``folder``, seal it and put it in its place; older ones than the last two go."""
         place = folder.with_name(folder.name.lstrip("."))
-        shutil.rmtree(place, ignore_errors=True)
-        folder.rename(place)
-        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+        with self._writing():
+            (folder / CONTROLLER).write_text(json.dumps(controller))
+            seal(folder)
+            shutil.rmtree(place, ignore_errors=True)
+            folder.rename(place)
+            sync(self._checkpoints)
+            for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+                shutil.rmtree(old)
         return place
 
+    def abandon_checkpoint(self, folder: Path) -> None:
+        """Remove what ``begin_checkpoint`` has begun: on a full disk it is the next thing in the way."""
+        shutil.rmtree(folder, ignore_errors=True)
+
     def checkpoints(self) -> list[Path]:
-        """All whole checkpoints, oldest first."""
-        return sorted(p for p in self._checkpoints.glob("step_*") if (p / CONTROLLER).is_file())
+        """Return all checkpoints, oldest first. Each was whole when it was put here."""
+        found = (path for path in self._checkpoints.glob("step_*") if path.name.removeprefix("step_").isdigit())
+        return sorted(found, key=step_of)
 
     def newest_checkpoint(self) -> Path | None:
         return (self.checkpoints() or [None])[-1]
 
+    def intact_checkpoint(self, step: int | None = None) -> Path:
+        """Return the checkpoint of ``step``, or the newest, after reading it all.
+
+        Raises ConfigError if it is broken or there is none; the message offers the newest of the others that is not.
+        """
+        found = {step_of(path): path for path in self.checkpoints()}
+        if step is not None and step not in found:
+            raise ConfigError(
+                f"--from-checkpoint is {step}; the checkpoints in {str(self.path)!r} are of step {', '.join(map(str, found))}"
+            )
+        chosen = found[max(found) if step is None else step]
+        try:
+            verify(chosen)
+        except CheckpointError as error:
+            others = [path for path in reversed(self.checkpoints()) if path != chosen and _is_intact(path)]
+            advice = (
+                f"use the one of step {step_of(others[0])} instead: zorplex-rl train --resume {shlex.quote(str(self.path))} "
+                f"--from-checkpoint {step_of(others[0])}"
+                if others
+                else "no other one is whole, so start again with another --out"
+            )
+            raise ConfigError(
+                f"the checkpoint of step {step_of(chosen)} in {str(self.path)!r} is broken: {error}; {advice}"
+            ) from error
+        return chosen
+
     @staticmethod
     def controller_state(checkpoint: Path) -> dict[str, Any]:
         return json.loads((checkpoint / CONTROLLER).read_text())
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return storing(f"the run folder {str(self.path)!r}")
+
+
+class FolderTaken(ConfigError):
+    """A run folder that is to be made, and is there already."""
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step after which ``checkpoint`` was made.
+
+    >>> step_of(Path("checkpoints/step_000020"))
+    20
+    """
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def _taken(path: Path) -> FolderTaken:
+    resume = ""
+    if RunFolder(path).newest_checkpoint():
+        resume = f", or continue the run in it with --resume {shlex.quote(str(path))}"
+    return FolderTaken(f"the run folder {str(path)!r} exists already; choose another --out{resume}")
+
+
+def _is_intact(checkpoint: Path) -> bool:
+    try:
+        verify(checkpoint)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _cut(file: Path, size: int) -> None:
+    """Cut ``file`` back to its first ``size`` bytes, and to whole lines if a crash of the machine has left less than that."""
+    with file.open("r+b") as opened:
+        kept = opened.read(size)
+        opened.truncate(kept.rfind(b"\n") + 1)

@@ -1,36 +1,65 @@
-"""``zorplex-rl train``, once everything has been checked: the run as a person meets it, with its live view, Ctrl-C and last words."""
+"""``zorplex-rl train``, once everything has been checked: the run as a person meets it, with its live view, signals and last words.
+
+Ctrl-C, SIGTERM, SIGHUP, a closed pipe    a checkpoint after this step, and a stop
+the same again, a second later            a stop at once
+a disk that is full                       a stop at once, with the way to go on
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import logging
+import os
 import shlex
 import signal
 import sys
-from typing import Any
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TrainingDiverged
+from zorplex_rl.manifest import storing
+from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.viz.live import LiveView
 
+if TYPE_CHECKING:
+    from zorplex_rl.system.journal import Journal
+
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+SAME_WISH_SECONDS = 1.0
+"""``timeout`` signals its child and then the child's group, and a held key repeats: what comes within this time says nothing new."""
 
 
-def run(config: Config, folder: RunFolder, resume: bool) -> int:
-    """Train, and tell how it went; the exit code."""
+def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
+    """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the exit code."""
     from zorplex_rl.system.runtime import ActorError
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    # Taken before the view is there, which takes over both streams of a terminal.
+    output, errors = Output(sys.stdout), Output(sys.stderr)
     try:
-        with LiveView(config.steps) as view:
-            return asyncio.run(_run(config, folder, resume, view))
-    except ActorError as error:
-        if isinstance(error.exception, ConfigError):
-            raise error.exception from error
-        if not isinstance(error.exception, TrainingDiverged):
-            raise
-        print(f"zorplex-rl: {_diverged(error.exception, config, folder)}", file=sys.stderr)
+        if resume:
+            # It may have become longer.
+            folder.save_config(config)
+        with LiveView(config.steps, output) as view:
+            return asyncio.run(_run(config, folder, resume, view, output, errors))
+    except (ActorError, StorageError, CheckpointError) as error:
+        cause = error.exception if isinstance(error, ActorError) else error
+        match cause:
+            case StorageError():
+                _complain(errors, f"{cause}; free some space, then {_how_to_go_on(folder)}")
+            case CheckpointError():
+                _complain(errors, f"{cause}; {_what_is_intact(folder)}")
+            case TrainingDiverged():
+                _complain(errors, _diverged(cause, config, folder))
+            case ConfigError():
+                raise cause from error
+            case _:
+                raise
         return FAILED
 
 
@@ -44,7 +73,9 @@ def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str
     return f"training has diverged: {error}; start again with a lower {' or '.join(lower)}; {left}"
 
 
-async def _run(config: Config, folder: RunFolder, resume: bool, view: LiveView) -> int:
+async def _run(
+    config: Config, folder: RunFolder, resume: Path | None, view: LiveView, output: Output, errors: Output
+) -> int:
     from zorplex_rl.system.loop import StopRequested, run_training
 
     write_tensorboard = _tensorboard(folder) if config.tensorboard else None
@@ -54,19 +85,27 @@ async def _run(config: Config, folder: RunFolder, resume: bool, view: LiveView) 
         if write_tensorboard:
             write_tensorboard(row)
 
+    def say_last(text: str) -> None:
+        _complain(errors, text) if output.is_lost else view.log(text)
+
+    wish = StopWish(view.log)
     training = asyncio.ensure_future(
-        run_training(
-            config, folder, resume, show, view.log, lambda _, journal: _stop_on_signal(journal, training, view)
-        )
+        run_training(config, folder, resume, show, view.log, lambda _, journal: wish.begin(journal))
     )
+    wish.listen(training, output)
     try:
         before, after = await training
     except StopRequested:
-        view.log(f"stopped after a checkpoint; continue with: zorplex-rl train --resume {folder.path}")
+        why = "the output was closed: " if output.is_lost else ""
+        say_last(f"{why}stopped after a checkpoint; {_how_to_go_on(folder)}")
         return INTERRUPTED
     except asyncio.CancelledError:
-        again = f"continue from the last checkpoint with: zorplex-rl train --resume {folder.path}"
-        view.log("stopped at once; " + (again if folder.newest_checkpoint() else "there was no checkpoint yet"))
+        if folder.is_finished(config.steps):
+            say_last(f"everything is in {folder.path}")
+        elif wish.training_is_done:
+            say_last(f"the training is done, all but its last evaluation; to make up for that, {_how_to_go_on(folder)}")
+        else:
+            say_last(f"stopped at once; {_how_to_go_on(folder)}")
         return INTERRUPTED
     for name in ("greedy", "sampled"):
         view.log(f"held-out accuracy, {name}: {before[f'{name}_accuracy']:.2f} → {after[f'{name}_accuracy']:.2f}")
@@ -74,19 +113,115 @@ async def _run(config: Config, folder: RunFolder, resume: bool, view: LiveView) 
     return DONE
 
 
-def _stop_on_signal(journal: Any, training: asyncio.Future[Any], view: LiveView) -> None:
-    """The first Ctrl-C asks for a checkpoint and a stop, the second stops at once."""
+class StopWish:
+    """That somebody wants the run to stop, and how soon."""
 
-    def handle() -> None:
-        if journal.stop_requested:
-            training.cancel()
-        else:
-            journal.stop_requested = True
-            view.log("stopping after this step; press Ctrl-C again to stop without a checkpoint")
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.journal: Journal | None = None
+        self._say = say
+        self._asked_at: float | None = None
+        self._stop_after_step = False
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle)
+    def begin(self, journal: Journal) -> None:
+        """Know ``journal`` from now on, and tell it what was wished for before."""
+        self.journal, journal.stop_requested = journal, self._stop_after_step
+
+    @property
+    def training_is_done(self) -> bool:
+        """Whether only the last evaluation is missing, or in the way."""
+        return (
+            self.journal is not None and not self.journal.under_way and self.journal.step >= self.journal.config.steps
+        )
+
+    def listen(self, training: asyncio.Future[Any], output: Output) -> None:
+        """Take signals, and the end of ``output``, for wishes to stop ``training``."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Who started this with the signal ignored (``nohup``, a shell's background job) wants it ignored.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal, training)
+        # A view may redraw itself in a thread.
+        output.on_loss = lambda: loop.call_soon_threadsafe(self._stop_soon)
+
+    def _on_signal(self, training: asyncio.Future[Any]) -> None:
+        now = time.monotonic()
+        if self._asked_at is not None and now - self._asked_at < SAME_WISH_SECONDS:
+            return
+        first, self._asked_at = self._asked_at is None, now
+        if first and self.journal and self.journal.under_way:
+            self._stop_soon()
+            self._say("stopping after this step; press Ctrl-C again to stop without a checkpoint")
+            return
+        if first:
+            done = "the training is done and saved; leaving out its last evaluation"
+            self._say(done if self.training_is_done else "stopping")
+        training.cancel()
+
+    def _stop_soon(self) -> None:
+        self._stop_after_step = True
+        if self.journal:
+            self.journal.stop_requested = True
+
+
+class Output(io.TextIOBase):
+    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and ``on_loss`` is called, once."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.is_lost = False
+        self.on_loss: Callable[[], None] = lambda: None
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        if self.is_lost:
+            return
+        try:
+            action()
+        except OSError:
+            self.is_lost = True
+            # Python writes what is left of its buffer when it ends, and would complain.
+            with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            self.on_loss()
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    newest = folder.newest_checkpoint()
+    if newest is None:
+        return "there is no checkpoint to continue from, so start again with another --out"
+    return f"continue from the checkpoint of step {step_of(newest)} with: zorplex-rl train --resume {shlex.quote(str(folder.path))}"
+
+
+def _what_is_intact(folder: RunFolder) -> str:
+    try:
+        folder.intact_checkpoint()
+    except ConfigError as error:
+        return str(error)
+    return _how_to_go_on(folder)
+
+
+def _complain(errors: Output, text: str) -> None:
+    print(f"zorplex-rl: {text}", file=errors)
+    errors.flush()
 
 
 def _tensorboard(folder: RunFolder) -> Any:
@@ -96,9 +231,10 @@ def _tensorboard(folder: RunFolder) -> Any:
     writer = SummaryWriter(str(folder.path / "tensorboard"))
 
     def write(row: dict[str, Any]) -> None:
-        for name, value in row.items():
-            if isinstance(value, int | float) and name != "step":
-                writer.add_scalar(f"{row['event']}/{name}", value, row["step"])
-        writer.flush()
+        with storing("the TensorBoard events"):
+            for name, value in row.items():
+                if isinstance(value, int | float) and name != "step":
+                    writer.add_scalar(f"{row['event']}/{name}", value, row["step"])
+            writer.flush()
 
     return write

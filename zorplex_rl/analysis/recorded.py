@@ -72,7 +72,7 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 
 def read_run(folder: str | Path) -> Recorded:
-    """The finished run in ``folder``. Raises ValueError if it was resumed, or if a generator was replaced."""
+    """The finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer or a generator was replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
@@ -127,6 +127,12 @@ class _RunSpans:
             raise ValueError(
                 f"the timeline has {len(self.train)} training steps and {len(samplers)} generators, not {config.steps} steps in one go by "
                 f"{config.generators}; give that of a run in which nothing was resumed or replaced"
+            )
+        publications = Counter(span.args["version"] for span in spans if span.kind == "publish")
+        if again := [version for version, times in publications.items() if times > 1]:
+            raise ValueError(
+                f"the timeline has version {min(again)} published twice: the run was resumed, or its trainer replaced, and the time between is "
+                f"not the run's own; give the timeline of a run in one go"
             )
         published = {span.args["version"]: span.end for span in spans if span.kind == "publish"}
         self.published = [published[version] for version in range(config.steps + 1)]

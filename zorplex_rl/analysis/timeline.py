@@ -130,6 +130,10 @@ class Timeline:
 
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
+    def shifted(self, seconds: float) -> Timeline:
+        """Return the same timeline ``seconds`` later: clocks of two machines, or of one before and after it was started anew, differ."""
+        return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
+
     def busy_share(self, actor: str, window: Window | None = None) -> float:
         """The share of the window (default: the whole timeline) in which ``actor`` had a span that is not idle.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from zorplex_rl.config import Config
@@ -128,32 +129,41 @@ async def _beside(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any,
 async def run_training(
     config: Config,
     folder: RunFolder,
-    resume: bool = False,
+    resume: Path | None = None,
     show: Callable[[Row], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
     on_start: Callable[[Crew, Journal], None] = lambda crew, journal: None,
 ) -> tuple[Row, Row]:
-    """A whole run: bring up the actors, evaluate, train, evaluate, save, stop everything. The first and the last evaluation.
+    """A whole run: bring up the actors, evaluate, train, save, evaluate, stop everything. Returns the first and the last evaluation.
 
-    Raises StopRequested if ``journal.stop_requested`` was set (``on_start`` hands out both it and the crew) and the run was checkpointed.
+    ``resume`` is the checkpoint of ``folder`` to continue from. A resumed run makes the evaluations that were still due at the checkpoint, and no
+    others: an extra one could climb the curriculum before its time.
+
+    Raises StopRequested if ``journal.stop_requested`` was set (``on_start`` hands out both it and the crew) and the run was checkpointed;
+    ConfigError if another process writes to ``folder``; StorageError when ``folder`` can no longer be written.
     """
     ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
     journal = Journal(config, folder, ladder, show, say)
-    async with Crew.assemble(config, ladder[0], say) as crew:
-        crew.on_restart = journal.restarted
-        on_start(crew, journal)
-        if resume:
-            await journal.restore(crew)
-            say(f"continuing after step {journal.step}")
-        await crew.publish()
-        before = await measure(crew, journal)
-        await crew.services["generator"].spares_ready()
-        journal.begin()
-        await (train_sync if config.mode == "sync" else train_async)(crew, journal)
-        after = await measure(crew, journal, final=True)
-        await crew.trainer.export(folder.policy)
-    journal.timeline.save(folder.timeline)
-    return before, after
+    with folder.locked():
+        async with Crew.assemble(config, ladder[0], say) as crew:
+            crew.on_restart = journal.restarted
+            on_start(crew, journal)
+            if resume:
+                await journal.restore(crew, resume)
+            await crew.publish()
+            if journal.evaluation_is_due(journal.step):
+                await measure(crew, journal)
+            await crew.services["generator"].spares_ready()
+            journal.begin()
+            await (train_sync if config.mode == "sync" else train_async)(crew, journal)
+            journal.under_way = False
+            unfinished = folder.begin_policy()
+            await crew.trainer.export(unfinished)
+            folder.finish_policy(unfinished)
+            # The last row of all: with it the run is finished.
+            after = await measure(crew, journal, final=True)
+        folder.save_timeline(journal.timeline)
+    return folder.evaluations()[0], after
 
 
 async def measure(crew: Crew, journal: Journal, final: bool = False) -> Row:

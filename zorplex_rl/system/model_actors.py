@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
+from zorplex_rl.manifest import storing
 from zorplex_rl.policy.row import Execute, Request, Sampling
 from zorplex_rl.system.actors import Group, Loaded, TimedActor
 from zorplex_rl.system.discovery import get_service
@@ -250,11 +251,12 @@ class TrainerActor(ModelActor):
 
     @concurrent_endpoint
     async def export(self, folder: str) -> None:
-        """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read."""
+        """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read. Raises StorageError if it cannot be written."""
 
         def write() -> None:
-            self.policy.model.save_pretrained(folder)
-            self.policy.tokenizer.save_pretrained(folder)
+            with storing("the trained policy"):
+                self.policy.model.save_pretrained(folder)
+                self.policy.tokenizer.save_pretrained(folder)
 
         await self.compute(write)
 

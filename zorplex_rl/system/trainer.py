@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.errors import CheckpointError
+from zorplex_rl.manifest import verify
 from zorplex_rl.system.member import Gone, reason_of
 from zorplex_rl.system.options import ServiceOptions
 from zorplex_rl.system.pulse import Live, ReplicaStart, bring_up
@@ -188,11 +190,19 @@ class Trainer:
                 await self._bring_up()
                 await self._catch_up(self._live)
                 return
+            except CheckpointError:
+                raise
             except Exception as again:
                 reason = reason_of(again)
 
     async def _catch_up(self, live: Live) -> None:
         if self._checkpoint:
+            try:
+                await asyncio.to_thread(verify, self._checkpoint.parent)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
+                ) from error
             await _ask(live, "load", str(self._checkpoint))
         for batch in self._since_checkpoint:
             await _ask(live, "step", *batch)

@@ -1,0 +1,91 @@
+"""A folder of files that is whole, or known not to be.
+
+    files ──► seal ──► manifest.json {"trainer/.metadata": {"bytes": 812, "sha256": "…"}, …}, and all of it on the disk
+    files, manifest.json ──► verify ──► nothing, or CheckpointError about the first file that is not what was written
+
+The manifest is written last, so a folder without one is not whole. Knows neither torch nor what the files mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zorplex_rl.errors import CheckpointError, StorageError
+
+MANIFEST = "manifest.json"
+BLOCK_BYTES = 1 << 20
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest of ``folder``. Returns when every file, and every folder's list of files, is on the disk. Raises OSError."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    entries = {path.relative_to(folder).as_posix(): _describe(path) for path in files}
+    for path in files:
+        sync(path)
+    write_whole(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
+    for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
+        sync(path)
+
+
+def verify(folder: Path) -> None:
+    """Raise CheckpointError if a file of ``folder`` is missing, cut, or not what ``seal`` saw. Reads every byte."""
+    try:
+        entries: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        for name, entry in entries.items():
+            path = folder / name
+            if not path.is_file():
+                raise CheckpointError(f"it lacks {name}")
+            if (size := path.stat().st_size) != entry["bytes"]:
+                raise CheckpointError(f"{name} has {size:,} of {entry['bytes']:,} bytes")
+            if _describe(path) != entry:
+                raise CheckpointError(f"{name} is not what was written: its checksum differs")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"it lacks {MANIFEST}, which is written last") from error
+    except OSError as error:
+        raise CheckpointError(f"it cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"its {MANIFEST} is damaged") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``: a reader, or a crash, meets either the old file or the whole new one."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        unfinished.write_text(text)
+        sync(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def storing(what: str) -> Iterator[None]:
+    """Raise StorageError, about ``what``, for any OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what} cannot be written any more ({error.strerror or error})") from error
+
+
+def sync(path: Path) -> None:
+    """Return when the file or folder ``path`` is on the disk, whichever process has written it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
