@@ -109,8 +109,19 @@ async def _run(
         return INTERRUPTED
     for name in ("greedy", "sampled"):
         view.log(f"held-out accuracy, {name}: {before[f'{name}_accuracy']:.2f} → {after[f'{name}_accuracy']:.2f}")
+        view.log(f"    {_what_changed(before['outcomes'][name], after['outcomes'][name])}")
     view.log(f"{after['seconds']:.0f} s of training; everything is in {folder.path}")
     return DONE
+
+
+def _what_changed(before: dict[str, float], after: dict[str, float]) -> str:
+    """Say which shares of outcomes were there before and after training; those that never occurred are left out.
+
+    >>> _what_changed({"success": 0.25, "wrong_format": 0.75, "truncated": 0.0}, {"success": 1.0, "wrong_format": 0.0, "truncated": 0.0})
+    'success 25 → 100 %, wrong format 75 → 0 %'
+    """
+    there = [outcome for outcome in before if before[outcome] or after[outcome]]
+    return ", ".join(f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there)
 
 
 class StopWish:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +21,7 @@ from zorplex_rl.system.generators import Worker
 from zorplex_rl.system.service import Restart
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.rewards import OUTCOMES
 
 Row = dict[str, Any]
 SECONDS_BETWEEN_SPANS = 1.0
@@ -104,6 +106,7 @@ class Journal:
                 kind: {"greedy": accuracy(_of_kind(greedy, kind)), "sampled": accuracy(_of_kind(sampled, kind))}
                 for kind in sorted({e.task.kind for e in greedy})
             },
+            "outcomes": {"greedy": outcome_shares(greedy), "sampled": outcome_shares(sampled)},
             "tier": list(self.ladder[self.tier]),
             "final": final,
             "evaluation_seconds": time.monotonic() - began,
@@ -215,6 +218,12 @@ class Journal:
 def accuracy(episodes: list[Episode]) -> float:
     """The share of episodes that succeeded."""
     return fmean(episode.score.outcome == "success" for episode in episodes)
+
+
+def outcome_shares(episodes: list[Episode]) -> dict[str, float]:
+    """The share of each outcome among scored episodes."""
+    found = Counter(episode.score.outcome for episode in episodes)
+    return {outcome: found[outcome] / len(episodes) for outcome in OUTCOMES}
 
 
 def readable(episode: Episode) -> str:
