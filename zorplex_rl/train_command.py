@@ -19,7 +19,7 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 def run(config: Config, folder: RunFolder, resume: bool) -> int:
     """Train, and tell how it went; the exit code."""
-    from zorplex_rl.system.runtime import ActorError
+    from zorplex_rl.services.runtime import ActorError
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     try:
