@@ -398,15 +398,15 @@ def slow_to_come_back(seconds):
 
 
 def test_a_request_waits_for_the_restart_of_its_role_as_long_as_a_start_may_take():
-    async def after_a_death(options):
-        async with Service("slow", slow_to_come_back(3.0), options) as service:
+    async def after_a_death(seconds, options):
+        async with Service("slow", slow_to_come_back(seconds), options) as service:
             os.kill(pids(service)[0], signal.SIGKILL)
             return await service.ask.route(7)
 
     options = ServiceOptions(start_timeout=60, idempotent=IDEMPOTENT, wait_timeout=0.5)
-    assert asyncio.run(after_a_death(options)) == 7
+    assert asyncio.run(after_a_death(3.0, options)) == 7
     with pytest.raises(Overloaded, match="no healthy replica"):
-        asyncio.run(after_a_death(replace(options, start_timeout=2.0)))
+        asyncio.run(after_a_death(30.0, replace(options, start_timeout=6.0)))
 
 
 def test_a_service_whose_only_replica_is_being_replaced_is_found_as_soon_as_that_is_done(monkeypatch):

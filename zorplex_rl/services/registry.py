@@ -228,13 +228,14 @@ async def _find(name: str) -> ServiceClient:
     if not entry.closed and (client := _clients.get(key)) and client.is_current:
         client.update(entry)
         return client
-    # An owner that has withdrawn all replicas is replacing them, which may take as long as a start.
-    while not entry.closed and time.monotonic() - began < (
-        ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.options.start_timeout)
-    ):
+    while not entry.closed:
         if await _answers(entry):
             client = _clients[key] = ServiceClient(entry, registry)
             return client
+        # An owner that has withdrawn all replicas is replacing them, which may take as long as a start.
+        patience = ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.options.start_timeout)
+        if time.monotonic() - began > patience:
+            break
         entry = await registry.get.call_one(name, entry.change, 1.0) or replace(entry, closed=True)
     why = "has been closed" if entry.closed else "has no replica that answers"
     raise StaleService(

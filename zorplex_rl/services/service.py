@@ -59,7 +59,8 @@ class Service(Callers):
         on_restart: Callable[[Restart], None] = lambda restart: None,
     ) -> None:
         super().__init__(name, options)
-        self.replica_set = ReplicaSet(name, start, options, self.router.join, on_restart)
+        self.on_restart = on_restart
+        self.replica_set = ReplicaSet(name, start, options, self.router.join, lambda restart: self.on_restart(restart))
         self.on_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Awaited at the end of ``close``."""
         self._autoscaling: asyncio.Task[None] | None = None

@@ -71,7 +71,7 @@ class Crew:
         crew = cls(config, services_of(config, say), {}, Trainer(lambda name: start_trainer(name, config)))
         for role, service in crew.services.items():
             service.on_restart = lambda restart, role=role: crew.on_restart(role, restart)
-        crew.trainer.on_restart = lambda restart: crew.on_restart("trainer", restart)
+        crew.trainer.service.on_restart = lambda restart: crew.on_restart("trainer", restart)
         try:
             crew.singletons |= await singletons_of(config, tier)
             # All load side by side; a generator asks where weights come from only when it has a model to put them into.

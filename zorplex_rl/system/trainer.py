@@ -41,8 +41,7 @@ class Trainer:
         options: ServiceOptions = PROBING,
     ) -> None:
         options = replace(options, start_timeout=START_SECONDS, busy_timeout=BUSY_SECONDS)
-        self.on_restart = on_restart
-        self.service = Service("trainer", self._bring_back, options, lambda restart: self.on_restart(restart))
+        self.service = Service("trainer", self._bring_back, options, on_restart)
         self._start = start
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
