@@ -24,7 +24,8 @@ from torch import nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
+from zorplex_rl.services.replica import Replica, spawn
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.system.shard_transports import offer, subscribe
 from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, ShardSubscriber
 from zorplex_rl.weights.reshard import Places

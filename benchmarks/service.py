@@ -2,8 +2,9 @@
 
     a call        ``svc.METHOD.route`` against Monarch's bare ``call_one`` on the same replicas, one caller
     throughput    the same with many callers at once
-    torment       every second one replica is killed, stopped or made to raise; who answered which request is written down by the
-                  replicas themselves, so that a request done twice or lost is seen
+    faults        every second one replica is killed, stopped or made to raise, and the service is scaled up and down, while this process
+                  and two others send requests; who answered which is written down by the replicas themselves, so that a request done
+                  twice or lost is seen, and each caller counts how many later requests overtook one that waited
     burst         ten times the load on a service that scales itself
     fairness      the share of each replica in 1,000 requests, before and after replicas were killed and added
 
@@ -28,12 +29,16 @@ from statistics import median
 import tyro
 from log import Report, append_report, print_report
 
-from zorplex_rl.system.pulse import replicas_of
-from zorplex_rl.system.requests import Limits, ReplicaFailed, ServiceError
-from zorplex_rl.system.runtime import Actor, ActorError, concurrent_endpoint
-from zorplex_rl.system.service import Restart, Service, ServiceOptions
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.registry import get_service, register_service
+from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.replica_set import Restart
+from zorplex_rl.services.requests import ReplicaFailed, Request, ServiceError
+from zorplex_rl.services.router import Router
+from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
+from zorplex_rl.services.service import Callers, Service
 
-BLOWS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
+FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Options:
     repeats: int = 5
     """Repetitions of the second part; bare and routed take turns."""
     requests: int = 10_000
-    """Requests of the torment."""
+    """Requests under faults, of three calling processes together."""
     log: bool = True
     """Append the result to LOG.md."""
 
@@ -81,7 +86,7 @@ class Worker(Actor):
 
 
 async def cost_of_a_call(service: Service, calls: int) -> Report:
-    actors = cycle([place.live.replica.actor for place in service.places])
+    actors = cycle([replica.actor for replica in service.replicas])
     seconds: dict[str, list[float]] = {"bare call_one": [], "route": [], "route in a session": []}
 
     async def bare() -> None:
@@ -105,7 +110,7 @@ async def cost_of_a_call(service: Service, calls: int) -> Report:
 
 
 async def throughput(service: Service, calls: int, callers: int, repeats: int) -> Report:
-    actors = [place.live.replica.actor for place in service.places]
+    actors = [replica.actor for replica in service.replicas]
     each = max(calls * 4 // callers, 1)
 
     async def bare(caller: int) -> None:
@@ -131,65 +136,110 @@ async def throughput(service: Service, calls: int, callers: int, repeats: int) -
     return Report(title, ["call", "calls/s", "× bare"], rows)
 
 
-async def torment(service: Service, restarts: list[Restart], journal: Path, requests: int) -> Report:
-    rng, blows, back = random.Random(0), Counter(), {name: [] for name in BLOWS}
-    gate, clocks = asyncio.Semaphore(32), set()
+class Caller(Actor):
+    """Sends requests from a process of its own."""
 
-    async def strike() -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            blow = rng.choice([*BLOWS, "raise"])
-            victims = [place.live for place in service.places if place.live]
-            blows[blow] += 1
-            if blow == "raise":
-                with suppress(ActorError, ServiceError):
-                    await service.complain.route()
-            elif victims:
-                victim = rng.choice(victims)
-                with suppress(ProcessLookupError):
-                    os.kill(victim.pids[0], BLOWS[blow])
-                    clocks.add(asyncio.create_task(time_recovery(victim.name, blow, time.monotonic())))
+    @concurrent_endpoint
+    async def send(self, name: str, numbers: list[int]) -> tuple[list[object], int]:
+        return await send(await get_service(name), numbers)
 
-    async def time_recovery(name: str, blow: str, began: float) -> None:
-        while name not in {restart.died for restart in restarts}:
-            await asyncio.sleep(0.01)
-        back[blow].append(time.monotonic() - began)
+
+async def send(service: Callers, numbers: list[int]) -> tuple[list[object], int]:
+    """What became of the request of each number, and how many later requests overtook one in the queue, at worst."""
+    rng, gate, overtaken = random.Random(numbers[0]), asyncio.Semaphore(32), count_overtaking(service.router)
 
     async def request(number: int) -> int:
         async with gate:
             return await (service.look_up if number % 2 else service.do).route(number, 0.1 * rng.random())
 
+    outcomes = await asyncio.gather(*map(request, numbers), return_exceptions=True)
+    return outcomes, max(overtaken.values(), default=0)
+
+
+def count_overtaking(router: Router) -> Counter[int]:
+    """For each request, by number, the later ones that are sent while it waits; counted from now on."""
+    overtaken, send_now = Counter(), router._send
+
+    def send_and_count(request: Request, replica: object) -> None:
+        for waiting in router.queue:
+            if waiting.number > request.number:
+                break
+            overtaken[waiting.number] += 1
+        send_now(request, replica)
+
+    router._send = send_and_count
+    return overtaken
+
+
+async def under_faults(service: Service, restarts: list[Restart], journal: Path, requests: int) -> Report:
+    rng, faults, back = random.Random(0), Counter(), {name: [] for name in FAULTS}
+    replicas, slots = service.options.replicas, service.options.max_in_flight
+    clocks, scaling = set(), set()
+
+    async def strike() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            fault = rng.choice([*FAULTS, "raise", "scale up", "scale down"])
+            ready = [replica for replica in service.router.ready if replica.pid]
+            faults[fault] += 1
+            if fault.startswith("scale"):
+                number = replicas + rng.randint(1, 2) if fault == "scale up" else rng.randint(2, replicas - 1)
+                scaling.add(asyncio.create_task(service.scale_to(number)))
+            elif fault == "raise":
+                with suppress(ActorError, ServiceError):
+                    await service.complain.route()
+            elif ready:
+                victim = rng.choice(ready)
+                with suppress(ProcessLookupError):
+                    os.kill(victim.local_pids[0], FAULTS[fault])
+                    clocks.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
+
+    async def time_recovery(name: str, fault: str, began: float) -> None:
+        while name not in {restart.died for restart in restarts}:
+            await asyncio.sleep(0.01)
+        back[fault].append(time.monotonic() - began)
+
+    callers = [await spawn(f"caller_{number}", Caller) for number in range(2)]
+    share = requests // 3
+    numbers = [list(range(start, start + share)) for start in range(0, 3 * share, share)]
     striking = asyncio.create_task(strike())
-    outcomes = await asyncio.gather(*(request(number) for number in range(requests)), return_exceptions=True)
+    sends = [caller.actor.send.call_one(service.name, mine) for caller, mine in zip(callers, numbers[1:], strict=True)]
+    parts = await asyncio.gather(send(service, numbers[0]), *(sent.as_asyncio() for sent in sends))
     striking.cancel()
-    await asyncio.wait(clocks, timeout=20)
+    await asyncio.wait({*clocks, *scaling}, timeout=20)
+    for caller in callers:
+        await caller.stop()
+    outcomes = [outcome for part, _ in parts for outcome in part]
     done = Counter(int(line) for file in journal.iterdir() for line in file.read_text().split())
     answered = sum(outcome == number for number, outcome in enumerate(outcomes))
     failed = [outcome for outcome in outcomes if isinstance(outcome, ReplicaFailed)]
+    others = [repr(o)[:120] for n, o in enumerate(outcomes) if o != n and not isinstance(o, ReplicaFailed)]
     not_done = sum(
         outcome == number and number % 2 == 0 and not done[number] for number, outcome in enumerate(outcomes)
     )
-    status = service.status()
     rows = [
-        ["requests", str(requests)],
+        ["requests of three processes", str(len(outcomes))],
         ["answered", str(answered)],
         ["failed, the error naming replica and cause", str(len(failed))],
-        ["anything else", str(requests - answered - len(failed))],
+        ["anything else", ", ".join([str(len(others)), *others[:3]])],
         ["answered but not done", str(not_done)],
         ["not idempotent and done twice", str(sum(count > 1 for count in done.values()))],
-        ["idempotent ones sent again", str(status.retries)],
-        ["blows", ", ".join(f"{count} × {blow}" for blow, count in sorted(blows.items()))],
+        [
+            "later requests that overtook one in a queue, at worst",
+            f"{max(worst for _, worst in parts)} ({slots} slots)",
+        ],
+        ["idempotent ones sent again (by this process)", str(service.status().retries)],
+        ["faults", ", ".join(f"{count} × {fault}" for fault, count in sorted(faults.items()))],
+        ["scalings that failed", str(sum(bool(task.done() and task.exception()) for task in scaling))],
     ]
-    for blow, seconds in back.items():
+    for fault, seconds in back.items():
         if seconds:
-            rows.append([f"back in rotation after {blow}, s", f"{median(seconds):.1f} (worst {max(seconds):.1f})"])
-    return Report("Torment, a blow every second", ["", "count"], rows)
+            rows.append([f"replaced after {fault}, s", f"{median(seconds):.1f} (worst {max(seconds):.1f})"])
+    return Report("Three calling processes, a fault every second", ["", "count"], rows)
 
 
 async def burst(journal: str) -> Report:
-    options = ServiceOptions(
-        min_replicas=1, max_replicas=4, limits=Limits(max_in_flight=4, max_queue=64, wait_timeout=120)
-    )
+    options = ServiceOptions(min_replicas=1, max_replicas=4, max_in_flight=4, wait_timeout=120)
     async with Service("scaled", replicas_of(Worker, journal), options) as service:
 
         async def load(callers: int, each: int) -> tuple[float, int]:
@@ -199,7 +249,7 @@ async def burst(journal: str) -> Report:
                 nonlocal peak
                 for _ in range(each):
                     await service.look_up.route(0, 0.05)
-                    peak = max(peak, len(service.places))
+                    peak = max(peak, len(service.replicas))
 
             began = time.monotonic()
             await asyncio.gather(*(caller() for _ in range(callers)))
@@ -208,12 +258,12 @@ async def burst(journal: str) -> Report:
         calm, calm_peak = await load(4, 50)
         heavy, heavy_peak = await load(40, 100)
         began = time.monotonic()
-        while len(service.places) > 1 and time.monotonic() - began < 60:
+        while len(service.replicas) > 1 and time.monotonic() - began < 60:
             await asyncio.sleep(0.05)
         rows = [
             ["4 callers", f"{calm:.0f}", str(calm_peak), ""],
             ["40 callers", f"{heavy:.0f}", str(heavy_peak), ""],
-            ["afterwards", "", str(len(service.places)), f"{time.monotonic() - began:.1f}"],
+            ["afterwards", "", str(len(service.replicas)), f"{time.monotonic() - began:.1f}"],
         ]
         errors = f"{service.status().errors} errors among {service.status().requests} requests."
     return Report(
@@ -224,21 +274,21 @@ async def burst(journal: str) -> Report:
 async def fairness(service: Service) -> Report:
     async def deviation() -> str:
         homes = Counter([await service.who.route() for _ in range(1000)])
-        fair = 1000 / len(service.places)
-        return f"{max(abs(homes[place.live.replica.pid] - fair) for place in service.places) / fair:.1%}"
+        fair = 1000 / len(service.replicas)
+        return f"{max(abs(homes[replica.pid] - fair) for replica in service.replicas) / fair:.1%}"
 
     rows = [["to begin with", await deviation()]]
-    os.kill(service.places[0].live.pids[0], signal.SIGKILL)
-    while service.status().restarts < 1 or not all(place.live for place in service.places):
+    os.kill(service.replicas[0].local_pids[0], signal.SIGKILL)
+    while service.status().restarts < 1 or len(service.router.ready) < len(service.replicas):
         await asyncio.sleep(0.05)
     rows.append(["after a replica was killed and replaced", await deviation()])
-    await service.scale_to(len(service.places) + 1)
+    await service.scale_to(len(service.replicas) + 1)
     rows.append(["after one was added", await deviation()])
     return Report("Fairness over 1,000 requests", ["when", "largest deviation from an equal share"], rows)
 
 
 async def measure(options: Options) -> list[Report]:
-    service_options = ServiceOptions(replicas=options.replicas, idempotent=("look_up", "who"))
+    service_options = ServiceOptions(replicas=options.replicas, idempotent=("look_up", "who"), start_timeout=60)
     reports = []
     with tempfile.TemporaryDirectory() as folder:
         start = replicas_of(Worker, folder)
@@ -246,8 +296,10 @@ async def measure(options: Options) -> list[Report]:
             reports.append(await cost_of_a_call(service, options.calls))
             reports.append(await throughput(service, options.calls, options.callers, options.repeats))
         restarts: list[Restart] = []
-        async with Service("tormented", start, service_options, restarts.append) as service:
-            reports.append(await torment(service, restarts, Path(folder), options.requests))
+        few_slots = replace(service_options, max_in_flight=6, wait_timeout=120)
+        async with Service("faulty", start, few_slots, restarts.append) as service:
+            await register_service(service)
+            reports.append(await under_faults(service, restarts, Path(folder), options.requests))
         reports.append(await burst(folder))
         async with Service("fair", start, replace(service_options, replicas=3)) as service:
             reports.append(await fairness(service))

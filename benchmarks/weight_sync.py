@@ -25,8 +25,9 @@ import tyro
 from log import Report, append_report, print_report
 from torch import Tensor, nn
 
-from zorplex_rl.system import runtime
-from zorplex_rl.system.runtime import Actor, concurrent_endpoint, spawn
+from zorplex_rl.services import runtime
+from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.system.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
 from zorplex_rl.weights.ring import WeightPullError
 

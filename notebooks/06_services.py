@@ -34,6 +34,22 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.config import Config
+    from zorplex_rl.services.options import ServiceOptions
+    from zorplex_rl.services.registry import (
+        get_service,
+        list_services,
+        register_service,
+        unregister_service,
+    )
+    from zorplex_rl.services.replica import bring_up, replicas_of, spawn
+    from zorplex_rl.services.requests import Overloaded, ServiceError
+    from zorplex_rl.services.runtime import (
+        Actor,
+        ActorError,
+        ReplicaDied,
+        concurrent_endpoint,
+    )
+    from zorplex_rl.services.service import Service
     from zorplex_rl.system.actors import (
         AdvantageActor,
         DatasetActor,
@@ -42,23 +58,7 @@ with app.setup(hide_code=True):
         TimedActor,
         ToolActor,
     )
-    from zorplex_rl.system.discovery import (
-        get_service,
-        list_services,
-        register_service,
-        unregister_service,
-    )
-    from zorplex_rl.system.pulse import bring_up, replicas_of
-    from zorplex_rl.system.requests import Limits, Overloaded, ServiceError
     from zorplex_rl.system.roles import services_of
-    from zorplex_rl.system.runtime import (
-        Actor,
-        ActorError,
-        ReplicaDied,
-        concurrent_endpoint,
-        spawn,
-    )
-    from zorplex_rl.system.service import Service, ServiceOptions
     from zorplex_rl.task.curriculum import Zorplex, tier_of
     from zorplex_rl.task.parser import find_call
     from zorplex_rl.viz import exercise, lesson, scene
@@ -465,7 +465,7 @@ async def _(call, config, start_routing, task):
         "round robin": ServiceOptions(config.replicas),
         "least loaded": ServiceOptions(config.replicas, router="least_loaded"),
         f"round robin, ≤ {bound} in flight": ServiceOptions(
-            config.replicas, limits=Limits(max_in_flight=bound)
+            config.replicas, max_in_flight=bound
         ),
     }
     routing = {}
@@ -625,8 +625,8 @@ def _():
     ## Back-pressure
 
     A pool that accepts everything only moves the queue to where nobody sees it: memory fills, and each answer is late. A service has three
-    bounds: how many requests may be *in flight* at a replica, how many may wait *in its queue*, and how long a caller may wait *in all* before
-    its request is sent. Who waits is slowed down, and that is the point: a generator whose tools are behind should not start more episodes.
+    bounds: how many requests may be *in flight* at a replica, how many may wait *in its one queue*, and how long a request may wait there
+    before it is sent. Who waits is slowed down, and that is the point: a generator whose tools are behind should not start more episodes.
     Who waits too long gets an error that says so.
     """)
     return
@@ -634,7 +634,7 @@ def _():
 
 @app.cell
 def _():
-    limits = Limits(max_in_flight=4, max_queue=8, wait_timeout=1.25)
+    limits = ServiceOptions(replicas=2, max_in_flight=4, max_queue=50, wait_timeout=1.25)
     crowd, tool_takes = 60, 0.5
     return crowd, limits, tool_takes
 
@@ -642,7 +642,7 @@ def _():
 @app.cell(hide_code=True)
 def _(crowd, limits, tool_takes):
     lesson.predict(
-        f"Two replicas, at most {limits.max_in_flight} requests in flight and {limits.max_queue} queued at each, {tool_takes:g} s for a call. {crowd} requests come at the same "
+        f"Two replicas, at most {limits.max_in_flight} requests in flight at each and {limits.max_queue} in the queue of the service, {tool_takes:g} s for a call. {crowd} requests come at the same "
         f"moment, and none may wait longer than {limits.wait_timeout:g} s. How many are answered?",
         f"{2 * limits.max_in_flight}: those in flight",
         f"{2 * limits.max_in_flight * (1 + int(limits.wait_timeout / tool_takes))}: those whose turn comes in time",
@@ -656,7 +656,7 @@ async def _(call, config, crowd, limits, task, tool_takes):
     async with Service(
         "tools",
         replicas_of(Tool, config.seed, tool_takes),
-        ServiceOptions(replicas=2, limits=limits),
+        limits,
     ) as _tools:
         _requests = [
             asyncio.create_task(_tools.execute.route(task, call)) for _ in range(crowd)
@@ -672,11 +672,9 @@ async def _(call, config, crowd, limits, task, tool_takes):
 @app.cell(hide_code=True)
 def _(crowd, full, settled):
     def _where(status):
-        queued = sum(row.queued for row in status.replicas)
         return {
             "in flight": status.in_flight,
-            "queued at a replica": queued,
-            "waiting outside": status.queue_depth - queued,
+            "in the queue": status.queue_depth,
             "answered": status.answered,
             "refused with `Overloaded`": status.errors,
         }
@@ -942,7 +940,7 @@ async def strike(stage, blow, what, settle):
 
 @app.cell(hide_code=True)
 def _(options):
-    board = ServiceBoard(queue_limit=options.limits.max_queue)
+    board = ServiceBoard(queue_limit=options.max_queue)
     board
     return (board,)
 
@@ -1380,8 +1378,8 @@ def _():
     more requests wait than are under way, it doubles. If nothing waits and one replica fewer would be at most half busy, for three seconds
     without a break, it lets one go, which first answers what it was given.
 
-    A newcomer has nothing to do yet, so requests are called to it from outside and from the longest queue. Those of a session stay where
-    they are: their replica is the one that remembers.
+    A new replica starts empty, so it takes waiting requests from the queue, the oldest first. Those of a session wait for their own replica:
+    it is the one that remembers.
     """)
     return
 
@@ -1415,7 +1413,7 @@ async def _(call, config, start_burst, task):
         ServiceOptions(
             min_replicas=1,
             max_replicas=config.most_replicas,
-            limits=Limits(max_in_flight=4, max_queue=4),
+            max_in_flight=4,
         ),
     ) as _tools:
         _watching = asyncio.create_task(watch(_tools, load))
@@ -1504,10 +1502,10 @@ async def _(config, start_roles):
 
     async def start_and_measure(role, start):
         began = time.monotonic()
-        live = await bring_up(role, start, start_timeout=300, probe_timeout=30)
+        replica = await bring_up(role, start, start_timeout=300)
         seconds = time.monotonic() - began
-        started[role] = seconds, psutil.Process(live.pids[0]).memory_info().rss
-        await live.stop()
+        started[role] = seconds, psutil.Process(replica.pid).memory_info().rss
+        await replica.stop()
 
     with mo.status.spinner("Starting one process of each role"):
         await asyncio.gather(

@@ -39,15 +39,15 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
     from zorplex_rl.policy.stream import RolloutStream
-    from zorplex_rl.system import shard_transports
-    from zorplex_rl.system.runtime import (
+    from zorplex_rl.services.replica import spawn
+    from zorplex_rl.services.runtime import (
         Actor,
         concurrent_endpoint,
         endpoint,
         quiet_stderr,
-        spawn,
         start_runtime,
     )
+    from zorplex_rl.system import shard_transports
     from zorplex_rl.system.transports import Publisher, connect, subscribe
     from zorplex_rl.task.curriculum import Zorplex
     from zorplex_rl.viz import exercise, lesson

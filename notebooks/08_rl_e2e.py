@@ -48,6 +48,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.run_folder import RunFolder
+    from zorplex_rl.services.replica import spawn
     from zorplex_rl.system.actors import (
         AdvantageActor,
         DatasetActor,
@@ -64,7 +65,6 @@ with app.setup(hide_code=True):
         train_sync,
     )
     from zorplex_rl.system.model_actors import GeneratorActor, TrainerActor
-    from zorplex_rl.system.runtime import spawn
     from zorplex_rl.system.study import run_trials
     from zorplex_rl.task.curriculum import Zorplex, tier_of
     from zorplex_rl.viz import exercise, figures, lesson, runs

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
-from zorplex_rl.system.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 
 DEADLY = "a step that ends the process"
 
@@ -61,6 +64,20 @@ class Echo(Actor):
         raise ValueError(about)
 
 
+class Fragile(Echo):
+    """Cannot be set up while the file ``broken`` exists, and takes ``setup_seconds`` for it otherwise."""
+
+    def __init__(self, broken: str, setup_seconds: float = 0.0) -> None:
+        super().__init__("", setup_seconds)
+        self._broken = Path(broken)
+
+    @concurrent_endpoint
+    async def setup(self) -> None:
+        if self._broken.exists():
+            raise OSError("the disk is full")
+        await asyncio.sleep(self._setup_seconds)
+
+
 class Parrot(Actor):
     """Stands in for a generator: it cannot speak before it has pulled weights."""
 
@@ -88,10 +105,16 @@ class Finder(Actor):
 
     @concurrent_endpoint
     async def find_and_ask(self, name: str, requests: int) -> list[int]:
-        from zorplex_rl.system.discovery import get_service
+        from zorplex_rl.services.registry import get_service
 
         service = await get_service(name)
         return [await service.who.route() for _ in range(requests)]
+
+    @concurrent_endpoint
+    async def send(self, name: str, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
+        from zorplex_rl.services.registry import get_service
+
+        return await send(await get_service(name), method, numbers, seconds, at_once)
 
 
 class Pupil(Actor):
@@ -138,3 +161,31 @@ class Pupil(Actor):
     async def load(self, path: str) -> None:
         with open(path) as file:
             self._taught = file.read().splitlines()
+
+
+async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
+    """Send a request for each of ``numbers``; what became of each: its number, or the error in words."""
+    from zorplex_rl.services.requests import ServiceError
+
+    gate = asyncio.Semaphore(at_once)
+
+    async def request(number: int) -> Any:
+        async with gate:
+            try:
+                return await getattr(service, method).route(number, seconds)
+            except ServiceError as error:
+                return f"{type(error).__name__}: {error}"
+
+    return await asyncio.gather(*map(request, numbers))
+
+
+def count_overtaking(router: Any) -> Counter[int]:
+    """For each request, by number, the later ones that are sent while it waits in the queue; counted from now on."""
+    overtaken, send_now = Counter(), router._send
+
+    def send_and_count(request: Any, replica: Any) -> None:
+        overtaken.update(waiting.number for waiting in router.queue if waiting.number < request.number)
+        send_now(request, replica)
+
+    router._send = send_and_count
+    return overtaken

@@ -44,7 +44,7 @@ def episode_texts(path):
 
 def kill(service):
     """Kill one of its replicas outright; its process id."""
-    pid = next(place.live.pids[0] for place in service.places if place.live)
+    pid = next(replica.pid for replica in service.replicas if replica.pid)
     os.kill(pid, signal.SIGKILL)
     return pid
 

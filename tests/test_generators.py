@@ -9,10 +9,11 @@ import signal
 import pytest
 from echo import Parrot
 
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import replicas_of
+from zorplex_rl.services.requests import ReplicaFailed
+from zorplex_rl.services.service import Service
 from zorplex_rl.system.generators import NO_WEIGHTS, Worker
-from zorplex_rl.system.pulse import replicas_of
-from zorplex_rl.system.requests import ReplicaFailed
-from zorplex_rl.system.service import Service, ServiceOptions
 
 
 class PublishedOnce:
@@ -30,9 +31,9 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
             assert worker.version == NO_WEIGHTS
             assert await worker.pull(PublishedOnce()) == worker.version == 3
             assert await worker.generate(["hello"]) == ["hello"]
-            first = await service.member_at(0)
+            first = await service.replica_at(0)
             os.kill(service.status().replicas[0].pid, signal.SIGKILL)
-            while await service.member_at(0) is first:
+            while await service.replica_at(0) is first:
                 await asyncio.sleep(0.02)
             assert worker.version == NO_WEIGHTS
             with pytest.raises(ReplicaFailed, match="was replaced; pull first"):
@@ -54,6 +55,6 @@ def test_one_death_counts_once_however_many_calls_it_ends():
                 assert {type(end) for end in ends} <= {list, ReplicaFailed}
                 while worker.version != NO_WEIGHTS:
                     await asyncio.sleep(0.02)
-                await service.member_at(0)
+                await service.replica_at(0)
 
     asyncio.run(scenario())

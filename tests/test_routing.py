@@ -1,4 +1,4 @@
-"""Who answers a request: fairness, load, and keys that stay where they are."""
+"""Who answers a request: fairness, load, and sessions that stay where they are."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zorplex_rl.system.routing import Candidate, LeastLoaded, RoundRobin, StickyMap
+from zorplex_rl.services import router as router_module
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.router import Router
 
 
-class Busy(Candidate):
-    """A candidate with a load that the test sets."""
-
-    def __init__(self, name: str, load: int = 0) -> None:
-        super().__init__(name)
-        self.requests = load
-
-    @property
-    def load(self) -> int:
-        return self.requests
+def replicas(*loads: int, first: int = 0) -> list[Replica]:
+    """Ready ones with so many requests each."""
+    found = [Replica(f"r{number}") for number in range(first, first + len(loads))]
+    for replica, load in zip(found, loads, strict=True):
+        replica.state, replica.load_elsewhere = State.READY, load
+    return found
 
 
-def candidates(count: int) -> list[Busy]:
-    return [Busy(f"r{number}") for number in range(count)]
+def pick(among: list[Replica], policy: str = "round_robin", session=None) -> str:
+    """Have a request go to one of them."""
+    chosen = Router("r", ServiceOptions(router=policy)).choose(among, session)
+    chosen.take_turn()
+    return chosen.name
 
 
 @given(st.lists(st.sampled_from(["join", "leave", "route"]), max_size=200), st.integers(1, 6))
 def test_round_robin_is_fair_whoever_comes_and_goes(events, first):
     """Between any two changes of membership nobody answers two requests more than anybody else."""
-    router, members, served, number = RoundRobin(), candidates(first), Counter(), first
+    members, served, number = replicas(*[0] * first), Counter(), first
     for event in events:
         if event == "route":
-            served[router.pick(members).name] += 1
+            served[pick(members)] += 1
         elif event == "join":
-            members.append(Busy(f"r{number}"))
+            members += replicas(0, first=number)
             number += 1
             served.clear()
         elif len(members) > 1:
@@ -46,36 +48,50 @@ def test_round_robin_is_fair_whoever_comes_and_goes(events, first):
 
 
 def test_a_newcomer_is_not_flooded_to_make_up_for_what_it_has_missed():
-    router, members = RoundRobin(), candidates(2)
+    members = replicas(0, 0)
     for _ in range(100):
-        router.pick(members)
-    members.append(Busy("new"))
-    assert Counter(router.pick(members).name for _ in range(30)) == {"r0": 10, "r1": 10, "new": 10}
+        pick(members)
+    members += replicas(0, first=2)
+    assert Counter(pick(members) for _ in range(30)) == {"r0": 10, "r1": 10, "r2": 10}
 
 
 def test_the_least_loaded_is_chosen_and_equals_take_turns():
-    router, members = LeastLoaded(), [Busy("busy", 3), Busy("a"), Busy("b")]
-    assert [router.pick(members).name for _ in range(4)] == ["a", "b", "a", "b"]
+    members = replicas(3, 0, 0)
+    assert [pick(members, "least_loaded") for _ in range(4)] == ["r1", "r2", "r1", "r2"]
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.DRAINING, State.FAILED, State.STOPPED])
+def test_only_a_ready_replica_is_chosen(state):
+    members = replicas(0, 9)
+    members[0].state = state
+    assert pick(members, "least_loaded") == "r1"
+    members[1].state = state
+    assert Router("r", ServiceOptions()).choose(members) is None
+
+
+def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
+    members, router = replicas(0, 0), Router("r", ServiceOptions())
+    session = router.session()
+    session.use(members[0])
+    assert {pick(members, session=session) for _ in range(5)} == {"r0"}
+    members[0].state = State.DRAINING
+    assert router.choose(members, session) is None
+    session.under_way -= 1
+    assert pick(members, session=session) == "r1"
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=100), st.integers(1, 5))
-def test_a_sticky_map_never_holds_more_than_its_capacity_and_forgets_the_key_unused_longest(keys, capacity):
-    sticky, member, used = StickyMap(capacity), Busy("r"), []
-    for key in keys:
-        assert (sticky.find(key) is member) == (key in used[-capacity:])
-        sticky.remember(key, member)
-        used = [old for old in used if old != key] + [key]
-        assert len(sticky) == min(len(used), capacity)
+def test_the_sessions_of_the_keys_used_last_are_remembered(keys, capacity):
+    router, used, before = Router("r", ServiceOptions()), [], {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_module, "MAX_SESSION_KEYS", capacity)
+        for key in keys:
+            session = router.session(key)
+            assert (session is before.get(key)) == (key in used[-capacity:])
+            before[key] = session
+            used = [old for old in used if old != key] + [key]
 
 
-def test_the_keys_of_a_replica_that_left_are_forgotten():
-    sticky, (a, b) = StickyMap(9), candidates(2)
-    for key in range(4):
-        sticky.remember(key, (a, b)[key % 2])
-    sticky.forget_candidate(a)
-    assert [sticky.find(key) for key in range(4)] == [None, b, None, b]
-
-
-def test_a_sticky_map_without_room_is_refused():
-    with pytest.raises(ValueError, match="use 1 or more"):
-        StickyMap(0)
+def test_sessions_without_a_key_have_nothing_in_common():
+    router = Router("r", ServiceOptions())
+    assert router.session() is not router.session()

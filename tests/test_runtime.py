@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from echo import Echo
 
-from zorplex_rl.system.runtime import spawn
+from zorplex_rl.services.replica import spawn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 LISTENING = "01"

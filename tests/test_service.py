@@ -8,13 +8,14 @@ import random
 import signal
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from echo import Echo, Finder
+from echo import Echo, Finder, count_overtaking, send
 
-from zorplex_rl.config import Config
-from zorplex_rl.system.discovery import (
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.registry import (
     StaleService,
     UnknownService,
     get_service,
@@ -22,11 +23,11 @@ from zorplex_rl.system.discovery import (
     register_service,
     unregister_service,
 )
-from zorplex_rl.system.pulse import replicas_of
-from zorplex_rl.system.requests import Failure, Limits, Overloaded, ReplicaFailed, ServiceError
-from zorplex_rl.system.roles import services_of
-from zorplex_rl.system.runtime import ActorError, spawn
-from zorplex_rl.system.service import Service, ServiceOptions
+from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.replica_set import back_off
+from zorplex_rl.services.requests import Failure, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.runtime import ActorError
+from zorplex_rl.services.service import Service
 
 IDEMPOTENT = ("who", "ask")
 
@@ -41,7 +42,7 @@ async def echoes(*args, name="echo", **options):
 
 
 def pids(service):
-    return [place.live.replica.pid for place in service.places if place.live]
+    return [replica.pid for replica in service.replicas if replica.pid]
 
 
 def is_running(pid):
@@ -87,18 +88,18 @@ def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_a
 def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_accounted_for(blow):
     async def scenario():
         async with echoes(replicas=2) as (service, restarts):
-            victim = service.places[0].live
-            (pid,) = victim.pids
+            victim = service.replicas[0]
+            (pid,) = victim.local_pids
             repeated = [asyncio.create_task(service.ask.route(number, 1.0)) for number in range(10)]
             unique = [asyncio.create_task(service.do.route(number, 1.0)) for number in range(10)]
-            await until(lambda: service.pool.in_flight == 20)
+            await until(lambda: service.router.in_flight == 20)
             os.kill(pid, blow)
             assert await asyncio.gather(*repeated) == list(range(10))
             outcomes = await asyncio.gather(*unique, return_exceptions=True)
             failed = [outcome for outcome in outcomes if isinstance(outcome, ReplicaFailed)]
             assert len(failed) == 5 and len(set(outcomes) & set(range(10))) == 5
             assert all(error.replica == "echo_0" and "echo_0 of service 'echo'" in str(error) for error in failed)
-            assert victim.member not in service.pool.members
+            assert victim not in service.router.replicas
             await until(lambda: len(pids(service)) == 2)
             assert set(await service.who.fanout()) == set(pids(service)) and pid not in pids(service)
             assert [(restart.died, restart.took_over) for restart in restarts] == [("echo_0", "echo_2")]
@@ -135,29 +136,29 @@ def test_a_replaced_replica_returns_only_after_its_setup():
 
 def test_no_more_is_in_flight_or_queued_than_allowed_and_who_waits_too_long_is_told():
     async def scenario():
-        limits = Limits(max_in_flight=2, max_queue=3, wait_timeout=1.0)
-        async with echoes(replicas=1, limits=limits) as (service, _):
+        async with echoes(replicas=1, max_in_flight=2, max_queue=8, wait_timeout=1.0) as (service, _):
             requests = [asyncio.create_task(service.nap.route(2.0)) for _ in range(2)]
             requests += [asyncio.create_task(service.nap.route(0.0)) for _ in range(8)]
-            await until(lambda: service.pool.in_flight == 2)
+            await until(lambda: service.router.in_flight == 2)
             (row,) = service.status().replicas
-            assert (row.in_flight, row.queued, service.status().queue_depth) == (2, 3, 8)
+            assert (row.in_flight, row.queued, service.status().queue_depth) == (2, 0, 8)
+            with pytest.raises(Overloaded, match="its queue is full: 8 requests wait"):
+                await service.nap.route(0.0)
             outcomes = await asyncio.gather(*requests, return_exceptions=True)
             assert outcomes[:2] == pids(service) * 2
             assert all(isinstance(outcome, Overloaded) for outcome in outcomes[2:])
             assert "could not take the request for 1 s" in str(outcomes[-1])
             assert await service.nap.route(0.0) == pids(service)[0]
-            assert service.pool.in_flight == service.pool.queue_depth == 0
+            assert service.router.in_flight == len(service.router.queue) == 0
 
     asyncio.run(scenario())
 
 
 def test_callers_that_give_up_leave_no_trace_in_the_queues():
     async def scenario():
-        limits = Limits(max_in_flight=1, max_queue=2)
-        async with echoes(replicas=1, limits=limits) as (service, _):
+        async with echoes(replicas=1, max_in_flight=1) as (service, _):
             requests = [asyncio.create_task(service.nap.route(0.2)) for _ in range(6)]
-            await until(lambda: service.pool.queue_depth == 5)
+            await until(lambda: len(service.router.queue) == 5)
             for request in requests[1:4]:
                 request.cancel()
             outcomes = await asyncio.gather(*requests, return_exceptions=True)
@@ -167,7 +168,7 @@ def test_callers_that_give_up_leave_no_trace_in_the_queues():
                 False,
                 False,
             ]
-            assert service.pool.in_flight == service.pool.queue_depth == 0
+            assert service.router.in_flight == len(service.router.queue) == 0
             assert await service.who.route() == pids(service)[0]
 
     asyncio.run(scenario())
@@ -175,8 +176,7 @@ def test_callers_that_give_up_leave_no_trace_in_the_queues():
 
 def test_a_session_stays_with_its_replica_in_order_and_moves_when_that_dies():
     async def scenario():
-        limits = Limits(max_in_flight=2, max_queue=2)
-        async with echoes(replicas=3, limits=limits) as (service, _), service.session() as session:
+        async with echoes(replicas=3, max_in_flight=2) as (service, _), service.session() as session:
             answers = await asyncio.gather(*(session.remember.route(number) for number in range(40)))
             assert answers[-1] == list(range(40))
             home = await session.who.route()
@@ -204,7 +204,7 @@ def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
     async def scenario():
         async with echoes(replicas=3) as (service, _):
             requests = [asyncio.create_task(service.nap.route(1.0)) for _ in range(9)]
-            await until(lambda: service.pool.in_flight == 9)
+            await until(lambda: service.router.in_flight == 9)
             await service.scale_to(1)
             assert len(pids(service)) == 1
             assert len(set(await asyncio.gather(*requests))) == 3
@@ -218,22 +218,22 @@ def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
 
 def test_a_newcomer_takes_over_requests_that_wait_for_others_but_none_of_a_session():
     async def scenario():
-        limits = Limits(max_in_flight=1, max_queue=100)
-        async with echoes(replicas=1, limits=limits) as (service, _), service.session() as session:
+        async with echoes(replicas=1, max_in_flight=1) as (service, _), service.session() as session:
+            assert await session.remember.route(0) == [0]
             requests = [asyncio.create_task(service.nap.route(0.5)) for _ in range(12)]
-            in_order = [asyncio.create_task(session.remember.route(number)) for number in range(4)]
-            await until(lambda: service.pool.queue_depth == 15)
+            in_order = [asyncio.create_task(session.remember.route(number)) for number in range(1, 5)]
+            await until(lambda: len(service.router.queue) == 15)
             await service.scale_to(3)
             assert len(set(await asyncio.gather(*requests))) == 3
-            assert (await asyncio.gather(*in_order))[-1] == [0, 1, 2, 3]
-            assert session.member.name == "echo_0"
+            assert (await asyncio.gather(*in_order))[-1] == [0, 1, 2, 3, 4]
+            assert session.replica.name == "echo_0"
 
     asyncio.run(scenario())
 
 
 def test_a_replica_that_is_done_takes_over_requests_that_wait_for_a_slow_one():
     async def scenario():
-        async with echoes(replicas=2, limits=Limits(max_in_flight=1, max_queue=100)) as (service, _):
+        async with echoes(replicas=2, max_in_flight=1) as (service, _):
             slow = asyncio.create_task(service.nap.route(3.0))
             quick = [asyncio.create_task(service.nap.route(0.01)) for _ in range(20)]
             await asyncio.gather(*quick)
@@ -242,64 +242,88 @@ def test_a_replica_that_is_done_takes_over_requests_that_wait_for_a_slow_one():
     asyncio.run(scenario())
 
 
-def test_a_place_that_has_failed_for_days_is_still_filled():
-    service = Service("never", replicas_of(Echo), ServiceOptions(max_back_off=1.5))
-    assert [service._back_off(deaths) for deaths in (1, 2, 4, 10_000)] == [0.0, 0.25, 1.0, 1.5]
+def test_the_back_off_doubles_up_to_its_limit_and_scatters_those_that_failed_together():
+    assert back_off(1, 0.25, 1.5) == 0.0
+    for failures, most in ((2, 0.25), (4, 1.0), (10_000, 1.5)):
+        waits = [back_off(failures, 0.25, 1.5) for _ in range(200)]
+        assert most / 2 <= min(waits) < 0.6 * most and 0.9 * most < max(waits) <= most
 
 
 def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
     async def scenario():
-        limits = Limits(max_in_flight=4, max_queue=8, wait_timeout=60)
-        async with echoes(replicas=1, min_replicas=1, max_replicas=3, limits=limits) as (service, _):
+        async with echoes(replicas=1, min_replicas=1, max_replicas=3, max_in_flight=4, wait_timeout=60.0) as (
+            service,
+            _,
+        ):
             peak = 0
 
             async def request():
                 nonlocal peak
                 await service.nap.route(0.1)
-                peak = max(peak, len(service.pool.members))
+                peak = max(peak, len(service.router.replicas))
 
             await asyncio.gather(*(request() for _ in range(200)))
             assert peak == 3
-            await until(lambda: len(service.places) == 1)
+            await until(lambda: len(service.replicas) == 1)
             assert (service.status().errors, service.status().answered) == (0, 200)
 
     asyncio.run(scenario())
 
 
-def test_nothing_is_lost_and_nothing_done_twice_while_replicas_are_killed_stopped_and_made_to_raise(tmp_path):
+def test_nothing_is_lost_done_twice_or_overtaken_under_kills_hangs_and_scaling_with_callers_in_three_processes(
+    tmp_path,
+):
     """Every request is answered with its own number or fails with an error that names its cause."""
 
     async def scenario():
-        journal, rng, requests = str(tmp_path / "done"), random.Random(0), 1500
-        async with echoes(journal, replicas=4) as (service, _):
+        journal, rng, share = str(tmp_path / "done"), random.Random(0), 500
+        async with echoes(journal, name="tormented", replicas=4, max_in_flight=4) as (service, _):
+            await register_service(service)
+            finders = [await spawn(f"finder_{number}", Finder) for number in range(2)]
+            scaling = []
 
-            async def torment():
+            async def strike():
                 while True:
                     await asyncio.sleep(0.7)
-                    victim = rng.choice(pids(service) or [0])
-                    if victim:
+                    if ready := service.router.ready:
                         with suppress(ProcessLookupError):
-                            os.kill(victim, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+                            os.kill(rng.choice(ready).pid, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+                    scaling.append(asyncio.create_task(service.scale_to(rng.randint(2, 5))))
                     with suppress(ActorError, ServiceError):
                         await service.complain.route("ouch")
 
-            tormentor = asyncio.create_task(torment())
-            gate = asyncio.Semaphore(40)
-
-            async def request(number):
-                async with gate:
-                    return await (service.ask if number % 2 else service.do).route(number, 0.02 * rng.random())
-
-            outcomes = await asyncio.gather(*(request(n) for n in range(requests)), return_exceptions=True)
-            tormentor.cancel()
+            overtaken = count_overtaking(service.router)
+            striking = asyncio.create_task(strike())
+            numbers = [list(range(first, first + share)) for first in range(0, 5 * share, share)]
+            parts = await asyncio.gather(
+                send(service, "do", numbers[0], 0.02, 20),
+                *(
+                    finder.actor.send.call_one("tormented", "ask", numbers[1 + i], 0.02, 10)
+                    for i, finder in enumerate(finders)
+                ),
+                *(
+                    finder.actor.send.call_one("tormented", "do", numbers[3 + i], 0.02, 10)
+                    for i, finder in enumerate(finders)
+                ),
+            )
+            striking.cancel()
+            await asyncio.gather(striking, *scaling, return_exceptions=True)
+            outcomes = [outcome for part in parts for outcome in part]
             answered = [number for number, outcome in enumerate(outcomes) if outcome == number]
-            failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-            assert len(answered) + len(failed) == requests
-            assert all(isinstance(error, ServiceError) and "service 'echo'" in str(error) for error in failed)
-            assert len(answered) > 0.8 * requests
+            failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
+            assert len(answered) + len(failed) == len(outcomes) == 5 * share
+            assert all(
+                "service 'tormented' failed while it ran" in error and "may or may not have finished" in error
+                for error in failed
+            )
+            assert len(answered) > 0.8 * len(outcomes)
+            assert max(overtaken.values(), default=0) <= service.options.max_in_flight
+            for finder in finders:
+                await finder.stop()
+        await unregister_service("tormented")
         done = Counter(int(line) for file in tmp_path.iterdir() for line in file.read_text().split())
         assert max(done.values()) == 1
-        assert {number for number in answered if number % 2 == 0} <= done.keys()
+        assert {number for number in answered if not share <= number < 3 * share} <= done.keys()
 
     asyncio.run(scenario())
 
@@ -315,7 +339,7 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
             await until(lambda: restarts)
             assert await finder.actor.find_and_ask.call_one("found", 1)
             client = await get_service("found")
-            await until(lambda: {m.name for m in client.pool.members} == {p.live.name for p in service.places})
+            await until(lambda: {r.id for r in client.router.ready} == {r.id for r in service.replicas})
             homes = Counter(await finder.actor.find_and_ask.call_one("found", 40))
             assert set(homes) == set(pids(service))
             with pytest.raises(ServiceError, match="registered already"):
@@ -334,14 +358,14 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
 
 def test_many_who_ask_for_a_service_at_once_get_one_client_and_its_bounds_hold():
     async def scenario():
-        async with echoes(name="shared", limits=Limits(max_in_flight=2, max_queue=50)) as (service, _):
+        async with echoes(name="shared", max_in_flight=2) as (service, _):
             await register_service(service)
             clients = await asyncio.gather(*(get_service("shared") for _ in range(8)))
             assert len(set(map(id, clients))) == 1
             assert await get_service("shared") is clients[0]
             naps = [asyncio.create_task(client.nap.route(0.3)) for client in clients]
             await asyncio.sleep(0.1)
-            assert clients[0].pool.in_flight == 2
+            assert clients[0].router.in_flight == 2
             await asyncio.gather(*naps)
         await unregister_service("shared")
 
@@ -373,29 +397,20 @@ def slow_to_come_back(seconds):
     return start
 
 
-def test_in_a_run_a_request_waits_for_the_restart_of_a_role_as_long_as_a_start_may_take():
-    short = ServiceOptions(start_timeout=60, idempotent=IDEMPOTENT, limits=Limits(wait_timeout=0.5))
-
-    async def after_a_death(options):
-        async with Service("slow", slow_to_come_back(3.0), options) as service:
+def test_a_request_waits_for_the_restart_of_its_role_as_long_as_a_start_may_take():
+    async def after_a_death(seconds, options):
+        async with Service("slow", slow_to_come_back(seconds), options) as service:
             os.kill(pids(service)[0], signal.SIGKILL)
             return await service.ask.route(7)
 
+    options = ServiceOptions(start_timeout=60, idempotent=IDEMPOTENT, wait_timeout=0.5)
+    assert asyncio.run(after_a_death(3.0, options)) == 7
     with pytest.raises(Overloaded, match="no healthy replica"):
-        asyncio.run(after_a_death(short))
-    assert asyncio.run(after_a_death(short.outlasting_a_restart())) == 7
-
-
-def test_no_service_of_a_run_gives_up_on_a_request_before_a_restart_may_be_over():
-    services = services_of(Config(kl_coefficient=0.1, tool_latency=0.01, device="cpu"))
-    assert services.keys() == {"generator", "reward", "reference", "tools"}
-    for service in services.values():
-        options = service.options
-        assert options.limits.wait_timeout > options.start_timeout + options.probe_every + options.probe_timeout
+        asyncio.run(after_a_death(30.0, replace(options, start_timeout=6.0)))
 
 
 def test_a_service_whose_only_replica_is_being_replaced_is_found_as_soon_as_that_is_done(monkeypatch):
-    monkeypatch.setattr("zorplex_rl.system.discovery.ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr("zorplex_rl.services.registry.ALIVE_SECONDS", 0.5)
 
     async def scenario():
         options = ServiceOptions(start_timeout=60)
@@ -413,7 +428,7 @@ def test_a_service_whose_only_replica_is_being_replaced_is_found_as_soon_as_that
 class Stillborn(Echo):
     """Fails in ``setup``."""
 
-    from zorplex_rl.system.runtime import concurrent_endpoint
+    from zorplex_rl.services.runtime import concurrent_endpoint
 
     @concurrent_endpoint
     async def setup(self) -> None:
@@ -434,8 +449,8 @@ def test_a_service_that_cannot_start_says_why_and_leaves_no_process():
 def test_a_replica_may_have_several_processes():
     async def scenario():
         async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions()) as service:
-            assert len(set(service.places[0].live.pids)) == 2
-            assert sorted(await service.who.route()) == sorted(service.places[0].live.pids)
+            assert len(set(service.replicas[0].local_pids)) == 2
+            assert sorted(await service.who.route()) == sorted(service.replicas[0].local_pids)
 
     asyncio.run(scenario())
 
@@ -460,8 +475,7 @@ def children():
         frontier = {
             int(child)
             for pid in frontier
-            for tasks in [Path(f"/proc/{pid}/task/{pid}/children")]
-            if tasks.exists()
+            for tasks in Path(f"/proc/{pid}/task").glob("*/children")
             for child in tasks.read_text().split()
         }
         found |= frontier

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from zorplex_rl.system.status import ReplicaStatus, ServiceStatus
+from zorplex_rl.services.status import ReplicaStatus, ServiceStatus
 from zorplex_rl.viz.service_charts import Blow, rates, stretches
 
 BLOW = Blow(10.0, "tools_0", "kill -9")

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from zorplex_rl.system.runtime import Actor, Replica, endpoint, spawn
+from zorplex_rl.services.replica import Replica, spawn
+from zorplex_rl.services.runtime import Actor, endpoint
 from zorplex_rl.system.shard_transports import offer, subscribe
 from zorplex_rl.weights.parcels import ShardPublisher, pull_together
 from zorplex_rl.weights.sharded_model import describe, local_weights, plan_model, rank_in

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from zorplex_rl.system.runtime import Actor, concurrent_endpoint, spawn
+from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.system.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightPullError

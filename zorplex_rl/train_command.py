@@ -36,7 +36,7 @@ SAME_WISH_SECONDS = 1.0
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
     """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the exit code."""
-    from zorplex_rl.system.runtime import ActorError
+    from zorplex_rl.services.runtime import ActorError
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     # Taken before the view is there, which takes over both streams of a terminal.

@@ -26,7 +26,7 @@ from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
-from zorplex_rl.system.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.task.curriculum import Tier, Zorplex
 from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall

@@ -22,13 +22,15 @@ from typing import Any
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import zero_variance_share
+from zorplex_rl.services.registry import register_service
+from zorplex_rl.services.replica import Replica
+from zorplex_rl.services.replica_set import Restart
+from zorplex_rl.services.requests import Failure, ReplicaFailed
+from zorplex_rl.services.runtime import run_together
+from zorplex_rl.services.service import Service
 from zorplex_rl.system.actors import Group
-from zorplex_rl.system.discovery import register_service
 from zorplex_rl.system.generators import Worker
-from zorplex_rl.system.requests import Failure, ReplicaFailed
 from zorplex_rl.system.roles import services_of, singletons_of, start_trainer
-from zorplex_rl.system.runtime import Replica, run_together
-from zorplex_rl.system.service import Restart, Service
 from zorplex_rl.system.trainer import Trainer
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
@@ -69,7 +71,7 @@ class Crew:
         crew = cls(config, services_of(config, say), {}, Trainer(lambda name: start_trainer(name, config)))
         for role, service in crew.services.items():
             service.on_restart = lambda restart, role=role: crew.on_restart(role, restart)
-        crew.trainer.on_restart = lambda restart: crew.on_restart("trainer", restart)
+        crew.trainer.service.on_restart = lambda restart: crew.on_restart("trainer", restart)
         try:
             crew.singletons |= await singletons_of(config, tier)
             # All load side by side; a generator asks where weights come from only when it has a model to put them into.
@@ -157,10 +159,9 @@ class Crew:
 
     async def drain_spans(self) -> list[Span]:
         """What all timed actors have recorded since the last call; a dead one says nothing."""
-        trainer, *answers = await asyncio.gather(
-            self.trainer.drain_spans(), *(service.drain_spans.fanout() for service in self.services.values())
-        )
-        spans = [trainer, *(part for answer in answers for part in answer if not isinstance(part, Failure))]
+        timed = (self.trainer.service, *self.services.values())
+        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in timed))
+        spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
         return [span for part in spans for span in part]
 
     async def _stop(self) -> None:

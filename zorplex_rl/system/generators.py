@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from zorplex_rl.system.member import Member
-from zorplex_rl.system.requests import ReplicaFailed
-from zorplex_rl.system.service import Service
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.requests import ReplicaFailed
+from zorplex_rl.services.service import Service
 from zorplex_rl.system.trainer import Trainer
 
 MAX_DEATHS_IN_A_ROW = 5
@@ -25,25 +25,25 @@ class Worker:
 
     def __init__(self, service: Service, index: int) -> None:
         self.service, self.index = service, index
-        self._member: Member | None = None
+        self._replica: Replica | None = None
         self._read_from: Any = None
         self._version = NO_WEIGHTS
-        self._dead: Member | None = None
+        self._dead: Replica | None = None
         self._deaths_in_a_row = 0
 
     @property
     def version(self) -> int:
         """That of the weights which the present process has, or -1."""
-        live = self.service.places[self.index].live
-        return self._version if live and live.member is self._member else NO_WEIGHTS
+        ready = self._replica is not None and self._replica.state is State.READY
+        return self._version if ready else NO_WEIGHTS
 
     async def pull(self, trainer: Trainer) -> int:
         """Have the newest published weights; their version. Waits for the trainer if that is being restarted."""
         while True:
             publisher = await trainer.actor()
-            member = await self.service.member_at(self.index)
-            if member is not self._member:
-                self._member, self._read_from, self._version = member, None, NO_WEIGHTS
+            replica = await self.service.replica_at(self.index)
+            if replica is not self._replica:
+                self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
             if publisher is not self._read_from:
                 self._read_from = publisher if await self._call("subscribe", publisher) else None
             if self._read_from and (version := await self._call("pull")) is not None:
@@ -67,13 +67,13 @@ class Worker:
 
     async def _call(self, endpoint: str, *args: Any) -> Any:
         """Have the process that this worker knows answer, and no other: what holds for its weights may not hold for a successor's."""
-        member = self._member
+        replica = self._replica
         try:
-            return await self.service.pool.call(member, endpoint, args, {})
+            return await self.service.call(replica, endpoint, *args)
         except ReplicaFailed as error:
             # Of all the calls that one death ends, the first counts.
-            self._deaths_in_a_row += member is not self._dead
-            self._dead = member
+            self._deaths_in_a_row += replica is not self._dead
+            self._dead = replica
             if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
                 raise RuntimeError(
                     f"the generator of worker {self.index} has died {self._deaths_in_a_row} times without finishing a batch; "

@@ -16,9 +16,9 @@ from typing import Any
 from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.system.crew import Batch, Crew
 from zorplex_rl.system.generators import Worker
-from zorplex_rl.system.service import Restart
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import OUTCOMES

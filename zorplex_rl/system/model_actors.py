@@ -22,9 +22,9 @@ from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
 from zorplex_rl.manifest import storing
 from zorplex_rl.policy.row import Execute, Request, Sampling
+from zorplex_rl.services.registry import get_service
+from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
 from zorplex_rl.system.actors import Group, Loaded, TimedActor
-from zorplex_rl.system.discovery import get_service
-from zorplex_rl.system.runtime import ReplicaDied, concurrent_endpoint
 from zorplex_rl.task.curriculum import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall

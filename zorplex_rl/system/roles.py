@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from zorplex_rl.config import Config
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
+from zorplex_rl.services.service import Service
 from zorplex_rl.system.actors import AdvantageActor, DatasetActor, ReplayBufferActor, RewardActor, ToolActor
 from zorplex_rl.system.devices import assign_devices, count_cuda_devices
 from zorplex_rl.system.model_actors import GeneratorActor, ReferenceActor, TrainerActor
-from zorplex_rl.system.pulse import ReplicaStart
-from zorplex_rl.system.requests import Limits
-from zorplex_rl.system.runtime import Actor, Replica, spawn
-from zorplex_rl.system.service import Service, ServiceOptions
 from zorplex_rl.task.curriculum import Tier
 
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
-TOOL_LIMITS = Limits(max_in_flight=4096, max_queue=4096)
+TOOL_LIMITS = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
 """A tool call only waits, so a replica can have thousands."""
 
 
@@ -28,15 +27,14 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
     tools = "tools" if config.tool_latency > 0 else None
 
     def service(role: str, start: ReplicaStart, **options: Any) -> Service:
-        # Nobody in a run has anything better to do than to wait for the role that is being restarted.
-        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options).outlasting_a_restart())
+        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
 
     async def start_generator(name: str) -> Replica:
         device = devices.get(name, devices["trainer"])
-        return await start_with_model(name, GeneratorActor, name, config, device, tools)
+        return await replicas_of(GeneratorActor, name, config, device, tools)(name)
 
     async def start_reference(name: str) -> Replica:
-        return await start_with_model(name, ReferenceActor, name, config, devices["reference"])
+        return await replicas_of(ReferenceActor, name, config, devices["reference"])(name)
 
     services = {
         "generator": service("generator", start_generator, replicas=config.generators, spares=config.spares),
@@ -55,7 +53,7 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
             lambda name: spawn(name, ToolActor, name, config),
             replicas=config.tool_replicas,
             idempotent=("execute",),
-            limits=TOOL_LIMITS,
+            **TOOL_LIMITS,
         )
     return services
 
@@ -70,18 +68,8 @@ async def singletons_of(config: Config, tier: Tier) -> dict[str, Replica]:
 
 
 async def start_trainer(name: str, config: Config) -> Replica:
-    return await start_with_model(name, TrainerActor, name, config, _devices(config)["trainer"])
-
-
-async def start_with_model(name: str, actor_class: type[Actor], *args: Any) -> Replica:
-    """A replica that has loaded its model."""
-    replica = await spawn(name, actor_class, *args)
-    try:
-        replica.pid = (await replica.actor.setup.call_one()).pid
-    except BaseException:
-        await replica.stop()
-        raise
-    return replica
+    """Start the trainer's process, with the policy loaded."""
+    return await replicas_of(TrainerActor, name, config, _devices(config)["trainer"])(name)
 
 
 def _devices(config: Config) -> dict[str, str]:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from zorplex_rl.learning.staleness import Conditions, Outcome, Trial, train_with_lag
-from zorplex_rl.system.loop import run_together
-from zorplex_rl.system.runtime import Actor, Replica, concurrent_endpoint, spawn
+from zorplex_rl.services.replica import Replica, spawn
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, run_together
 
 
 class StudyActor(Actor):

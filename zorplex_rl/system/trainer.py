@@ -1,41 +1,40 @@
-"""The trainer's process, and its way back when it dies or hangs.
+"""The trainer: a service of one, and its way back when it dies.
 
     checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
 
-Every batch since the last checkpoint is kept here, with its advantages. A step is a function of weights and batch, so doing the steps again
-gives the weights that were lost, on a CPU bit for bit: no group is lost, and none counts twice. Meanwhile generators go on with the weights that they
-have, as far as the age bound allows.
-
-A call notices that the process is gone. That it hangs, nobody would: so it is probed, all the time, and killed if it does not answer.
+The service probes the process and replaces it, like any other. What is added here is the set-up of the new one. Every batch since the last
+checkpoint is kept, with its advantages. A step is a function of weights and batch, so doing the steps again gives the weights that were
+lost, on a CPU bit for bit: no group is lost, and none counts twice. Meanwhile generators go on with the weights that they have, as far as the age
+bound allows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
-from itertools import count
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.manifest import verify
-from zorplex_rl.system.member import Gone, reason_of
-from zorplex_rl.system.options import ServiceOptions
-from zorplex_rl.system.pulse import Live, ReplicaStart, bring_up
-from zorplex_rl.system.runtime import Replica, ReplicaDied
-from zorplex_rl.system.service import Restart
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
+from zorplex_rl.services.replica_set import GiveUp, Restart
+from zorplex_rl.services.requests import Failure, ReplicaFailed, ServiceError
+from zorplex_rl.services.service import Service
 
 MAX_DEATHS_IN_A_ROW = 5
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
 """A hang is noticed within 10 seconds."""
 BUSY_SECONDS = 120.0
 """How long the process may leave a probe unanswered while it is seen to compute: saving a large model can hold up its other threads."""
+START_SECONDS = 3600.0
+"""A start includes the steps since the last checkpoint."""
 
 
 class Trainer:
-    """Calls the trainer's process, and replaces it when it is found dead or hanging. ``start(name)`` brings one up, loaded."""
+    """Calls the trainer's process, whichever it is. ``start(name)`` brings one up, with the policy loaded."""
 
     def __init__(
         self,
@@ -43,83 +42,70 @@ class Trainer:
         on_restart: Callable[[Restart], None] = lambda restart: None,
         options: ServiceOptions = PROBING,
     ) -> None:
-        self.on_restart, self.options = on_restart, options
-        self._start, self._numbers = start, count()
-        self._live: Live | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._reviving: asyncio.Task[None] | None = None
-        self._broken: BaseException | None = None
+        options = replace(options, start_timeout=START_SECONDS, busy_timeout=BUSY_SECONDS)
+        self.service = Service("trainer", self._bring_back, options, on_restart)
+        self._start = start
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
         self._published = False
-        self._deaths_in_a_row = 0
-        self._burials: set[asyncio.Task[None]] = set()
-        self._up = asyncio.Event()
+        self._deaths_in_a_row = -1
+        """Before the first process is there; its start is no death."""
 
     @property
-    def replica(self) -> Replica | None:
-        """The process at work, or the dead one while it is being replaced."""
-        return self._live.replica if self._live else None
+    def replica(self) -> Replica:
+        """The present process, or what stands for the one that is being started."""
+        return self.service.replicas[0]
 
     @property
     def is_up(self) -> bool:
         """False from the moment at which its death was noticed until the next one is ready."""
-        return self._up.is_set()
+        return self.replica.state is State.READY
 
     async def open(self) -> None:
-        await self._bring_up()
-        self._up.set()
+        """Start the process; returns when it is ready."""
+        await self.service.open()
 
     async def close(self) -> None:
-        tasks = [task for task in (self._reviving, self._watching) if task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *self._burials, return_exceptions=True)
-        if self._live:
-            await self._live.stop()
+        """Stop the process."""
+        await self.service.close()
 
     async def wait_until_up(self) -> None:
-        """Wait until there is a trainer. Raises RuntimeError if there will be none, because it died again and again."""
-        await self._up.wait()
-        if self._broken:
-            raise self._broken
+        """Wait until there is a process with the newest weights. Raises ServiceError if it cannot be brought back."""
+        await self.service.replica_at(0)
 
     async def actor(self) -> Any:
-        """The actor that generators read weights from; waits while there is none."""
-        await self.wait_until_up()
-        return self.replica.actor
+        """Return the actor that generators read weights from; waits while there is none."""
+        return (await self.service.replica_at(0)).actor
 
     async def ping(self) -> None:
         """Return when the trainer is alive, which may take a restart."""
         await self._call("ping")
 
     async def step(self, *batch: Any) -> dict[str, float]:
-        """One training step on ``batch`` (episodes, advantages, reference log-probs); its diagnostics."""
+        """Take one training step on ``batch`` (episodes, advantages, reference log-probs). Returns its diagnostics."""
         metrics = await self._call("step", *batch)
         self._since_checkpoint.append(batch)
         self._deaths_in_a_row = 0
         return metrics
 
     async def publish(self) -> int:
-        """Publish the present weights; their version."""
+        """Publish the present weights. Returns their version."""
         version = await self._call("publish")
         self._published = True
         return version
 
     async def save(self, folder: Path) -> None:
+        """Write all that ``load`` needs to ``folder``."""
         await self._call("save", str(folder))
 
     async def export(self, folder: Path) -> None:
+        """Write the policy to ``folder``."""
         await self._call("export", str(folder))
 
     async def drain_spans(self) -> list[Any]:
-        """What it has recorded since the last call; a dead or hanging one says nothing."""
-        if not self.is_up or self._broken:
-            return []
-        try:
-            return await _ask(self._live, "drain_spans")
-        except (ReplicaDied, Gone):
-            return []
+        """Return what it has recorded since the last call; a dead or hanging one says nothing."""
+        answers = await self.service.drain_spans.fanout()
+        return [span for spans in answers if not isinstance(spans, Failure) for span in spans]
 
     async def load(self, folder: Path) -> None:
         """Continue from what ``save`` wrote to ``folder``."""
@@ -127,107 +113,40 @@ class Trainer:
         self.checkpointed(folder)
 
     def checkpointed(self, folder: Path) -> None:
-        """All steps so far are in ``folder``: a restart begins there."""
+        """Note that all steps so far are in ``folder``: a restart begins there."""
         self._checkpoint = folder
         self._since_checkpoint.clear()
 
     async def _call(self, endpoint: str, *args: Any) -> Any:
         while True:
-            await self.wait_until_up()
-            live = self._live
+            replica = await self.service.replica_at(0)
             try:
-                return await _ask(live, endpoint, *args)
-            except (ReplicaDied, Gone) as error:
-                self._lose(live, reason_of(error))
+                return await self.service.call(replica, endpoint, *args)
+            except ReplicaFailed:
+                continue  # ``replica_at`` waits for the next one.
 
-    async def _bring_up(self) -> None:
-        options = self.options
-        self._live = await bring_up(self._next_name(), self._start, options.start_timeout, options.probe_timeout)
-        self._watching = asyncio.create_task(self._watch(self._live))
-
-    async def _watch(self, live: Live) -> None:
-        """Probe ``live`` until it fails; then every call in flight fails with it."""
-        while True:
-            await asyncio.sleep(self.options.probe_every)
-            try:
-                await live.beat_unless_busy(self.options.probe_timeout, BUSY_SECONDS)
-            except Exception as error:
-                late = f"it did not answer a probe within {self.options.probe_timeout:g} s"
-                reason = late if isinstance(error, asyncio.TimeoutError) else reason_of(error)
-                live.member.ready = False
-                for future in list(live.member.in_flight):
-                    if not future.done():
-                        future.set_exception(Gone(reason))
-                self._lose(live, reason)
-                return
-
-    def _lose(self, dead: Live, reason: str) -> None:
-        """Begin to replace ``dead``, unless that is done or under way already."""
-        if dead is self._live and self.is_up and not self._broken:
-            self._up.clear()
-            self._reviving = asyncio.create_task(self._revive(dead, reason))
-
-    async def _revive(self, dead: Live, reason: str) -> None:
-        """Have a new process with the weights of the ``dead`` one, or have all who wait for it raise why there is none."""
-        noticed = time.monotonic()
+    async def _bring_back(self, name: str) -> Replica:
+        """Start a process with the weights that the last one had."""
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
+            times = f"{self._deaths_in_a_row} times without finishing a step"
+            raise GiveUp(ServiceError(f"the trainer has died {times}; the last time: {self.replica.reason}"))
+        replica = await self._start(name.removesuffix("_0"))
+        # Both of the same moment: a checkpoint that was written by the last process may be noted while this one catches up.
+        checkpoint, batches = self._checkpoint, list(self._since_checkpoint)
         try:
-            await self._replace(reason)
-        except Exception as error:
-            self._broken = error
-        else:
-            self.on_restart(Restart(dead.name, self._live.name, time.monotonic() - noticed, reason))
-        self._up.set()
-
-    async def _replace(self, reason: str) -> None:
-        while True:
-            self._deaths_in_a_row += 1
-            if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
-                raise RuntimeError(
-                    f"the trainer has died {self._deaths_in_a_row} times without finishing a step; the last time: {reason}"
-                )
-            self._bury(self._live)
-            try:
-                await self._bring_up()
-                await self._catch_up(self._live)
-                return
-            except CheckpointError:
-                raise
-            except Exception as again:
-                reason = reason_of(again)
-
-    async def _catch_up(self, live: Live) -> None:
-        if self._checkpoint:
-            try:
-                await asyncio.to_thread(verify, self._checkpoint.parent)
-            except CheckpointError as error:
-                raise CheckpointError(
-                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
-                ) from error
-            await _ask(live, "load", str(self._checkpoint))
-        for batch in self._since_checkpoint:
-            await _ask(live, "step", *batch)
-        if self._published:
-            await _ask(live, "publish")
-
-    def _bury(self, dead: Live) -> None:
-        """Kill its process now, and let Monarch forget it meanwhile."""
-        burial = asyncio.create_task(dead.kill())
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
-
-    def _next_name(self) -> str:
-        number = next(self._numbers)
-        return f"trainer_{number}" if number else "trainer"
-
-
-async def _ask(live: Live, endpoint: str, *args: Any) -> Any:
-    """What ``live`` answers. Raises ReplicaDied if it is gone, Gone if it was found hanging."""
-    member = live.member
-    if not member.ready:
-        raise Gone("it was found hanging")
-    future = member.call(endpoint)(*args).as_asyncio()
-    member.in_flight[future] = None
-    try:
-        return await future
-    finally:
-        member.in_flight.pop(future, None)
+            if checkpoint:
+                await asyncio.to_thread(verify, checkpoint.parent)
+                await replica.actor.load.call_one(str(checkpoint))
+            for batch in batches:
+                await replica.actor.step.call_one(*batch)
+            if self._published:
+                await replica.actor.publish.call_one()
+        except CheckpointError as error:
+            await replica.stop()
+            broken = "the trainer died, and the checkpoint that it comes back from is not whole any more"
+            raise GiveUp(CheckpointError(broken)) from error
+        except BaseException:
+            await replica.stop()
+            raise
+        return replica

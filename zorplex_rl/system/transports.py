@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.system.runtime import quiet_stderr
+from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
 from zorplex_rl.weights.shared import SharedHandle, allocate_for, open_shared

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Row = dict[str, Any]
 

@@ -20,7 +20,7 @@ from zorplex_rl.viz.svg import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from zorplex_rl.system.status import ServiceStatus
+    from zorplex_rl.services.status import ServiceStatus
 
 Samples: TypeAlias = "Sequence[tuple[float, ServiceStatus]]"
 
@@ -55,6 +55,8 @@ def stretches(samples: Samples, blow: Blow) -> list[Stretch]:
     open_at: dict[int, Stretch] = {}
     for (time, status), (until, _) in pairwise(samples):
         for row in status.replicas:
+            if row.state == "draining":  # It is out of rotation, and nobody takes its place.
+                continue
             for start, end in _split(time - blow.at, until - blow.at):
                 state = "in rotation" if row.state == "ready" else "being replaced"
                 if row.replica == blow.replica and start >= 0:
@@ -117,7 +119,7 @@ def scaling_chart(samples: Samples) -> str:
     begin = samples[0][0]
     times = [time - begin for time, _ in samples]
     ready = [sum(row.state == "ready" for row in status.replicas) for _, status in samples]
-    there = [len(status.replicas) for _, status in samples]
+    there = [sum(row.state != "draining" for row in status.replicas) for _, status in samples]
     in_flight = [status.in_flight for _, status in samples]
     waiting = [status.queue_depth for _, status in samples]
 

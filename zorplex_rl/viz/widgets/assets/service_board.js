@@ -1,4 +1,4 @@
-const STATES = { ready: ["ready", "green"], starting: ["starting", "orange"], unhealthy: ["unhealthy", "vermilion"], dead: ["dead", "vermilion"] };
+const STATES = { ready: ["ready", "green"], starting: ["starting", "orange"], draining: ["draining", "purple"], failed: ["failed", "vermilion"] };
 
 function render({ model, el }) {
   const title = html("p", { class: "zx-heading", style: "margin:0" }), figures = html("dl", { class: "zx-figures" }), board = html("div"), voice = announcer();

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from zorplex_rl.system.service import Service
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.replica_set import ReplicaSet
+from zorplex_rl.services.router import Router
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One place. ``state`` is ready, or starting while a replica is being brought up; ``up`` is in seconds."""
+    """One replica. ``in_flight`` are its requests, those of other processes included; ``queued`` wait for it, since their session is bound to it.
+
+    ``up`` is in seconds.
+    """
 
     place: int
     replica: str
@@ -67,27 +72,27 @@ class ServiceStatus:
         return text.getvalue().rstrip()
 
 
-def status_of(service: Service) -> ServiceStatus:
-    """The present status of ``service``."""
-    now, rows = time.monotonic(), []
-    for place in service.places:
-        if (live := place.live) is None:
-            rows.append(ReplicaStatus(place.index, "—", "starting", 0, 0, 0, 0, 0.0))
-            continue
-        member, pid = live.member, live.replica.pid
-        counts = (member.sent, len(member.waiting), member.requests, now - live.since)
-        rows.append(ReplicaStatus(place.index, live.name, "ready", pid, *counts))
-    pool, metrics = service.pool, service.pool.metrics
+def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
+    """Return the present status of a service. A replica that drains is listed until it has stopped."""
+    now, bound = time.monotonic(), Counter(request.session.replica for request in router.queue if request.session)
+
+    def row_of(replica: Replica) -> ReplicaStatus:
+        up = 0.0 if replica.state is State.STARTING else now - replica.since
+        counts = replica.load, bound[replica], replica.requests
+        return ReplicaStatus(replica.place, replica.name, str(replica.state), replica.pid, *counts, up)
+
+    there = sorted([*replica_set.replicas.values(), *replica_set.draining], key=lambda replica: replica.place)
+    metrics = router.metrics
     return ServiceStatus(
-        service.name,
-        tuple(rows),
+        router.name,
+        tuple(map(row_of, there)),
         metrics.requests,
         metrics.answered,
         metrics.application_errors,
         metrics.errors,
         metrics.retries,
-        metrics.restarts,
-        pool.queue_depth,
-        pool.in_flight,
+        replica_set.restarts,
+        len(router.queue),
+        router.in_flight,
         *(1000 * metrics.latency(share) for share in (0.5, 0.95, 0.99)),
     )

@@ -1,0 +1,1 @@
+"""Replicas that are kept alive, and requests that find them."""

@@ -1,0 +1,65 @@
+"""How many replicas a service has, by what is asked of it.
+
+    up      more requests wait than are being served, or more are served than one caller's slots hold: twice as many replicas
+    down    nothing waits, and one replica fewer would be at most half busy, for ``CALM_SECONDS`` without a break: one replica fewer
+
+The gap between the two rules is the hysteresis: a load that has just called for another replica does not send it away again. Up is quick
+because requests wait; down is slow because starting a replica costs seconds. What is served is counted in the replicas, so callers in other
+processes count; they report what waits in their queues by the way (``registry.py``).
+
+>>> wanted(replicas=2, waiting=500, served=128, slots=64)
+4
+>>> wanted(replicas=4, waiting=10, served=200, slots=64)
+4
+>>> wanted(replicas=4, waiting=0, served=90, slots=64)
+3
+>>> wanted(replicas=4, waiting=0, served=120, slots=64)
+4
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from zorplex_rl.services.replica import reason_of
+from zorplex_rl.services.replica_set import ReplicaSet
+
+log = logging.getLogger(__name__)
+CHECK_SECONDS = 0.1
+CALM_SECONDS = 3.0
+
+
+def wanted(replicas: int, waiting: int, served: int, slots: int) -> int:
+    """Return how many replicas this load calls for, without bounds. ``slots`` are those of one replica."""
+    if waiting > max(served, replicas) or served > replicas * slots:
+        return 2 * replicas
+    if waiting == 0 and served <= (replicas - 1) * slots / 2:
+        return replicas - 1
+    return replicas
+
+
+async def follow_the_load(replica_set: ReplicaSet, waiting_here: Callable[[], int]) -> None:
+    """Scale ``replica_set`` between its bounds until cancelled."""
+    options, calm_since = replica_set.options, time.monotonic()
+    least, most = options.bounds
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        there = list(replica_set.replicas.values())
+        waiting = waiting_here() + sum(replica.waiting_elsewhere for replica in there)
+        target = wanted(len(there), waiting, sum(replica.load for replica in there), options.max_in_flight)
+        target = min(max(target, least), most)
+        if target >= len(there):
+            calm_since = time.monotonic()
+        if target > len(there):
+            try:
+                await replica_set.scale_to(target)
+            except Exception as error:
+                log.warning("%r could not be scaled to %d replicas: %s", replica_set.name, target, reason_of(error))
+                await asyncio.sleep(options.max_back_off)
+        elif time.monotonic() - calm_since > CALM_SECONDS:
+            calm_since = time.monotonic()
+            # Those that leave drain on the side: a load that comes meanwhile is seen.
+            replica_set.spawn(replica_set.scale_to(target))

@@ -1,0 +1,272 @@
+"""Finding a service by its name, from any process of a run.
+
+    owner      await register_service(tools)            the addresses of its replicas go to the registry, again whenever one joins or leaves
+    actor      tools = await get_service("tools")       a router of its own over the same replicas
+               await tools.execute.route(task, call)    straight to a replica: neither the owner nor the registry is in between
+
+    registry (one actor for the whole run)    "tools" ──► version 2: tools_0, tools_3, tools_2
+
+The registry is the control plane and is asked once; requests are the data plane and never pass through it. Each client follows the
+registry's changes in the background, so it hears of a new replica as soon as there is one. Health stays the owner's business: a client that
+runs into a dead replica drops it and waits to be told of the next one. While it has requests, it tells the replicas' probes how many wait.
+
+Who registers a name again, after the service of that name was closed or forgotten, is a newer *version* of it. Clients move over to it, and
+nothing that the older one reports later counts. A replica is known by its ``id``, not by its name, which both may have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.requests import ServiceError
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn_controller
+from zorplex_rl.services.service import Callers, Service
+
+REGISTRY = "zorplex_services"
+FOLLOW_SECONDS = 30.0
+ALIVE_SECONDS = 5.0
+
+
+class UnknownService(ServiceError):
+    """Nobody has registered a service under that name."""
+
+
+class StaleService(ServiceError):
+    """There is an entry of that name, but nothing behind it answers any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the registry knows of a service. ``change`` numbers all changes of all entries."""
+
+    name: str
+    owner: str
+    options: ServiceOptions
+    replicas: tuple[Replica, ...]
+    closed: bool = False
+    version: int = 0
+    change: int = 0
+
+
+class ServiceRegistry(Actor):
+    """The entries, and who waits for a newer one."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._versions: Counter[str] = Counter()
+        """Of each name that was ever registered: how often."""
+        self._changes = count(1)
+        self._changed = asyncio.Condition()
+
+    @concurrent_endpoint
+    async def put(self, entry: Entry) -> int:
+        """Take over what an owner says: version 0 registers its name anew. Returns the version, or 0 if that is not the one registered."""
+        async with self._changed:
+            name, version = entry.name, entry.version
+            if not version:
+                self._versions[name] += 1
+                version = self._versions[name]
+            elif name not in self._entries or self._entries[name].version != version:
+                return 0
+            self._entries[name] = replace(entry, version=version, change=next(self._changes))
+            self._changed.notify_all()
+            return version
+
+    @concurrent_endpoint
+    async def get(self, name: str, newer_than: int = 0, timeout: float = 0.0) -> Entry | None:
+        """Return the entry ``name``, as soon as it has changed after ``newer_than``; after ``timeout`` seconds whatever there is."""
+
+        def is_newer() -> bool:
+            return name not in self._entries or self._entries[name].change > newer_than
+
+        async with self._changed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait_for(is_newer)
+            return self._entries.get(name)
+
+    @concurrent_endpoint
+    async def remove(self, name: str) -> bool:
+        """Forget the entry ``name``. Returns False if there is none."""
+        async with self._changed:
+            self._changed.notify_all()
+            return self._entries.pop(name, None) is not None
+
+    @concurrent_endpoint
+    async def entries(self) -> list[Entry]:
+        """Return all entries."""
+        return list(self._entries.values())
+
+
+class ServiceClient(Callers):
+    """A service as seen from a process that does not own it: ``METHOD.route``, ``METHOD.fanout``, ``session`` as there."""
+
+    def __init__(self, entry: Entry, registry: Any) -> None:
+        super().__init__(entry.name, entry.options)
+        self.version, self.change = 0, 0
+        self.replicas: dict[str, Replica] = {}
+        """By id; those that have failed stay until the owner has noticed too."""
+        self.update(entry)
+        self._id = uuid.uuid4().hex
+        self._tasks = [asyncio.create_task(self._follow(registry)), asyncio.create_task(self._report())]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it still follows the registry: until the service is closed or forgotten."""
+        return not self._tasks[0].done()
+
+    def update(self, entry: Entry) -> None:
+        """Take over the replicas of ``entry``. Those that it no longer has still answer what they have begun."""
+        if entry.change <= self.change:
+            return
+        self.version, self.change = entry.version, entry.change
+        named = {replica.id: replica for replica in entry.replicas}
+        known, self.replicas = self.replicas, named | {i: r for i, r in self.replicas.items() if i in named}
+        for identity in named.keys() - known.keys():
+            self.router.join(named[identity])
+        for identity in known.keys() - named.keys():
+            known[identity].move_to(State.DRAINING)
+
+    async def _follow(self, registry: Any) -> None:
+        """Keep up with the registry until the service is closed or forgotten."""
+        while (entry := await registry.get.call_one(self.name, self.change, FOLLOW_SECONDS)) and not entry.closed:
+            self.update(entry)
+        self.router.close("was closed")
+        for replica in self.replicas.values():
+            replica.move_to(State.FAILED, f"service {self.name!r} was closed")
+        self._tasks[1].cancel()
+
+    async def _report(self) -> None:
+        """Tell the probes how many requests wait here, and learn what the replicas serve for others."""
+        idle = False
+        while True:
+            await asyncio.sleep(self.options.probe_every)
+            waiting = len(self.router.queue)
+            if waiting or self.router.in_flight or not idle:
+                beats = (
+                    replica.beat(self.options.probe_timeout, self._id, 0 if index else waiting)
+                    for index, replica in enumerate(self.router.ready)
+                )
+                await asyncio.gather(*beats, return_exceptions=True)
+            idle = not (waiting or self.router.in_flight)
+
+
+_clients: dict[tuple[str, asyncio.AbstractEventLoop], ServiceClient] = {}
+_searches: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Task[ServiceClient]] = {}
+"""Under way. Whoever asks meanwhile shares the answer: two clients would each send as much as one may."""
+
+
+async def register_service(service: Service) -> None:
+    """Let every actor find ``service`` by its name. Raises ServiceError if another one that still answers has that name."""
+    registry = await _registry()
+    before = await registry.get.call_one(service.name)
+    if before is not None and not before.closed and await _answers(before):
+        raise ServiceError(
+            f"a service {service.name!r} is registered already, by {before.owner}; choose another name or unregister that one"
+        )
+    version = await registry.put.call_one(_entry_of(service, 0))
+    one_at_a_time = asyncio.Lock()
+
+    async def publish() -> None:
+        async with one_at_a_time:
+            if not await registry.put.call_one(_entry_of(service, version)) and changed in listeners:
+                listeners.remove(changed)
+
+    def changed() -> None:
+        if not service.replica_set.closed:
+            service.replica_set.spawn(publish())
+
+    listeners = service.replica_set.on_change
+    listeners.append(changed)
+    service.on_close.append(publish)
+
+
+async def unregister_service(name: str) -> None:
+    """Forget the entry ``name``. Raises UnknownService if there is none."""
+    if not await (await _registry()).remove.call_one(name):
+        raise UnknownService(await _unknown(name))
+
+
+async def list_services() -> dict[str, str]:
+    """Return what is registered: for each name, who owns it and how many replicas it has."""
+    entries = await (await _registry()).entries.call_one()
+    return {
+        entry.name: f"{'closed' if entry.closed else f'{len(entry.replicas)} replicas'}, owned by {entry.owner}"
+        for entry in sorted(entries, key=lambda entry: entry.name)
+    }
+
+
+async def get_service(name: str) -> ServiceClient:
+    """Return the service ``name``, from wherever this is called; within one event loop always the same client, so that its bounds hold.
+
+    Raises UnknownService, or StaleService if nothing behind the entry answers.
+    """
+    key = (name, asyncio.get_running_loop())
+    if key not in _searches:
+        _searches[key] = asyncio.create_task(_find(name))
+        _searches[key].add_done_callback(lambda search: _searches.pop(key))
+    # One who stops waiting does not end the search for the others.
+    return await asyncio.shield(_searches[key])
+
+
+async def _find(name: str) -> ServiceClient:
+    key, registry = (name, asyncio.get_running_loop()), await _registry()
+    entry, began = await registry.get.call_one(name), time.monotonic()
+    if entry is None:
+        raise UnknownService(await _unknown(name))
+    if not entry.closed and (client := _clients.get(key)) and client.is_current:
+        client.update(entry)
+        return client
+    while not entry.closed:
+        if await _answers(entry):
+            client = _clients[key] = ServiceClient(entry, registry)
+            return client
+        # An owner that has withdrawn all replicas is replacing them, which may take as long as a start.
+        patience = ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.options.start_timeout)
+        if time.monotonic() - began > patience:
+            break
+        entry = await registry.get.call_one(name, entry.change, 1.0) or replace(entry, closed=True)
+    why = "has been closed" if entry.closed else "has no replica that answers"
+    raise StaleService(
+        f"the entry {name!r}, registered by {entry.owner}, is stale: the service {why}; start it again and register it anew"
+    )
+
+
+async def _answers(entry: Entry) -> bool:
+    """Return whether any replica of ``entry`` is alive."""
+    beats = [asyncio.create_task(replica.beat(2.0)) for replica in entry.replicas]
+    try:
+        for beat in asyncio.as_completed(beats):
+            with suppress(Exception):
+                await beat
+                return True
+    finally:
+        for beat in beats:
+            beat.cancel()
+    return False
+
+
+async def _unknown(name: str) -> str:
+    names = ", ".join(await list_services()) or "none"
+    return f"no service {name!r} is registered; there are: {names}"
+
+
+async def _registry() -> Any:
+    return await get_or_spawn_controller(REGISTRY, ServiceRegistry)
+
+
+def _entry_of(service: Service, version: int) -> Entry:
+    ready = tuple(replica for replica in service.replicas if replica.state is State.READY)
+    owner = f"process {os.getpid()} on {socket.gethostname()}"
+    return Entry(service.name, owner, service.options, ready, service.replica_set.closed, version)

@@ -1,0 +1,285 @@
+"""A replica: one actor in a process of its own, so that it can die and be replaced alone.
+
+    starting ──► ready ──► draining ──► stopped        draining: what it has begun is answered, all else is refused
+        └──────────┴──────────┴───────► failed         its process is gone, or did not answer a probe in time
+
+``spawn`` starts the process. ``bring_up`` also waits for its set-up and a first probe. A ``HealthProbe`` is a second small actor in the same
+process. It says that the process answers, not that the replica is idle, so a request may take as long as it likes.
+
+    replica = await spawn("generator_0", GeneratorActor, config)
+    await replica.actor.generate.call_one(…)                         raises ReplicaDied if that process is gone
+    await replica.stop()
+
+A replica can be sent to another process. What arrives there has the same ``id`` and the same addresses, and counts what that process sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zorplex_rl.services.runtime import (
+    Actor,
+    ReplicaDied,
+    load_of_this_process,
+    start_runtime,
+    this_host,
+    uncounted_endpoint,
+)
+
+ReplicaStart = Callable[[str], Awaitable["Replica"]]
+"""Starts a replica under the name that it is given, and returns it when it is set up."""
+
+QUIET_SECONDS = 0.25
+"""A draining replica stays this long after the last request arrived, to refuse those that were still on their way."""
+BUSY_SHARE = 0.1
+"""Of one processor core: what uses less is not computing."""
+REPORT_SECONDS = 3.0
+"""A caller's report of how many requests wait counts this long."""
+
+log = logging.getLogger(__name__)
+_turns = count(1)
+
+
+class State(StrEnum):
+    """Where a replica is in its life; see the drawing above."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Beat(NamedTuple):
+    """The answer to a probe: the process, the requests that it serves, and those that wait for it in other processes."""
+
+    host: str
+    pid: int
+    serving: int
+    waiting: int
+
+
+class HealthProbe(Actor):
+    """Answers for its process, whatever the replica beside it is doing."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, float]] = {}
+
+    @uncounted_endpoint
+    async def beat(self, caller: str = "", waiting: int = 0) -> Beat:
+        """Return how this process is. A ``caller`` says by the way how many requests ``waiting`` in its queue it has."""
+        now = time.monotonic()
+        if caller:
+            self._waiting[caller] = waiting, now
+        recent = sum(number for number, reported in self._waiting.values() if now - reported < REPORT_SECONDS)
+        return Beat(socket.gethostname(), os.getpid(), load_of_this_process().serving, recent)
+
+    @uncounted_endpoint
+    async def drain(self) -> None:
+        """Refuse new requests. Returns when all that was begun is answered."""
+        await load_of_this_process().drain(QUIET_SECONDS)
+
+
+class Replica:
+    """One replica: its process, its state, its load. Without ``procs`` and ``actor`` it stands for one that is being started."""
+
+    def __init__(self, name: str, procs: Any = None, actor: Any = None, width: int = 1) -> None:
+        self.name, self.procs, self.actor, self.width = name, procs, actor, width
+        self.id = uuid.uuid4().hex
+        self.place = 0
+        """Its number in its set. A replacement has the same."""
+        self.probe: Any = None
+        self.pid = 0
+        self.local_pids: tuple[int, ...] = ()
+        """Its processes on this host, which can be killed."""
+        self.state, self.reason = State.STARTING, ""
+        self.ended = asyncio.Event()
+        """Set when it has failed or stopped."""
+        self.on_change: list[Callable[[Replica], None]] = []
+        self.since, self.early_failures = time.monotonic(), 0
+        self.requests = 0
+        self.in_flight: dict[Any, asyncio.Future[Any]] = {}
+        """What this process has sent to it and has no answer to, in order."""
+        self.load_elsewhere = self.waiting_elsewhere = 0
+        self.turn = next(_turns)
+        """Grows with every request that it is chosen for; a new replica's is that of its arrival."""
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_elsewhere, (self.name, self.actor, self.width, self.id, self.place, self.probe)
+
+    @property
+    def load(self) -> int:
+        """Requests that it has, from this process and, as of the last probe, from others."""
+        return len(self.in_flight) + self.load_elsewhere
+
+    def take_turn(self) -> None:
+        """Go to the end of the line of those that are chosen in turn."""
+        self.turn = next(_turns)
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """Return the function that sends a request to endpoint ``name``. Raises AttributeError if there is none."""
+        if name not in self._methods:
+            found = getattr(self.actor, name)
+            self._methods[name] = found.call_one if self.width == 1 else found.call
+        return self._methods[name]
+
+    def move_to(self, state: State, reason: str = "") -> None:
+        """Enter ``state`` and tell everybody who listens. A replica that has failed or stopped stays so."""
+        if self.ended.is_set() or state is self.state:
+            return
+        self.state, self.reason = state, reason
+        if state in (State.FAILED, State.STOPPED):
+            self.ended.set()
+        for listener in list(self.on_change):
+            listener(self)
+
+    async def beat(self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0) -> list[Beat]:
+        """Probe all its processes and note their load.
+
+        Raises ReplicaDied if one is gone, and TimeoutError after ``timeout`` seconds. While its processes on this host are seen to compute,
+        they have ``busy_timeout``: one that is stopped, or waits for something that never comes, uses no processor time.
+        """
+        own_before, give_up_at = len(self.in_flight), time.monotonic() + max(timeout, busy_timeout)
+        asked = self.probe.beat.call(caller, waiting).as_asyncio()
+        try:
+            while not asked.done():
+                before = self._processor_seconds()
+                await asyncio.wait({asked}, timeout=timeout)
+                busy = self._processor_seconds() - before > BUSY_SHARE * timeout
+                if not asked.done() and not (busy and time.monotonic() < give_up_at):
+                    raise TimeoutError
+            beats = [beat for _, beat in asked.result()]
+        finally:
+            asked.cancel()
+        # An estimate: some of this process's own requests may have been answered between the count there and now.
+        own = max(own_before, len(self.in_flight))
+        self.load_elsewhere = max(0, max(beat.serving for beat in beats) - own)
+        self.waiting_elsewhere = max(beat.waiting for beat in beats)
+        return beats
+
+    async def drain(self) -> None:
+        """Have it answer what it has begun and refuse the rest. Returns when all answers are here, or it has failed."""
+        self.move_to(State.DRAINING)
+        with contextlib.suppress(ReplicaDied):
+            await self.probe.drain.call().as_asyncio()
+        if self.in_flight:
+            await asyncio.wait(self.in_flight.values())
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """End its processes in good order, or by force after ``timeout`` seconds. One that is gone already is fine."""
+        self.move_to(State.STOPPED)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.procs.stop().as_asyncio()
+        except TimeoutError:
+            self._kill_procs()
+        except Exception as error:
+            log.debug("%s was gone before it was stopped: %s", self.name, error)
+
+    async def kill(self) -> None:
+        """End its processes at once: one that hangs cannot be asked."""
+        self._kill_procs()
+        await self.stop()
+
+    def _processor_seconds(self) -> float:
+        """Return what its processes on this host have computed so far; 0.0 where the system does not say."""
+        ticks = 0
+        for pid in self.local_pids:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _kill_procs(self) -> None:
+        # Once only: afterwards the number may be another process's.
+        pids, self.local_pids = self.local_pids, ()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
+    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``.
+
+    What it imports can be much; a class says in ``imports`` which modules, beyond its own, a process should import before its actor is made.
+    """
+    start_runtime()
+    prepare = functools.partial(_prepare_process, (actor_class.__module__, *getattr(actor_class, "imports", ())))
+    mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
+    return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs), procs)
+
+
+def replicas_of(actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> ReplicaStart:
+    """Return a function that starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and calls its ``setup`` if it has one."""
+
+    async def start(name: str) -> Replica:
+        replica = await spawn(name, actor_class, *args, procs=procs, **kwargs)
+        if hasattr(actor_class, "setup"):
+            try:
+                await replica.actor.setup.call()
+            except BaseException:
+                await replica.stop()
+                raise
+        return replica
+
+    return start
+
+
+async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Replica:
+    """Start a replica and probe it. Leaves no process behind if either fails. Raises TimeoutError after ``start_timeout`` seconds."""
+    async with asyncio.timeout(start_timeout):
+        replica = await start(name)
+    try:
+        replica.probe = replica.procs.spawn(f"{name}_probe", HealthProbe)
+        # The first beat waits for the actor to be spawned, which may import a lot.
+        beats = await replica.beat(start_timeout)
+        replica.pid = beats[0].pid
+        replica.local_pids = tuple(beat.pid for beat in beats if beat.host == socket.gethostname())
+    except BaseException:
+        await replica.stop()
+        raise
+    replica.since = time.monotonic()
+    return replica
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why, in a few words. Monarch's report of a dead process names everything that died with it first and the cause last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1 if isinstance(error, ReplicaDied) else 0]
+
+
+def _from_elsewhere(name: str, actor: Any, width: int, identity: str, place: int, probe: Any) -> Replica:
+    replica = Replica(name, None, actor, width)
+    replica.id, replica.place, replica.probe, replica.state = identity, place, probe, State.READY
+    return replica
+
+
+def _prepare_process(modules: tuple[str, ...]) -> None:
+    """Runs in a new process before its actors are made, and imports what they need.
+
+    These are unpickled side by side, and might otherwise meet in modules that are half imported. Of the million objects that importing torch
+    and transformers makes none is garbage: with the collector looking for some, it takes a quarter longer.
+    """
+    gc.disable()
+    for module in modules:
+        # A class that was made in a notebook has no module; of any other, unpickling will say what is missing.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    gc.freeze()
+    gc.enable()

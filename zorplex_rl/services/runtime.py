@@ -1,0 +1,197 @@
+"""The one place that configures Monarch, and the endpoints that count what their process serves.
+
+Import ``Actor``, ``endpoint`` and ``concurrent_endpoint`` from here: the settings below must be made before Monarch is first imported.
+
+    request ──► endpoint ──► draining? ── yes ──► Refused: not started, so its caller may send it elsewhere
+                                │ no
+                                └──► serving + 1 ──► the method ──► serving − 1 ──► answer
+
+The count stands in the process that serves, so it includes the callers of all processes and costs no message. The health probe of the
+process reads it (``replica.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+# With these a dead process is noticed within a second or so, without them within 9 to 40. They must be set before the first import.
+os.environ.setdefault("HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY", "1s")
+os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "3s")
+os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "3s")
+os.environ.setdefault("MONARCH_FILE_LOG", "error")
+
+import monarch
+import monarch.actor
+from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
+from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
+from monarch.actor import Actor, ActorError, context, get_or_spawn_controller, this_host
+from monarch.config import get_global_config
+
+log = logging.getLogger(__name__)
+
+ReplicaDied = SupervisionError
+"""What a call raises when the process that it went to is gone. An exception raised *by* an endpoint is an ActorError instead."""
+
+_started = False
+
+
+class Refused(Exception):
+    """Raised in place of an endpoint whose process is draining. Nothing was done."""
+
+
+class Load:
+    """What this process serves at the moment. Each actor has a thread of its own, so counting takes a lock."""
+
+    def __init__(self) -> None:
+        self.serving = 0
+        self._draining, self._last_arrival = False, 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._last_arrival = time.monotonic()
+            if self._draining:
+                raise Refused("this replica is about to stop and takes no more requests")
+            self.serving += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self.serving -= 1
+
+    async def drain(self, quiet_seconds: float) -> None:
+        """Refuse requests from now on. Returns when all that was begun is answered, and none has arrived for ``quiet_seconds``."""
+        with self._lock:
+            self._draining, self._last_arrival = True, time.monotonic()
+        while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
+            await asyncio.sleep(0.02)
+
+
+_load = Load()
+
+
+def load_of_this_process() -> Load:
+    """Return the count of this process. A function, because an actor class from a notebook is copied with the globals that it uses."""
+    return _load
+
+
+def concurrent_endpoint(method: Callable[..., Any]) -> Any:
+    """Mark an async method as an endpoint whose calls run side by side."""
+    return monarch.actor.concurrent_endpoint(_counted(method))
+
+
+def endpoint(method: Callable[..., Any]) -> Any:
+    """Mark a method as an endpoint whose calls run one after the other."""
+    return monarch.actor.endpoint(_counted(method))
+
+
+uncounted_endpoint = monarch.actor.concurrent_endpoint
+"""For the health probe, which answers also while its process drains."""
+
+
+def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            with load_of_this_process():
+                return await method(*args, **kwargs)
+
+    else:
+
+        @functools.wraps(method)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with load_of_this_process():
+                return method(*args, **kwargs)
+
+    return counted
+
+
+def start_runtime() -> None:
+    """Configure Monarch and start this process's client; does nothing the second time."""
+    global _started
+    if _started:
+        return
+    _started = True
+    # Small chunks, two streams and an acknowledgement for each message: two to four times the TCP fallback's default bandwidth.
+    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=2, message_ack_every_n_messages=1)
+    # The default hook ends this process when any actor dies. Here whoever called the actor gets an exception, and that is enough.
+    monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
+    with quiet_stderr(), _private_host():
+        context()
+
+
+@contextlib.contextmanager
+def _private_host() -> Iterator[None]:
+    """Have Monarch make this process's host, where processes are started, reachable for this user only.
+
+    By default it listens in Linux's abstract namespace, to which any user of the machine can connect; Monarch asks nobody who he is, and runs
+    what it is sent. A transport that has been chosen already, for several hosts, stays. README, "On a shared machine", says what is left.
+    """
+    usual = ChannelTransport.Unix
+    if get_global_config()["default_transport"] != BindSpec(usual):
+        yield
+        return
+    # ``mkdtemp`` makes it for this user alone.
+    folder = tempfile.mkdtemp(prefix="zorplex-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    monarch.configure(default_transport=f"ipc://{folder}/host")
+    try:
+        yield
+    finally:
+        # One address serves one socket; RDMABuffer opens more.
+        monarch.configure(default_transport=usual)
+
+
+async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Run all to their end; if one fails, cancel the others, wait for them, and raise what it raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for coroutine in coroutines:
+                group.create_task(coroutine)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keep native code's greetings off the terminal: they go to file descriptor 2 directly, where Python's filters do not reach."""
+    warnings.filterwarnings("ignore", message=".*TCP.*fallback.*")
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "Load",
+    "Refused",
+    "ReplicaDied",
+    "concurrent_endpoint",
+    "endpoint",
+    "get_or_spawn_controller",
+    "load_of_this_process",
+    "quiet_stderr",
+    "run_together",
+    "start_runtime",
+    "this_host",
+    "uncounted_endpoint",
+]

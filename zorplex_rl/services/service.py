@@ -1,0 +1,115 @@
+"""A service: replicas of one actor class behind one name, kept alive.
+
+    async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3, idempotent={"execute"})) as tools:
+        await tools.execute.route(task, call)        one ready replica answers
+        await tools.execute.fanout(task, call)       all of them; a failure is a value that names its replica
+        async with tools.session() as session:       the same one as long as it lives, requests in their order
+            await session.execute.route(task, call)
+        print(tools.status())
+
+    route ──► Router: the queue, who is next ──► Replica: its process ──► the endpoint, which counts
+                 ▲
+              ReplicaSet: starts, probes, replaces, scales
+
+A caller in another process has the router alone (``registry.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from zorplex_rl.services.autoscale import follow_the_load
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart
+from zorplex_rl.services.replica_set import ReplicaSet, Restart
+from zorplex_rl.services.router import Method, Router, Session
+from zorplex_rl.services.status import ServiceStatus, status_of
+
+
+class Callers:
+    """What callers of a service use: an attribute for every endpoint, and sessions."""
+
+    def __init__(self, name: str, options: ServiceOptions) -> None:
+        self.name, self.options = name, options
+        self.router = Router(name, options)
+
+    def __getattr__(self, method: str) -> Method:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        found = self.__dict__[method] = Method(self.router, method)
+        return found
+
+    @asynccontextmanager
+    async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
+        """Sticky routing. Sessions with the same ``key`` share a replica; one without a key has its own choice."""
+        yield self.router.session(key)
+
+
+class Service(Callers):
+    """Replicas, started by ``start(name)``, and their upkeep. ``on_restart`` is told of every replacement."""
+
+    def __init__(
+        self,
+        name: str,
+        start: ReplicaStart,
+        options: ServiceOptions = ServiceOptions(),
+        on_restart: Callable[[Restart], None] = lambda restart: None,
+    ) -> None:
+        super().__init__(name, options)
+        self.on_restart = on_restart
+        self.replica_set = ReplicaSet(name, start, options, self.router.join, lambda restart: self.on_restart(restart))
+        self.on_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Awaited at the end of ``close``."""
+        self._autoscaling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Service:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Start all replicas; returns when each is ready. If one cannot be started, raises why, and stops the others."""
+        await self.replica_set.open()
+        least, most = self.options.bounds
+        if least < most:
+            self._autoscaling = asyncio.create_task(follow_the_load(self.replica_set, lambda: len(self.router.queue)))
+
+    async def close(self) -> None:
+        """Stop every process. Requests that are still waiting or in flight fail."""
+        if self._autoscaling:
+            self._autoscaling.cancel()
+            await asyncio.gather(self._autoscaling, return_exceptions=True)
+        self.router.close("was closed")
+        await self.replica_set.close()
+        for tell in self.on_close:
+            await tell()
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """One for each place, whether ready or being started."""
+        return [replica for _, replica in sorted(self.replica_set.replicas.items())]
+
+    async def replica_at(self, place: int) -> Replica:
+        """Return the replica at ``place``; waits while it is being replaced. Raises ServiceError if that takes longer than a start may."""
+        return await self.replica_set.replica_at(place)
+
+    async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Have ``replica`` answer, and nobody else. Raises ReplicaFailed, or what the endpoint raised."""
+        return await self.router.call(replica, method, *args, **kwargs)
+
+    async def spares_ready(self) -> None:
+        """Wait until every spare is up, so that starting them disturbs nobody later."""
+        await self.replica_set.spares_ready()
+
+    async def scale_to(self, replicas: int) -> None:
+        """Have so many replicas; see ``ReplicaSet.scale_to``."""
+        await self.replica_set.scale_to(replicas)
+
+    def status(self) -> ServiceStatus:
+        """Return replicas, queue and counts at this moment; ``print`` shows a table."""
+        return status_of(self.replica_set, self.router)
