@@ -27,9 +27,9 @@ from rich.progress import Progress
 
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.system.crew import Crew
-from zorplex_rl.system.journal import Journal, Row
-from zorplex_rl.system.loop import run_training
+from zorplex_rl.training.crew import Crew
+from zorplex_rl.training.journal import Journal, Row
+from zorplex_rl.training.loop import run_training
 
 VICTIMS = ("tools", "reward", "generator", "trainer")
 

@@ -3,7 +3,7 @@
     reshard                every generator rank reads its pieces from the trainer ranks that hold them
     gather, then scatter   trainer rank 0 reads what it has not, then every generator rank reads its shard from trainer rank 0
 
-Both go through the same parcels, rings and one-sided reads (``zorplex_rl/weights/parcels.py``), between processes of this machine that hold
+Both go through the same parcels, rings and one-sided reads (``zorplex_rl/weights/transfer.py``), between processes of this machine that hold
 random shards of a Llama-shaped model in bfloat16; ``dp`` is FSDP and ``tp`` tensor parallelism, on both sides. Seconds are those from the
 first publish to the last installed shard, the median over the repetitions, in which the two take turns. Setting up, which happens once
 in a run, is not timed. Megabytes are counted in the buffers that are read, and are the same in every repetition.
@@ -26,11 +26,11 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.system.shard_transports import offer, subscribe
-from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, ShardSubscriber
-from zorplex_rl.weights.reshard import Places
-from zorplex_rl.weights.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
-from zorplex_rl.weights.sharding import Sharding, local_shape
+from zorplex_rl.training.shard_transports import offer, subscribe
+from zorplex_rl.weights.reshard.plan import Places
+from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
+from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
+from zorplex_rl.weights.reshard.transfer import LocalReader, ShardPublisher, ShardSubscriber
 
 Mesh = dict[str, int]
 PAIRS: tuple[tuple[Mesh, Mesh], ...] = (

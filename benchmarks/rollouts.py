@@ -35,11 +35,11 @@ from rich.progress import track
 from transformers.cache_utils import DynamicCache
 from turnwise import generate_turnwise
 
+from zorplex_rl.policy.kv_cache import SlotCache
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
-from zorplex_rl.policy.slots import SlotCache
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.zorplex import get_spec
+from zorplex_rl.task.specs import get_spec
 
 ENGINE, ONE_BY_ONE, BATCHED = "engine", "generate, one by one", "generate, batched"
 FLOOR, DYNAMIC_FLOOR = "floor, slot cache", "floor, DynamicCache"

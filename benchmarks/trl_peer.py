@@ -31,7 +31,7 @@ from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.zorplex import TaskSpec, get_spec
+from zorplex_rl.task.specs import TaskSpec, get_spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from zorplex_rl.services import runtime
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.system.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
+from zorplex_rl.training.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
 from zorplex_rl.weights.ring import WeightPullError
 
 MB = 1_000_000

@@ -45,7 +45,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Request, Sampling, rollout
-    from zorplex_rl.task.curriculum import Zorplex
+    from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.episode import Task
     from zorplex_rl.task.parser import find_answer
     from zorplex_rl.task.rewards import (

@@ -50,7 +50,10 @@ with app.setup(hide_code=True):
         concurrent_endpoint,
     )
     from zorplex_rl.services.service import Service
-    from zorplex_rl.system.actors import (
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.parser import find_call
+    from zorplex_rl.training.actors import (
         AdvantageActor,
         DatasetActor,
         ReplayBufferActor,
@@ -58,9 +61,7 @@ with app.setup(hide_code=True):
         TimedActor,
         ToolActor,
     )
-    from zorplex_rl.system.roles import services_of
-    from zorplex_rl.task.curriculum import Zorplex, tier_of
-    from zorplex_rl.task.parser import find_call
+    from zorplex_rl.training.roles import services_of
     from zorplex_rl.viz import exercise, lesson, scene
     from zorplex_rl.viz.service_charts import Blow, rotation_chart, scaling_chart
     from zorplex_rl.viz.widgets import ServiceBoard
@@ -1480,7 +1481,11 @@ def _():
 @app.cell
 async def _(config, start_roles):
     lesson.wait_for(start_roles)
-    from zorplex_rl.system.model_actors import GeneratorActor, ReferenceActor, TrainerActor
+    from zorplex_rl.training.model_actors import (
+        GeneratorActor,
+        ReferenceActor,
+        TrainerActor,
+    )
 
     run = Config(
         policy=config.policy,

@@ -47,24 +47,28 @@ with app.setup(hide_code=True):
         quiet_stderr,
         start_runtime,
     )
-    from zorplex_rl.system import shard_transports
-    from zorplex_rl.system.transports import Publisher, connect, subscribe
-    from zorplex_rl.task.curriculum import Zorplex
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.training import shard_transports
+    from zorplex_rl.training.transports import Publisher, connect, subscribe
     from zorplex_rl.viz import exercise, lesson
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.transfer import copies_chart, ladder_chart
     from zorplex_rl.viz.widgets import ReshardMap, WeightRingRace
     from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
-    from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, pull_together
-    from zorplex_rl.weights.ring import WeightPullError, WeightRing, newest_slot, read_ring
-    from zorplex_rl.weights.sharded_model import (
+    from zorplex_rl.weights.reshard.sharded_model import (
         ShardedWeight,
         describe,
         plan_model,
         rank_in,
     )
-    from zorplex_rl.weights.sharding import Sharding
-    from zorplex_rl.weights.shared import allocate
+    from zorplex_rl.weights.reshard.sharding import Sharding
+    from zorplex_rl.weights.reshard.transfer import (
+        LocalReader,
+        ShardPublisher,
+        pull_together,
+    )
+    from zorplex_rl.weights.ring import WeightPullError, WeightRing, newest_slot, read_ring
+    from zorplex_rl.weights.shared_memory import allocate
 
 
 @app.cell(hide_code=True)

@@ -49,24 +49,25 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.replica import spawn
-    from zorplex_rl.system.actors import (
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.training.actors import (
         AdvantageActor,
         DatasetActor,
         ReplayBufferActor,
         RewardActor,
     )
-    from zorplex_rl.system.crew import Crew
-    from zorplex_rl.system.journal import Journal
-    from zorplex_rl.system.loop import (
+    from zorplex_rl.training.crew import Crew
+    from zorplex_rl.training.journal import Journal
+    from zorplex_rl.training.loop import (
         measure,
         run_together,
         run_training,
         train_async,
         train_sync,
     )
-    from zorplex_rl.system.model_actors import GeneratorActor, TrainerActor
-    from zorplex_rl.system.study import run_trials
-    from zorplex_rl.task.curriculum import Zorplex, tier_of
+    from zorplex_rl.training.model_actors import GeneratorActor, TrainerActor
+    from zorplex_rl.training.study import run_trials
     from zorplex_rl.viz import exercise, figures, lesson, runs
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.tokens import token_strip
@@ -763,7 +764,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    from zorplex_rl.system import loop
+    from zorplex_rl.training import loop
 
     lesson.md(f"```python\n{inspect.getsource(loop.train)}\n```")
     return (loop,)

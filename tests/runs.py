@@ -29,7 +29,7 @@ MARK = "ZORPLEX_TEST_RUN"
 
 def train_here(config: Config, path: Path, **options) -> RunFolder:
     """A whole run, controlled by this process."""
-    from zorplex_rl.system.loop import run_training
+    from zorplex_rl.training.loop import run_training
 
     folder = RunFolder.create(path, config)
     asyncio.run(run_training(config, folder, **options))

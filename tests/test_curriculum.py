@@ -4,9 +4,10 @@ from collections import Counter
 
 import pytest
 
-from zorplex_rl.task.curriculum import TASK_NAMES, Zorplex, ladder_of, tier_of
+from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of, tier_of
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.parser import find_call
-from zorplex_rl.task.zorplex import DIFFICULTIES, TASK_SPECS
+from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 
 
 def test_a_tier_names_its_kind_and_only_compositional_has_difficulties():

@@ -6,8 +6,8 @@ import pytest
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.system.devices import assign_devices
-from zorplex_rl.system.roles import _devices
+from zorplex_rl.training.devices import assign_devices
+from zorplex_rl.training.roles import _devices
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
 

@@ -8,7 +8,7 @@ from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.intervals import wilson_interval
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.zorplex import get_spec
+from zorplex_rl.task.specs import get_spec
 from zorplex_rl.viz.figures import batch_chart, outcome_chart
 from zorplex_rl.viz.tokens import token_strip
 

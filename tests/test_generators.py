@@ -13,7 +13,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.service import Service
-from zorplex_rl.system.generators import NO_WEIGHTS, Worker
+from zorplex_rl.training.generators import NO_WEIGHTS, Worker
 
 
 class PublishedOnce:

@@ -18,7 +18,7 @@ from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 
 

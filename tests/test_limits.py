@@ -8,7 +8,8 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.limits import PERFECT, check_limits, needs
 from zorplex_rl.policy.load import EMBEDDED_PATH, fast_tokenizer, positions_of
 from zorplex_rl.policy.rollout import Sampling
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 
 
 def words(text: str) -> int:

@@ -14,7 +14,8 @@ from conftest import babbler
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 
 ENV = Zorplex(seed=0)
 

@@ -369,7 +369,7 @@ def test_no_reader_that_leaves_out_a_part_of_the_seqlock_passes(reader):
 def test_more_ranks_than_heads_hold_the_same_head_each_whole():
     import torch
 
-    from zorplex_rl.weights.sharding import local_boxes, local_shape
+    from zorplex_rl.weights.reshard.sharding import local_boxes, local_shape
 
     notebook = load(next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync"))
     heads, size = 2, 16

@@ -14,11 +14,17 @@ from test_reshard import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
 from zorplex_rl.weights.layout import LayoutMismatch
-from zorplex_rl.weights.parcels import LocalReader, ShardPublisher, ShardSubscriber, pull_together, read_together
-from zorplex_rl.weights.reshard import Places
+from zorplex_rl.weights.reshard.plan import Places
+from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
+from zorplex_rl.weights.reshard.sharding import Sharding
+from zorplex_rl.weights.reshard.transfer import (
+    LocalReader,
+    ShardPublisher,
+    ShardSubscriber,
+    pull_together,
+    read_together,
+)
 from zorplex_rl.weights.ring import NothingPublished, WeightPullError
-from zorplex_rl.weights.sharded_model import ShardedWeight, plan_model
-from zorplex_rl.weights.sharding import Sharding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8)
 BY_ROWS, BY_COLUMNS, WHOLE = (Sharding((2,), (placement,)) for placement in (ROWS, COLUMNS, EVERYWHERE))

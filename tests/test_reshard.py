@@ -11,8 +11,8 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from zorplex_rl.weights.reshard import Places, bytes_moved, gather_then_scatter_bytes, minimum_bytes, plan
-from zorplex_rl.weights.sharding import Sharding, local_boxes, local_shape
+from zorplex_rl.weights.reshard.plan import Places, bytes_moved, gather_then_scatter_bytes, minimum_bytes, plan
+from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape
 
 ITEMSIZE = 2
 ROWS, COLUMNS, EVERYWHERE = Shard(0), Shard(1), Replicate()

@@ -9,7 +9,7 @@ import pytest
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.parser import find_call
 from zorplex_rl.task.rewards import score, score_turns
-from zorplex_rl.task.zorplex import TASK_SPECS, VALUES, get_spec
+from zorplex_rl.task.specs import TASK_SPECS, VALUES, get_spec
 
 SPLITS = ("train", "held_out")
 

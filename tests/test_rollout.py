@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.policy.kv_cache import prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
-from zorplex_rl.policy.slots import prefill
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import final_answer, score
@@ -683,7 +684,7 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, architecture, dtype):
     from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of
-    from zorplex_rl.policy.slots import SlotCache
+    from zorplex_rl.policy.kv_cache import SlotCache
 
     model = babbler(tokenizer, architecture, dtype).model
     assert isinstance(decoder_of(model), LeanDecoder)
@@ -707,7 +708,7 @@ def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, arch
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenizer, architecture, dtype):
     from zorplex_rl.policy.decoder import LeanDecoder
-    from zorplex_rl.policy.slots import SlotCache
+    from zorplex_rl.policy.kv_cache import SlotCache
 
     model = babbler(tokenizer, architecture, dtype).model
     decode, lengths = LeanDecoder(model), [3, 40, 17, 0, 25]

@@ -4,9 +4,9 @@ import pytest
 
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
 from zorplex_rl.policy.rollout_simple import rollout_simple
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.zorplex import TASK_SPECS
+from zorplex_rl.task.specs import TASK_SPECS
 
 ENV = Zorplex(seed=0)
 

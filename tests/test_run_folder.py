@@ -14,7 +14,7 @@ from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, StorageError
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
 
 EPISODE = Episode(Zorplex().task(("simple",), 0), [], [], [], [], [], "answer")

@@ -11,9 +11,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, endpoint
-from zorplex_rl.system.shard_transports import offer, subscribe
-from zorplex_rl.weights.parcels import ShardPublisher, pull_together
-from zorplex_rl.weights.sharded_model import describe, local_weights, plan_model, rank_in
+from zorplex_rl.training.shard_transports import offer, subscribe
+from zorplex_rl.weights.reshard.sharded_model import describe, local_weights, plan_model, rank_in
+from zorplex_rl.weights.reshard.transfer import ShardPublisher, pull_together
 
 # Four ranks divide neither 77 nor 42 rows evenly, and two not 77.
 SIZES = {"vocab_size": 77, "hidden_size": 24, "intermediate_size": 42, "num_hidden_layers": 2}

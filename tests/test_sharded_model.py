@@ -12,8 +12,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from zorplex_rl.weights.sharded_model import ShardedWeight, describe, local_weights, plan_model, rank_in
-from zorplex_rl.weights.sharding import Sharding, local_shape
+from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, describe, local_weights, plan_model, rank_in
+from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_only_stale_data_disagree_with_the_trainer():
 
 
 def test_a_trial_in_a_process_of_its_own_has_the_outcome_that_it_has_here():
-    from zorplex_rl.system.study import run_trials
+    from zorplex_rl.training.study import run_trials
 
     trials, reported = [Trial("grpo", 1, 0), Trial("reinforce", 1, 1)], []
     found = asyncio.run(run_trials(trials, SHORT, processes=1, on_outcome=reported.append))

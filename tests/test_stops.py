@@ -63,7 +63,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 
 def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
-    from zorplex_rl.system.loop import StopRequested, run_training
+    from zorplex_rl.training.loop import StopRequested, run_training
 
     # Any success is enough to climb, and the checkpoints lie between two evaluations.
     config = replace(

@@ -11,7 +11,8 @@ from conftest import babbler
 
 from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
 from zorplex_rl.policy.stream import RolloutStream
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 
 ENV = Zorplex(0)
 SAMPLING = Sampling(max_tokens=40, slots=8)

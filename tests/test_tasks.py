@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from zorplex_rl.task.episode import Task
-from zorplex_rl.task.zorplex import (
+from zorplex_rl.task.specs import (
     DIFFICULTIES,
     HELD_OUT_WORDS,
     MAX_REDIRECTS,
@@ -96,7 +96,7 @@ def test_generate_task_walks_through_the_indices():
 def test_another_process_with_another_hash_seed_draws_the_same_tasks():
     drawn = "(t := get_spec(k, 5).task(i, s), t.table, t.keys, t.redirects)"
     loops = "for k in TASK_SPECS for i in range(5) for s in ('train', 'held_out')"
-    code = f"from zorplex_rl.task.zorplex import *; print([{drawn} {loops}])"
+    code = f"from zorplex_rl.task.specs import *; print([{drawn} {loops}])"
     runs = [
         subprocess.run(
             [sys.executable, "-c", code],

@@ -9,7 +9,8 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
 from zorplex_rl.learning.train_simple import accuracy, compare, play, policy_gradient, train
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 
 ENV, TIER = Zorplex(seed=0), tier_of("compositional")
 

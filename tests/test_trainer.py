@@ -13,8 +13,8 @@ from echo import DEADLY, Pupil
 
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
-from zorplex_rl.system import trainer as trainer_module
-from zorplex_rl.system.trainer import MAX_DEATHS_IN_A_ROW, Trainer
+from zorplex_rl.training import trainer as trainer_module
+from zorplex_rl.training.trainer import MAX_DEATHS_IN_A_ROW, Trainer
 
 OPTIONS = ServiceOptions(probe_every=0.2, probe_timeout=2.0)
 BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])

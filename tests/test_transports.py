@@ -14,7 +14,7 @@ from torch import nn
 
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.system.transports import Publisher, RdmaReader, SharedReader, subscribe
+from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightPullError
 
@@ -160,7 +160,7 @@ def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkey
         await replica.actor.publish.call_one()
         await source.pull()
         before = [t.clone() for t in named_weights(model).values()]
-        monkeypatch.setattr("zorplex_rl.system.transports.READ_TIMEOUT_SECONDS", 2)
+        monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 2)
         try:
             os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
             with pytest.raises(WeightPullError, match="could not be read"):

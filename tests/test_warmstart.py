@@ -31,10 +31,10 @@ from zorplex_rl.policy.warmstart import (
     save_policy,
     warm_start,
 )
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import score, score_turns
-from zorplex_rl.task.zorplex import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec
+from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec
 
 EQUAL_SHARES = tuple((kind, 1.0) for kind in TASK_SPECS)
 SMALL = WarmStart(batch_size=4, hidden_size=16, layers=1, threads=1).shortened(3)

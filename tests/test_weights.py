@@ -11,7 +11,7 @@ from torch import nn
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights, on_cuda
 from zorplex_rl.weights.ring import NothingPublished, WeightPullError, WeightRing, newest_slot, read_ring
-from zorplex_rl.weights.shared import BOOT_ID, allocate_for
+from zorplex_rl.weights.shared_memory import BOOT_ID, allocate_for
 
 
 def small_model(width=3, dtype=torch.float32):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zorplex_rl.task.zorplex import TASK_SPECS, ZORPLEX_WORDS, get_spec, make_zorplex_table
+from zorplex_rl.task.specs import TASK_SPECS, ZORPLEX_WORDS, get_spec, make_zorplex_table
 
 __version__ = "0.1.0"
 __all__ = ["TASK_SPECS", "ZORPLEX_WORDS", "generate_with_tools", "get_spec", "make_zorplex_table", "print_result"]

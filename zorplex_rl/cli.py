@@ -196,8 +196,9 @@ def _continue(command: Train, path: Path) -> int:
 def _check(config: Config) -> str:
     """Where the policy of ``config`` comes from. Raises ConfigError for the first thing that a run of it would meet later."""
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
-    from zorplex_rl.system.devices import assign_devices, count_cuda_devices
-    from zorplex_rl.task.curriculum import Zorplex, ladder_of, tier_of
+    from zorplex_rl.task.curriculum import ladder_of, tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.training.devices import assign_devices, count_cuda_devices
 
     config.check()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -223,8 +224,9 @@ def evaluate(command: Eval) -> int:
     from zorplex_rl.policy.evaluate import evaluate as measure
     from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.system.devices import assign_devices, count_cuda_devices
-    from zorplex_rl.task.curriculum import Zorplex, tier_of
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.training.devices import assign_devices, count_cuda_devices
 
     _check_positive(tasks=command.tasks, max_tokens=command.max_tokens, max_turns=command.max_turns)
     check_temperature(command.temperature, greedy=True)
@@ -313,7 +315,8 @@ def show(command: Show) -> int:
     from zorplex_rl.policy.evaluate import evaluate as measure
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import Zorplex, tier_of
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
 
     _check_positive(tasks=command.tasks)
     policy, zorplex = load_policy(command.policy), Zorplex()

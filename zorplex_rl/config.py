@@ -117,7 +117,7 @@ class Config:
         """Raise ConfigError for the first setting that cannot work."""
         from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
         from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of
-        from zorplex_rl.task.zorplex import DIFFICULTIES
+        from zorplex_rl.task.specs import DIFFICULTIES
 
         _one_of("task", self.task, TASK_NAMES)
         _one_of("difficulty", self.difficulty, DIFFICULTIES)

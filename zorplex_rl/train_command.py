@@ -27,7 +27,7 @@ from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.viz.live import LiveView
 
 if TYPE_CHECKING:
-    from zorplex_rl.system.journal import Journal
+    from zorplex_rl.training.journal import Journal
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 SAME_WISH_SECONDS = 1.0
@@ -76,7 +76,7 @@ def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str
 async def _run(
     config: Config, folder: RunFolder, resume: Path | None, view: LiveView, output: Output, errors: Output
 ) -> int:
-    from zorplex_rl.system.loop import StopRequested, run_training
+    from zorplex_rl.training.loop import StopRequested, run_training
 
     write_tensorboard = _tensorboard(folder) if config.tensorboard else None
 

@@ -25,7 +25,8 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
-from zorplex_rl.task.curriculum import Zorplex, tier_of
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 

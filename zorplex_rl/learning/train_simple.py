@@ -23,7 +23,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
-from zorplex_rl.task.curriculum import Tier, Zorplex, tier_of
+from zorplex_rl.task.curriculum import Tier, tier_of
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 

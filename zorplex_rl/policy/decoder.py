@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM, LlamaModel, PreTrainedModel, Qwen2ForCausalLM, Qwen2Model
 
-from zorplex_rl.policy.slots import Results, SlotCache, Step
+from zorplex_rl.policy.kv_cache import Results, SlotCache, Step
 
 
 class Decoder(Protocol):

@@ -20,7 +20,7 @@ from typing import get_args
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import format_result
-from zorplex_rl.task.zorplex import DIFFICULTIES, VALUES, Split, TaskSpec, get_spec
+from zorplex_rl.task.specs import DIFFICULTIES, VALUES, Split, TaskSpec, get_spec
 
 
 @dataclass(frozen=True, slots=True)

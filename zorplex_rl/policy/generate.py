@@ -8,7 +8,7 @@ from zorplex_rl.policy.load import Policy, end_ids
 from zorplex_rl.policy.rollout import Request, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.zorplex import TaskSpec
+from zorplex_rl.task.specs import TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.demonstrations import Habits, demonstrate
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 
 PERFECT = Habits(tag_by_phrasing=(1, 1, 1), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
 TASKS_TRIED = 32

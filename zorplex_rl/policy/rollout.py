@@ -15,7 +15,7 @@ Every step samples one token for every active row, and rows leave and enter betw
   episode by no more than the rounding of a matrix product.
 * Sampling is plain: softmax at the temperature, no top-k, no top-p. The log-probability recorded is the one sampled from.
 
-What a text means, and what it is answered, is the business of ``row.py``.
+What a text means, and what it is answered, is the business of ``tool_loop.py``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import torch
 
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of
+from zorplex_rl.policy.kv_cache import SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.row import Dialogue, Execute, Request, Row, Sampling
-from zorplex_rl.policy.slots import SlotCache, Snapshot, prefill
+from zorplex_rl.policy.tool_loop import Execute, Request, Row, Sampling, ToolLoop
 from zorplex_rl.task.episode import Episode, Task
 
 
@@ -53,7 +53,7 @@ class RolloutEngine:
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
-        self._dialogue, self._decode = Dialogue(policy, execute, sampling), decoder_of(policy.model)
+        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
         self._tickets = 0
         self._waiting: deque[tuple[int, Request]] = deque()
         self._demand: Counter[Task] = Counter()
@@ -137,12 +137,12 @@ class RolloutEngine:
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
         """Add the chosen token to every row that is ready for one, and take out what has ended."""
-        dialogue, limit, version = self._dialogue, self.sampling.max_tokens, self.version
+        loop, limit, version = self._tool_loop, self.sampling.max_tokens, self.version
         finished, freed = [], []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
-            finish = None if row.unfed else dialogue.extend(row, token, logprob, version)
+            finish = None if row.unfed else loop.extend(row, token, logprob, version)
             if finish or len(row.token_ids) >= limit:
-                finished.append((row.ticket, dialogue.finish(row, finish or "tokens", version)))
+                finished.append((row.ticket, loop.finish(row, finish or "tokens", version)))
                 freed.append(slot)
         for slot in reversed(freed):
             self._remove(slot)
@@ -194,7 +194,7 @@ class RolloutEngine:
             if row.pending is None:
                 continue
             if row.pending.done():
-                self._dialogue.answer(row)
+                self._tool_loop.answer(row)
             else:
                 self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
                 self._remove(slot)
@@ -203,7 +203,7 @@ class RolloutEngine:
         still_parked = []
         for row, snapshot, logits in self._parked:
             if row.pending.done() and len(self._active) < self.sampling.slots:
-                self._dialogue.answer(row)
+                self._tool_loop.answer(row)
                 self._enter(row, snapshot, logits)
             else:
                 still_parked.append((row, snapshot, logits))

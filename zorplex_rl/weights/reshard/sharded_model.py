@@ -29,8 +29,8 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from zorplex_rl.weights import reshard
 from zorplex_rl.weights.layout import Entry, Layout, named_weights
-from zorplex_rl.weights.reshard import Move, Places
-from zorplex_rl.weights.sharding import Sharding, local_shape
+from zorplex_rl.weights.reshard.plan import Move, Places
+from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 
 
 @dataclass(frozen=True, slots=True)

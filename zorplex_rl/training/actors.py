@@ -27,7 +27,8 @@ from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.task.curriculum import Tier, Zorplex
+from zorplex_rl.task.curriculum import Tier
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score, score_turns

@@ -9,10 +9,10 @@ from zorplex_rl.config import Config
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.service import Service
-from zorplex_rl.system.actors import AdvantageActor, DatasetActor, ReplayBufferActor, RewardActor, ToolActor
-from zorplex_rl.system.devices import assign_devices, count_cuda_devices
-from zorplex_rl.system.model_actors import GeneratorActor, ReferenceActor, TrainerActor
 from zorplex_rl.task.curriculum import Tier
+from zorplex_rl.training.actors import AdvantageActor, DatasetActor, ReplayBufferActor, RewardActor, ToolActor
+from zorplex_rl.training.devices import assign_devices, count_cuda_devices
+from zorplex_rl.training.model_actors import GeneratorActor, ReferenceActor, TrainerActor
 
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""

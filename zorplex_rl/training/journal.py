@@ -17,11 +17,11 @@ from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.system.crew import Batch, Crew
-from zorplex_rl.system.generators import Worker
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import OUTCOMES
+from zorplex_rl.training.crew import Batch, Crew
+from zorplex_rl.training.generators import Worker
 
 Row = dict[str, Any]
 SECONDS_BETWEEN_SPANS = 1.0

@@ -1,9 +1,9 @@
 """An episode in the making: how sampled text and tools take turns in it.
 
     row = Row(ticket, request, prompt_ids, …)
-    dialogue.extend(row, token, logprob, version)     a token that was sampled; says what ends the episode, if anything
-    dialogue.answer(row)                              the result that a slow tool has come back with
-    dialogue.finish(row, "answer", version)           the Episode
+    loop.extend(row, token, logprob, version)     a token that was sampled; says what ends the episode, if anything
+    loop.answer(row)                              the result that a slow tool has come back with
+    loop.finish(row, "answer", version)           the Episode
 
 ``version`` is that of the weights in use.
 
@@ -76,7 +76,7 @@ class Row:
         return len(self.prompt_ids) + len(self.token_ids) - self.unfed
 
 
-class Dialogue:
+class ToolLoop:
     """The rules of an episode: what a text calls, what comes back, when it ends."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
-from zorplex_rl.weights.shared import SharedHandle, allocate_for, open_shared
+from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_shared
 
 TRANSPORTS = ("auto", "shm", "rdma", "message")
 READ_TIMEOUT_SECONDS = 10

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import Layout
+from zorplex_rl.weights.reshard.sharded_model import ModelPlan, local_weights
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
     PATIENCE_SECONDS,
@@ -42,8 +43,7 @@ from zorplex_rl.weights.ring import (
     complete_slots,
     ring_bytes,
 )
-from zorplex_rl.weights.sharded_model import ModelPlan, local_weights
-from zorplex_rl.weights.shared import SharedHandle, allocate_for
+from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for
 
 Pieces = dict[str, Tensor]
 """Views of shards by name; on both sides of a pair the names, their order and the shapes are the same."""
@@ -67,7 +67,7 @@ class ShardPublisher:
             self.rings[destination].publish(pieces, version)
 
 
-class ParcelReader(Protocol):
+class ShardReader(Protocol):
     """Reads one ring, wherever it is. Raises WeightPullError if that is not possible."""
 
     layout: Layout
@@ -99,7 +99,7 @@ class ShardSubscriber:
     ``readers`` has one for every source rank that this rank wants something from; LayoutMismatch is raised if they follow another plan.
     """
 
-    def __init__(self, readers: Mapping[int, ParcelReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
+    def __init__(self, readers: Mapping[int, ShardReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
         self.version = self.staged = NOTHING_PUBLISHED
         self.patience = PATIENCE_SECONDS
         self._model, self._plan, self._rank = model, plan, rank
@@ -136,7 +136,7 @@ class ShardSubscriber:
 
 
 async def read_together(
-    readers: Mapping[int, ParcelReader],
+    readers: Mapping[int, ShardReader],
     staging: Mapping[int, Tensor],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,

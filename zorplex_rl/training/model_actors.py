@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.config import Config
 from zorplex_rl.manifest import storing
-from zorplex_rl.policy.row import Execute, Request, Sampling
+from zorplex_rl.policy.tool_loop import Execute, Request, Sampling
 from zorplex_rl.services.registry import get_service
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
-from zorplex_rl.system.actors import Group, Loaded, TimedActor
-from zorplex_rl.task.curriculum import Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.training.actors import Group, Loaded, TimedActor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.policy.stream import RolloutStream
-    from zorplex_rl.system.transports import Subscriber, WeightSource
+    from zorplex_rl.training.transports import Subscriber, WeightSource
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ EVALUATION_SEED = 1_000_003
 class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
 
-    imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.system.transports")
+    imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.training.transports")
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
@@ -97,7 +97,7 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> bool:
         """Have ``pull`` read from the actor ``trainer``; False if its weights cannot be read."""
-        from zorplex_rl.system.transports import subscribe
+        from zorplex_rl.training.transports import subscribe
         from zorplex_rl.weights.ring import WeightPullError
 
         try:
@@ -195,7 +195,7 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner, Learning
-        from zorplex_rl.system.transports import Publisher
+        from zorplex_rl.training.transports import Publisher
 
         super()._load()
         config = self.config

@@ -28,12 +28,12 @@ from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import Failure, ReplicaFailed
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
-from zorplex_rl.system.actors import Group
-from zorplex_rl.system.generators import Worker
-from zorplex_rl.system.roles import services_of, singletons_of, start_trainer
-from zorplex_rl.system.trainer import Trainer
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.training.actors import Group
+from zorplex_rl.training.generators import Worker
+from zorplex_rl.training.roles import services_of, singletons_of, start_trainer
+from zorplex_rl.training.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zorplex_rl.weights.sharding import Box, Sharding, Slices, local_boxes, local_shape
+from zorplex_rl.weights.reshard.sharding import Box, Sharding, Slices, local_boxes, local_shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.service import Service
-from zorplex_rl.system.trainer import Trainer
+from zorplex_rl.training.trainer import Trainer
 
 MAX_DEATHS_IN_A_ROW = 5
 NO_WEIGHTS = -1

@@ -24,10 +24,10 @@ from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import run_together
-from zorplex_rl.system.crew import Crew
-from zorplex_rl.system.generators import Worker
-from zorplex_rl.system.journal import Journal, Row, StopRequested
 from zorplex_rl.task.curriculum import ladder_of, tier_of
+from zorplex_rl.training.crew import Crew
+from zorplex_rl.training.generators import Worker
+from zorplex_rl.training.journal import Journal, Row, StopRequested
 
 Result = TypeVar("Result")
 

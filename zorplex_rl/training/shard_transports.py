@@ -7,7 +7,7 @@
                                                             subscriber.install(version)
 
 ``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A parcel's ring is read through any transport of
-``transports.py``, as a whole model's is. ``weights/parcels.py`` says when ``fetch`` and ``install`` are called, and why no version is ever mixed
+``transports.py``, as a whole model's is. ``weights/transfer.py`` says when ``fetch`` and ``install`` are called, and why no version is ever mixed
 with another.
 """
 
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from zorplex_rl.system import transports
-from zorplex_rl.system.transports import Reader, WeightSource, connect
-from zorplex_rl.weights.parcels import ShardPublisher, ShardSubscriber
+from zorplex_rl.training import transports
+from zorplex_rl.training.transports import Reader, WeightSource, connect
+from zorplex_rl.weights.reshard.sharded_model import ModelPlan
+from zorplex_rl.weights.reshard.transfer import ShardPublisher, ShardSubscriber
 from zorplex_rl.weights.ring import WeightPullError
-from zorplex_rl.weights.sharded_model import ModelPlan
 
 Offer = dict[int, WeightSource]
 """For each destination rank, what it reads its parcel from."""
