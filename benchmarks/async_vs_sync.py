@@ -29,13 +29,13 @@ from rich.progress import Progress
 
 WARM_UP = 5
 CONTENDERS = {
-    "sync": ("--mode", "sync"),
-    "async, lag 1": ("--mode", "async", "--max-lag", "1"),
-    "async, lag 4": ("--mode", "async", "--max-lag", "4"),
+    "sync": ("--max-lag", "0"),
+    "async, lag 1": ("--max-lag", "1"),
+    "async, lag 4": ("--max-lag", "4"),
 }
 WITH_SLOW_TOOLS = CONTENDERS | {
-    "async, lag 1, in-flight": ("--mode", "async", "--max-lag", "1", "--update", "in-flight"),
-    "async, lag 4, in-flight": ("--mode", "async", "--max-lag", "4", "--update", "in-flight"),
+    "async, lag 1, in-flight": ("--max-lag", "1", "--update", "in-flight"),
+    "async, lag 4, in-flight": ("--max-lag", "4", "--update", "in-flight"),
 }
 
 

@@ -27,9 +27,9 @@ from rich.progress import Progress
 
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.training.crew import Crew
-from zorplex_rl.training.journal import Journal, Row
+from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
+from zorplex_rl.training.run_log import MetricsRow
 
 VICTIMS = ("tools", "reward", "generator", "trainer")
 
@@ -70,20 +70,17 @@ def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable
         reward_replicas=2, eval_every=1_000_000, eval_tasks=options.eval_tasks,
     )  # fmt: skip
     due = {options.steps * (index + 1) // (len(victims) + 1): role for index, role in enumerate(victims)}
-    crews: list[Crew] = []
+    controllers: list[Controller] = []
 
-    def remember(crew: Crew, journal: Journal) -> None:
-        crews.append(crew)
-
-    def show(row: Row) -> None:
+    def show(row: MetricsRow) -> None:
         if row["event"] == "step":
             on_step()
             if role := due.get(row["step"]):
-                os.kill(pid_of(crews[0], role), signal.SIGKILL)
+                os.kill(pid_of(controllers[0], role), signal.SIGKILL)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder.create(Path(scratch) / "run", config)
-        _, last = asyncio.run(run_training(config, folder, show=show, on_start=remember))
+        _, last = asyncio.run(run_training(config, folder, show=show, on_start=controllers.append))
         counters = folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
         restarts = {row["role"]: row["recovery_seconds"] for row in folder.metrics() if row["event"] == "restart"}
     groups = config.steps * config.prompts_per_step
@@ -95,11 +92,11 @@ def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable
     return Measured(last["seconds"], *accuracy, counters["abandoned"], restarts)
 
 
-def pid_of(crew: Crew, role: str) -> int:
+def pid_of(controller: Controller, role: str) -> int:
     """A live process of ``role``."""
     if role == "trainer":
-        return crew.trainer.replica.pid
-    return next(row.pid for row in crew.services[role].status().replicas if row.state == "ready")
+        return controller.trainer.replica.pid
+    return next(row.pid for row in controller.services[role].status().replicas if row.state == "ready")
 
 
 def measure(options: Options) -> dict[str, list[Measured]]:

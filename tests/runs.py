@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.train_command import draw_curve
 
 SMALL = Config(
-    task="simple", mode="sync", steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
+    task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
     spares=0, max_tokens=64, device="cpu",
 )  # fmt: skip
 MARK = "ZORPLEX_TEST_RUN"
@@ -32,7 +33,7 @@ def train_here(config: Config, path: Path, **options) -> RunFolder:
     from zorplex_rl.training.loop import run_training
 
     folder = RunFolder.create(path, config)
-    asyncio.run(run_training(config, folder, **options))
+    asyncio.run(run_training(config, folder, draw=lambda: draw_curve(folder), **options))
     return folder
 
 

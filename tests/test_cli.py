@@ -14,8 +14,9 @@ import pytest
 import torch
 from runs import SMALL, as_flags
 
-from zorplex_rl.cli import main
+from zorplex_rl.cli import Commands, main
 from zorplex_rl.config import Config
+from zorplex_rl.flags import parse_command
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.curriculum import TASK_NAMES
@@ -39,7 +40,8 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--task", "sudoku"], "'sudoku'; expected one of simple, compositional, multi_step, recursive, mix"),
         (["--difficulty", "brutal"], "'brutal'"),
         (["--loss", "sgd"], "'sgd'"),
-        (["--mode", "both"], "'both'"),
+        (["--update", "never"], "--update: 'never'; expected one of groups, in-flight; see zorplex-rl train --help"),
+        (["--mode", "sync"], "no flag --mode; "),
         (["--transport", "pigeon"], "'pigeon'"),
         (["--steps", "0"], "--steps is 0; it must be 1 or more"),
         (["--steps", "-3"], "--steps is -3"),
@@ -385,12 +387,8 @@ def test_policy_show_says_what_the_embedded_policy_is(capsys):
 
 
 def test_every_flag_of_a_configuration_is_on_the_command_line(capsys):
-    import tyro
-
-    from zorplex_rl.cli import Train
-
     config = replace(SMALL, loss="tis", hints=True, tool_latency=0.25)
-    assert tyro.cli(Train, args=as_flags(config)).config == config
+    assert parse_command(Commands, ["train", *as_flags(config)], "zorplex-rl").config == config
 
 
 def test_importing_the_package_loads_neither_torch_nor_monarch():

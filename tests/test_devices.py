@@ -6,8 +6,8 @@ import pytest
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.training.controller import devices_of
 from zorplex_rl.training.devices import assign_devices
-from zorplex_rl.training.roles import _devices
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
 
@@ -48,4 +48,4 @@ def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypat
         raise AssertionError("CUDA was asked")
 
     monkeypatch.setattr("torch.cuda.device_count", refuse)
-    assert set(_devices(Config(device="cpu")).values()) == {"cpu"}
+    assert set(devices_of(Config(device="cpu")).values()) == {"cpu"}

@@ -20,8 +20,8 @@ from zorplex_rl.run_folder import RunFolder
 
 
 @pytest.fixture
-def crew():
-    """``crew`` is for ``on_start``; from then on ``crew()`` is the crew of the run under way."""
+def controller():
+    """``controller`` is for ``on_start``; from then on ``controller()`` is that of the run under way."""
     started = []
 
     def of_the_run(*arrived):
@@ -49,14 +49,14 @@ def kill(service):
     return pid
 
 
-def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(tmp_path, crew):
-    config = replace(SMALL, mode="async", max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
+def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(tmp_path, controller):
+    config = replace(SMALL, max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
 
     def show(row):
         if row["event"] == "step" and row["step"] == 2:
-            kill(crew().services["generator"])
+            kill(controller().services["generator"])
 
-    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
+    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
     (restart,) = rows(run.path, "restart")
     assert restart["role"] == "generator" and restart["died"] != restart["took_over"]
     assert len(rows(run.path, "step")) == config.steps
@@ -65,10 +65,8 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
     assert found["started"] == found["trained"] + found["abandoned"]
 
 
-def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, crew):
-    config = replace(
-        SMALL, mode="async", max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, spares=1, eval_every=100
-    )
+def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, controller):
+    config = replace(SMALL, max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, spares=1, eval_every=100)
     config = replace(config, tool_replicas=2, reward_replicas=2)
 
     times: dict[tuple[str, object], float] = {}
@@ -78,15 +76,15 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, cre
         if row["event"] == "step":
             match row["step"]:
                 case 2:
-                    kill(crew().services["tools"])
+                    kill(controller().services["tools"])
                 case 3:
-                    kill(crew().services["reward"])
+                    kill(controller().services["reward"])
                 case 5:
-                    kill(crew().services["generator"])
+                    kill(controller().services["generator"])
                 case 6:
-                    os.kill(crew().trainer.replica.pid, signal.SIGKILL)
+                    os.kill(controller().trainer.replica.pid, signal.SIGKILL)
 
-    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
+    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
     restarts = rows(run.path, "restart")
     assert sorted(row["role"] for row in restarts) == ["generator", "reward", "tools", "trainer"]
     # A spare generator is ready to take over.
@@ -100,32 +98,34 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, cre
     assert sum(event["name"] == "restart" for event in trace) == 4
 
 
-def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, crew, sync_run):
+def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, controller, sync_run):
     """Before the first checkpoint it starts from the policy, later from the newest one; either way it takes the lost steps again."""
     config = replace(SMALL, checkpoint_every=2)
 
     def show(row):
         if row["event"] == "step" and row["step"] in (1, 3):
-            os.kill(crew().trainer.replica.pid, signal.SIGKILL)
+            os.kill(controller().trainer.replica.pid, signal.SIGKILL)
 
-    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
+    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
     assert [row["role"] for row in rows(run.path, "restart")] == ["trainer", "trainer"]
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(tmp_path, crew, mode):
-    config = replace(SMALL, mode=mode, steps=6, checkpoint_every=2)
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(
+    tmp_path, controller, max_lag
+):
+    config = replace(SMALL, max_lag=max_lag, steps=6, checkpoint_every=2)
     stopped = {}
 
     def show(row):
         if row["event"] == "step" and row["step"] == 3:
-            stopped["at"], stopped["pid"] = time.monotonic(), crew().trainer.replica.pid
+            stopped["at"], stopped["pid"] = time.monotonic(), controller().trainer.replica.pid
             os.kill(stopped["pid"], signal.SIGSTOP)
         if row["event"] == "restart":
             stopped["noticed after"] = time.monotonic() - stopped["at"] - row["recovery_seconds"]
 
-    run = train_here(config, tmp_path / "run", show=show, on_start=crew)
+    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
     assert [row["role"] for row in rows(run.path, "restart")] == ["trainer"]
     assert stopped["noticed after"] < 10.5
     assert [row["step"] for row in rows(run.path, "step")] == list(range(1, 7))
@@ -167,7 +167,7 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):
-    config = replace(SMALL, mode="async", steps=500, checkpoint_every=1000, spares=1)
+    config = replace(SMALL, max_lag=1, steps=500, checkpoint_every=1000, spares=1)
     path = tmp_path / "run"
     with command("train", *as_flags(config), "--out", str(path)) as running:
         assert eventually(lambda: len(rows(path, "step")) >= 2)
@@ -207,7 +207,7 @@ def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_the_last_good_
 
 
 def test_a_run_that_diverges_before_its_first_checkpoint_says_that_there_is_none(tmp_path):
-    config = replace(SMALL, learning_rate=1e30, mode="async")
+    config = replace(SMALL, learning_rate=1e30, max_lag=1)
     with command("train", "--out", str(tmp_path / "run"), *as_flags(config)) as running:
         code, output = running.finish()
         assert running.all_gone()

@@ -1,4 +1,4 @@
-"""A worker knows which process its weights are in."""
+"""A generator's handle knows which process its weights are in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.service import Service
-from zorplex_rl.training.generators import NO_WEIGHTS, Worker
+from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorHandle
 
 
 class PublishedOnce:
@@ -27,19 +27,19 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
     async def scenario():
         async with Service("parrot", replicas_of(Parrot), ServiceOptions(spares=1)) as service:
             await service.spares_ready()
-            worker = Worker(service, 0)
-            assert worker.version == NO_WEIGHTS
-            assert await worker.pull(PublishedOnce()) == worker.version == 3
-            assert await worker.generate(["hello"]) == ["hello"]
+            handle = GeneratorHandle(service, 0)
+            assert handle.version == NO_WEIGHTS
+            assert await handle.pull(PublishedOnce()) == handle.version == 3
+            assert await handle.generate(["hello"]) == ["hello"]
             first = await service.replica_at(0)
             os.kill(service.status().replicas[0].pid, signal.SIGKILL)
             while await service.replica_at(0) is first:
                 await asyncio.sleep(0.02)
-            assert worker.version == NO_WEIGHTS
+            assert handle.version == NO_WEIGHTS
             with pytest.raises(ReplicaFailed, match="was replaced; pull first"):
-                await worker.generate(["hello"])
-            assert await worker.pull(PublishedOnce()) == 3
-            assert await worker.generate(["hello"]) == ["hello"]
+                await handle.generate(["hello"])
+            assert await handle.pull(PublishedOnce()) == 3
+            assert await handle.generate(["hello"]) == ["hello"]
 
     asyncio.run(scenario())
 
@@ -47,13 +47,13 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
 def test_one_death_counts_once_however_many_calls_it_ends():
     async def scenario():
         async with Service("parrot", replicas_of(Parrot)) as service:
-            worker = Worker(service, 0)
+            handle = GeneratorHandle(service, 0)
             for _ in range(2):
-                await worker.pull(PublishedOnce())
+                await handle.pull(PublishedOnce())
                 os.kill(service.status().replicas[0].pid, signal.SIGKILL)
-                ends = await asyncio.gather(*(worker.generate([]) for _ in range(20)), return_exceptions=True)
+                ends = await asyncio.gather(*(handle.generate([]) for _ in range(20)), return_exceptions=True)
                 assert {type(end) for end in ends} <= {list, ReplicaFailed}
-                while worker.version != NO_WEIGHTS:
+                while handle.version != NO_WEIGHTS:
                     await asyncio.sleep(0.02)
                 await service.replica_at(0)
 

@@ -22,8 +22,9 @@ def test_training_changes_the_weights(sync_run):
 
 
 def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
-    config = replace(SMALL, mode="async", max_lag=0)
-    run = train_here(config, tmp_path / "async")
+    from zorplex_rl.training.loop import train_async
+
+    run = train_here(SMALL, tmp_path / "async", train=train_async)
     assert same_weights(final_weights(sync_run.path), final_weights(run.path))
 
 
@@ -37,7 +38,7 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
 
 
 LAGGING = replace(
-    SMALL, mode="async", max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
+    SMALL, max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
     checkpoint_every=8,
 )  # fmt: skip
 
@@ -67,7 +68,7 @@ def test_weights_change_between_decode_steps_if_asked_to(lagging_run):
 
 
 def test_slow_tools_and_the_reference_policy_have_processes_of_their_own_and_weights_change_between_groups(tmp_path):
-    config = replace(SMALL, mode="async", max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
+    config = replace(SMALL, max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
     run = train_here(replace(config, checkpoint_every=100), tmp_path / "tools")
     events = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "tool" for event in events) > 8

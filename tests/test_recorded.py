@@ -9,10 +9,11 @@ import pytest
 from runs import SMALL, train_here
 
 from zorplex_rl.analysis.recorded import group_latencies, group_variation, predict, read_run, read_timeline
+from zorplex_rl.analysis.simulate import simulate_async
 from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
 
-SYNC = Config(mode="sync", steps=3, prompts_per_step=2, eval_tasks=8)
+SYNC = Config(max_lag=0, steps=3, prompts_per_step=2, eval_tasks=8)
 
 
 def sync_timeline() -> Timeline:
@@ -81,12 +82,12 @@ def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
     assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
 
 
-def test_the_same_latencies_may_be_asked_about_another_mode():
+def test_the_same_latencies_may_be_asked_about_another_lag():
     recorded = read_timeline(sync_timeline(), SYNC)
-    asynchronous = predict(recorded, mode="async", max_lag=1)
+    asynchronous = predict(recorded, max_lag=1)
     assert asynchronous.seconds < predict(recorded).seconds
     assert asynchronous.staleness == {0: 2, 1: 4}
-    with_a_share_at_a_time = predict(recorded, mode="async", max_lag=0)
+    with_a_share_at_a_time = simulate_async(recorded.setting, recorded.latencies)
     assert with_a_share_at_a_time.seconds == pytest.approx(predict(recorded).seconds)
 
 
@@ -121,10 +122,10 @@ def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "sync"},
-        {"mode": "async", "max_lag": 2, "tool_latency": 0.1},
-        {"mode": "sync", "generators": 2},
-        {"mode": "async", "max_lag": 1, "generators": 2},
+        {"max_lag": 0},
+        {"max_lag": 2, "tool_latency": 0.1},
+        {"max_lag": 0, "generators": 2},
+        {"max_lag": 1, "generators": 2},
     ],
     ids=["sync", "async with slow tools", "sync with two generators", "async with two generators"],
 )

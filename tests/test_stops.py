@@ -28,7 +28,7 @@ from zorplex_rl.errors import CheckpointError
 from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.train_command import SAME_WISH_SECONDS, Output, StopWish
 
-LONG = replace(SMALL, mode="async", steps=500, checkpoint_every=1000)
+LONG = replace(SMALL, max_lag=1, steps=500, checkpoint_every=1000)
 
 
 def events(path):
@@ -73,15 +73,13 @@ def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when
     straight = train_here(config, tmp_path / "straight")
     assert [row["step"] for row in rows(straight.path, "tier")] == [0, 3]
 
-    journals = []
+    controllers = []
 
     def stop_after_two(row):
-        journals[0].stop_requested = (row["event"], row["step"]) == ("step", 2)
+        controllers[0].stop_requested = (row["event"], row["step"]) == ("step", 2)
 
     with pytest.raises(StopRequested):
-        train_here(
-            config, tmp_path / "stopped", show=stop_after_two, on_start=lambda crew, journal: journals.append(journal)
-        )
+        train_here(config, tmp_path / "stopped", show=stop_after_two, on_start=controllers.append)
     folder, _ = RunFolder.reopen(tmp_path / "stopped")
     (folder.newest_checkpoint() / "controller.json").write_text("{")
     asyncio.run(run_training(config, folder, resume=folder.intact_checkpoint(1)))
@@ -90,18 +88,18 @@ def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when
 
 
 def test_a_trainer_does_not_come_back_from_a_broken_checkpoint(tmp_path):
-    crews = []
+    controllers = []
 
     def show(row):
         if row["event"] == "step" and row["step"] == 3:
             (file,) = (tmp_path / "run" / "checkpoints" / "step_000002" / "trainer").glob("*.distcp")
             os.truncate(file, 1000)
-            os.kill(crews[0].trainer.replica.pid, signal.SIGKILL)
+            os.kill(controllers[0].trainer.replica.pid, signal.SIGKILL)
 
     with pytest.raises(
         CheckpointError, match="the trainer died, and the checkpoint that it comes back from is not whole"
     ):
-        train_here(SMALL, tmp_path / "run", show=show, on_start=lambda crew, journal: crews.append(crew))
+        train_here(SMALL, tmp_path / "run", show=show, on_start=controllers.append)
 
 
 @pytest.fixture
@@ -216,10 +214,10 @@ def wishes(*actions, under_way=True, step=3):
     said = []
 
     async def run():
-        journal = SimpleNamespace(stop_requested=False, under_way=under_way, step=step, config=SMALL)
+        controller = SimpleNamespace(stop_requested=False, under_way=under_way, step=step, config=SMALL)
         training = asyncio.ensure_future(asyncio.sleep(30))
         wish, output = StopWish(said.append), Output(ClosedStream())
-        wish.begin(journal)
+        wish.begin(controller)
         wish.listen(training, output)
         for action in actions:
             if isinstance(action, signal.Signals):
@@ -229,7 +227,7 @@ def wishes(*actions, under_way=True, step=3):
             await asyncio.sleep(action if isinstance(action, float) else 0.05)
         stopped = training.cancelled()
         training.cancel()
-        return journal.stop_requested, stopped
+        return controller.stop_requested, stopped
 
     return (*asyncio.run(run()), said)
 

@@ -1,4 +1,4 @@
-"""The command line.
+"""The command line. A command is a dataclass; tyro reads it (``flags.py``).
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
@@ -20,17 +20,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from zorplex_rl import __version__
-from zorplex_rl.config import Config, check_seed, check_temperature
+from zorplex_rl.config import Config, Device, Difficulty, Dtype, check_seed, check_temperature
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.flags import parse_flags
+from zorplex_rl.flags import parse_command
 
+PROGRAM = "zorplex-rl"
+DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -38,7 +39,7 @@ FAILED, INTERRUPTED = 1, 130
 class Train:
     """Train a policy with reinforcement learning, every role in a process of its own."""
 
-    config: tyro.conf.OmitArgPrefixes[Config] = field(default_factory=Config)
+    config: Config = field(default_factory=Config)
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
@@ -58,8 +59,8 @@ class Eval:
     """Held-out tasks of each kind."""
     temperature: float = 0.0
     """0 is greedy."""
-    difficulty: str = "easy"
-    """Of the compositional tasks: easy, medium or hard."""
+    difficulty: Difficulty = "easy"
+    """Of the compositional tasks."""
     hints: bool = False
     """Show a worked example in the system prompt."""
     max_tokens: int = Config.max_tokens
@@ -68,10 +69,10 @@ class Eval:
     """Most stretches of sampled text in an episode."""
     seed: int = 0
     """Of the tasks with their tables, and of the sampling."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    dtype: str = "float32"
-    """float32 or bfloat16."""
+    device: Device = "auto"
+    """auto is CUDA where there is one."""
+    dtype: Dtype = "float32"
+    """Of the model."""
     json: Path | None = None
     """Also write the result to this file."""
 
@@ -106,35 +107,48 @@ class Show:
     """Held-out tasks of each kind to measure accuracy on."""
 
 
+@dataclass(frozen=True)
+class Policy:
+    """Make the embedded policy again, or say what a policy is."""
+
+    action: Build | Show
+
+
+Commands = Train | Eval | Bench | Policy
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {"train": (Train, train), "eval": (Eval, evaluate), "bench": (Bench, bench)}
-    policy_commands = {"build": (Build, build), "show": (Show, show)}
-    name, rest = " ".join(given[:1]), given[1:]
-    if name == "--version":
+    if given == ["--version"]:
         print(f"zorplex-rl {__version__}")
         return 0
-    if name == "policy":
-        commands, name, rest = policy_commands, " ".join(rest[:1]), rest[1:]
-    if name not in commands:
-        asked_for_help = name in ("", "-h", "--help")
-        print(
-            __doc__ if asked_for_help else f"zorplex-rl: no command {name!r}; try --help",
-            file=sys.stdout if asked_for_help else sys.stderr,
-        )
-        return 0 if asked_for_help and given else 2
-    arguments_class, run = commands[name]
     try:
-        default = _resumed(rest) if arguments_class is Train else arguments_class()
-        return run(
-            parse_flags(arguments_class, rest, default, f"zorplex-rl {' '.join(given[: len(given) - len(rest)])}")
-        )
+        match parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION):
+            case Train() as command:
+                return train(_with_settings_of_the_run(command, given))
+            case Eval() as command:
+                return evaluate(command)
+            case Bench() as command:
+                return bench(command)
+            case Policy(Build() as command):
+                return build(command)
+            case Policy(Show() as command):
+                return show(command)
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _with_settings_of_the_run(command: Train, given: list[str]) -> Train:
+    """Return ``command`` with the settings of the run to be resumed, if there is one, wherever ``given`` does not say otherwise."""
+    if command.resume is None:
+        return command
+    from zorplex_rl.run_folder import RunFolder
+
+    return parse_command(Commands, given, PROGRAM, default=Train(config=RunFolder.reopen(command.resume)[1]))
 
 
 def train(command: Train) -> int:
@@ -364,18 +378,6 @@ def _table(title: str, reports: list[Any]) -> Any:
     for name, show in lines.items():
         table.add_row(name, *map(show, reports))
     return table
-
-
-def _resumed(arguments: list[str]) -> Train:
-    """The defaults of ``train``: those of the run to be resumed, if one is named. A value that is no path is left to ``parse_flags``."""
-    from zorplex_rl.run_folder import RunFolder
-
-    for argument, following in pairwise([*arguments, ""]):
-        path = following if argument == "--resume" else argument.removeprefix("--resume=")
-        if path.strip() and path != argument:
-            with contextlib.suppress(OSError):
-                return Train(config=RunFolder.reopen(Path(path))[1])
-    return Train()
 
 
 def _check_limits(zorplex: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None) -> None:

@@ -1,6 +1,11 @@
 """Everything that can be set about a run, in one place; the command line is made from it.
 
 ``check`` says in one sentence what is wrong with a configuration, before anything is started or written.
+
+The settings stand in one flat list: ``Config(learning_rate=1e-3)``, ``--learning-rate 1e-3`` and ``"learning_rate": 0.001`` in a run's
+``config.json`` are then the same name, in one place. Who needs a part of them takes a part: ``Learning.of(config)``, ``Sampling``.
+This file imports nothing of the package but its errors. A choice is a ``Literal``, so that ``--help`` lists it; ``tests/test_config.py`` holds
+these lists equal to what tasks, losses and transports there are.
 """
 
 from __future__ import annotations
@@ -14,6 +19,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from zorplex_rl.errors import ConfigError
 
+TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
+Difficulty = Literal["easy", "medium", "hard"]
+LossName = Literal["reinforce", "grpo", "dapo", "tis", "decoupled_ppo"]
+TransportName = Literal["auto", "shm", "rdma", "message"]
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16"]
+
+TASKS_WITH_TIERS = ("compositional", "mix")
+"""What --curriculum can climb; every other task has one tier."""
+LOSSES_WITHOUT_GROUPS = ("reinforce",)
+"""Their advantage does not compare the samples of a prompt with each other, so one sample will do."""
 LOSS_KNOBS = {
     "clip_low": ("grpo", "dapo", "decoupled_ppo"),
     "clip_high": ("grpo", "dapo", "decoupled_ppo"),
@@ -26,9 +42,9 @@ LOSS_KNOBS = {
 class Config:
     """One training run."""
 
-    task: str = "compositional"
-    """What to learn: simple, compositional, multi_step, recursive, or mix (all four in turn)."""
-    difficulty: str = "easy"
+    task: TaskName = "compositional"
+    """What to learn; mix is all four in turn."""
+    difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
@@ -38,18 +54,17 @@ class Config:
     """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Where to start: embedded, the folder of a model, or a hub id."""
-    mode: str = "async"
-    """async (generation and training side by side) or sync (in turns)."""
     max_lag: int = 1
-    """How many versions old the weights that sampled a group may be when it is trained on; 0 is on-policy. sync is always 0."""
+    """How many versions old the weights that sampled a group may be when it is trained on. At 0 generation and training take turns, on-policy;
+    above 0 they run side by side."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
     """Groups in a training batch."""
     group_size: int = 8
     """Episodes sampled for each prompt."""
-    loss: str = "grpo"
-    """reinforce, grpo, dapo, tis (truncated importance sampling) or decoupled_ppo."""
+    loss: LossName = "grpo"
+    """tis is truncated importance sampling; losses.py says what each is."""
     learning_rate: float = 2e-4
     """Of AdamW: reached after the warm-up, falling linearly to a tenth at the last step."""
     warmup_steps: int = 5
@@ -90,11 +105,11 @@ class Config:
     """Tool processes, where tools have processes of their own."""
     reward_replicas: int = 1
     """Reward processes."""
-    update: str = "groups"
+    update: Literal["groups", "in-flight"] = "groups"
     """When a generator takes new weights: groups (between groups, so that each is of one version) or in-flight (between decode steps)."""
-    transport: str = "auto"
+    transport: TransportName = "auto"
     """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that works)."""
-    transfer_dtype: str = "same"
+    transfer_dtype: Literal["same", "bfloat16"] = "same"
     """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32; metrics report the mismatch that it causes."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; there is always one before and one after training."""
@@ -104,10 +119,10 @@ class Config:
     """Steps between checkpoints."""
     seed: int = 0
     """Of the tasks with their tables, and of the sampling."""
-    device: str = "auto"
-    """auto (CUDA where there is one), cpu or cuda."""
-    dtype: str = "float32"
-    """Of the model: float32, or bfloat16 with float32 master weights."""
+    device: Device = "auto"
+    """auto is CUDA where there is one."""
+    dtype: Dtype = "float32"
+    """Of the model; bfloat16 has float32 master weights."""
     threads: int = 1
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
@@ -115,19 +130,11 @@ class Config:
 
     def check(self) -> None:
         """Raise ConfigError for the first setting that cannot work."""
-        from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
-        from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of
-        from zorplex_rl.task.specs import DIFFICULTIES
-
-        _one_of("task", self.task, TASK_NAMES)
-        _one_of("difficulty", self.difficulty, DIFFICULTIES)
-        _one_of("mode", self.mode, ("sync", "async"))
-        _one_of("loss", self.loss, ADVANTAGES)
-        _one_of("transport", self.transport, ("auto", "shm", "rdma", "message"))
-        _one_of("transfer_dtype", self.transfer_dtype, ("same", "bfloat16"))
-        _one_of("update", self.update, ("groups", "in-flight"))
-        _one_of("device", self.device, ("auto", "cpu", "cuda"))
-        _one_of("dtype", self.dtype, ("float32", "bfloat16"))
+        for name, kind in _field_types(type(self)).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ConfigError(
+                    f"{_flag(name)} is {getattr(self, name)!r}; expected one of {', '.join(get_args(kind))}"
+                )
         for field in dataclasses.fields(self):
             check_finite(field.name, getattr(self, field.name))
         for name in _AT_LEAST_ONE:
@@ -150,15 +157,14 @@ class Config:
                 )
         if self.clip_low is not None and self.clip_low > 1:
             raise ConfigError(f"--clip-low is {self.clip_low}, but a ratio cannot fall by more than 1; use 1 or less")
-        if ADVANTAGES[self.loss] is group_relative and self.group_size < 2:
+        if self.loss not in LOSSES_WITHOUT_GROUPS and self.group_size < 2:
             raise ConfigError(
                 f"--group-size is {self.group_size}, but --loss {self.loss} compares the samples of a prompt with each other; "
                 f"use a group size of 2 or more, or --loss reinforce"
             )
-        if self.curriculum and len(ladder_of(self.task)) < 2:
-            raise ConfigError(
-                f"--curriculum needs tiers, and task {self.task!r} has only one; use compositional or mix"
-            )
+        if self.curriculum and self.task not in TASKS_WITH_TIERS:
+            tasks = " or ".join(TASKS_WITH_TIERS)
+            raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
         if self.prompts_per_step < self.generators:
@@ -166,11 +172,6 @@ class Config:
                 f"--generators is {self.generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
                 f"use at most {self.prompts_per_step}"
             )
-
-    @property
-    def lag(self) -> int:
-        """The age bound in force: 0 in sync mode."""
-        return 0 if self.mode == "sync" else self.max_lag
 
     @property
     def share(self) -> int:
@@ -184,6 +185,8 @@ class Config:
     def from_dict(cls, values: Any) -> Config:
         """Make a configuration of what a run folder's JSON file holds.
 
+        Runs of earlier versions also had a ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
+
         Raises ConfigError where it is no JSON object, or has a field that this version does not know or a value of the wrong type.
         """
         if not isinstance(values, dict):
@@ -191,12 +194,18 @@ class Config:
                 f"the configuration is {_kind(values)}; expected a JSON object with one entry for each setting"
             )
         types = _field_types(cls)
+        if "mode" in values:
+            values = dict(values)
+            if (mode := values.pop("mode")) not in ("sync", "async"):
+                raise ConfigError(f"the configuration's mode is {_kind(mode)}; expected sync or async")
+            if mode == "sync":
+                values["max_lag"] = 0
         if unknown := sorted(values.keys() - types.keys()):
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")
         return cls(**{name: _typed(name, value, types[name]) for name, value in values.items()})
 
     def difference(self, other: Config) -> str | None:
-        """The first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
+        """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if mine != theirs:
@@ -295,11 +304,6 @@ def _kind(value: Any) -> str:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _one_of(name: str, value: str, allowed: Any) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{_flag(name)} is {value!r}; expected one of {', '.join(allowed)}")
 
 
 def _at_least(name: str, value: float, least: int) -> None:

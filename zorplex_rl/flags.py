@@ -1,4 +1,4 @@
-"""A command's flags: a dataclass, read from the command line by tyro. Whatever is wrong with them is said in one sentence (ConfigError).
+"""Commands and their flags: dataclasses, read from the command line by tyro. Whatever is wrong is said in one sentence (ConfigError).
 
 tyro reports a mistake as a box of several lines on standard error, and exits. What it says is kept: the first paragraph of the box.
 """
@@ -11,38 +11,49 @@ import difflib
 import io
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
 from zorplex_rl.errors import ConfigError
 
-Command = TypeVar("Command")
+FLAT = (tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes)
+"""A dataclass within another adds no prefix: ``--steps``, not ``--config.steps``."""
 
 
-def parse_flags(command: type[Command], arguments: Sequence[str], default: Command, prog: str) -> Command:
-    """Return ``command`` with the fields that ``arguments`` set; the others are those of ``default``.
+def parse_command(
+    commands: Any,
+    arguments: Sequence[str],
+    prog: str,
+    default: Any = tyro.MISSING_NONPROP,
+    description: str | None = None,
+) -> Any:
+    """Return one of ``commands``, a union of dataclasses, as ``arguments`` say. What they leave out is as in ``default``.
 
-    Raises ConfigError for an unknown flag, with the nearest known one, and for a value that is missing or of the wrong type. ``--help`` prints
-    the help and exits.
+    Raises ConfigError for an unknown command or flag, with the nearest known one, and for a value that is missing or of the wrong type.
+    ``--help`` prints the help and exits.
     """
-    known = {*_flags(command), "--help"}
-    for token in arguments:
-        if token.startswith("--") and _flag(token) not in known and not token.startswith("--tyro-"):
-            raise ConfigError(_unknown(token, known, prog))
+    words = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             parsed, unknown = tyro.cli(
-                command, args=arguments, default=default, prog=prog, return_unknown_args=True, registry=_values()
-            )
+                commands, args=arguments, default=default, prog=prog, return_unknown_args=True, registry=_values(),
+                config=FLAT, description=description,
+            )  # fmt: skip
     except SystemExit as ended:
         if not ended.code:
             raise
-        raise ConfigError(_first_paragraph(complaint.getvalue()) + f"; see {prog} --help") from None
+        said = complaint.getvalue()
+        if "Missing subcommand" in said:
+            asked, expected = " ".join(words or arguments[:1]), _first_paragraph(said).removeprefix("Expected ")
+            raise ConfigError(f"no command {asked!r}; expected {expected}; see {prog} --help") from None
+        raise ConfigError(f"{_first_paragraph(said)}; see {prog} {' '.join(words[:1])} --help") from None
     if unknown:
-        raise ConfigError(_unknown(unknown[0], known, prog))
+        known = {*_flags(type(parsed)), "--help"}
+        raise ConfigError(_unknown(unknown[0], known, f"{prog} {words[0]}"))
     return parsed
 
 
@@ -66,8 +77,9 @@ def _flags(command: type) -> Iterator[str]:
             get_args(types[field.name]) if get_origin(types[field.name]) is Annotated else (types[field.name],)
         )
         name = field.name.replace("_", "-")
-        if dataclasses.is_dataclass(kind):
-            yield from _flags(kind)
+        if parts := [part for part in (kind, *get_args(kind)) if dataclasses.is_dataclass(part)]:
+            for part in parts:
+                yield from _flags(part)
         elif tyro.conf.Positional not in marks:
             yield f"--{name}"
             if kind is bool:
@@ -75,16 +87,40 @@ def _flags(command: type) -> Iterator[str]:
 
 
 def _values() -> tyro.constructors.ConstructorRegistry:
-    """How numbers, texts and paths are read: nowhere is an empty text a value, and no complaint names a Python function."""
+    """How numbers, texts, paths and choices are read: nowhere is an empty text a value, and no complaint names a Python function."""
     registry = tyro.constructors.ConstructorRegistry()
     for kind, expected in ((int, "a whole number"), (float, "a number"), (str, "a text"), (Path, "a path")):
         registry.primitive_rule(_reader(kind, expected))
+    registry.primitive_rule(_choice)
     return registry
+
+
+def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """How one of several texts is read. Left to itself, tyro also says the first letters of the choices and how alike they are."""
+    if get_origin(info.type) is not Literal:
+        return None
+    choices = get_args(info.type)
+
+    def read(values: list[str]) -> str:
+        if values[0] not in choices:
+            raise ValueError(f"{values[0]!r}; expected one of {', '.join(choices)}")
+        return values[0]
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(choices)}}}",
+        instance_from_str=read,
+        is_instance=lambda value: value in choices,
+        str_from_instance=lambda value: [value],
+    )
 
 
 def _reader(kind: type, expected: str) -> Any:
     def read(values: list[str]) -> Any:
         (value,) = values
+        if not isinstance(value, str):
+            # What tyro has for a positional argument that an unknown flag kept it from; that flag is complained of later.
+            return None
         shown = value if len(value) <= 60 else value[:60] + "…"
         try:
             if value.strip():
@@ -102,10 +138,12 @@ def _reader(kind: type, expected: str) -> Any:
     def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
         if info.type is not kind and info.type != kind | None:
             return None
+        # A path may well be called None; for a number the word means what the setting's default does.
+        may_be_none = info.type != kind and kind is not Path
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
             metavar=kind.__name__.upper(),
-            instance_from_str=read,
+            instance_from_str=lambda values: None if may_be_none and values == ["None"] else read(values),
             is_instance=lambda value: isinstance(value, kind) or value is None,
             str_from_instance=lambda value: [str(value)],
         )

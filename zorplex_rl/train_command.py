@@ -27,7 +27,7 @@ from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.viz.live import LiveView
 
 if TYPE_CHECKING:
-    from zorplex_rl.training.journal import Journal
+    from zorplex_rl.training.controller import Controller
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 SAME_WISH_SECONDS = 1.0
@@ -90,7 +90,7 @@ async def _run(
 
     wish = StopWish(view.log)
     training = asyncio.ensure_future(
-        run_training(config, folder, resume, show, view.log, lambda _, journal: wish.begin(journal))
+        run_training(config, folder, resume, show, view.log, lambda: draw_curve(folder), wish.begin)
     )
     wish.listen(training, output)
     try:
@@ -128,20 +128,22 @@ class StopWish:
     """That somebody wants the run to stop, and how soon."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.journal: Journal | None = None
+        self.controller: Controller | None = None
         self._say = say
         self._asked_at: float | None = None
         self._stop_after_step = False
 
-    def begin(self, journal: Journal) -> None:
-        """Know ``journal`` from now on, and tell it what was wished for before."""
-        self.journal, journal.stop_requested = journal, self._stop_after_step
+    def begin(self, controller: Controller) -> None:
+        """Know ``controller`` from now on, and tell it what was wished for before."""
+        self.controller, controller.stop_requested = controller, self._stop_after_step
 
     @property
     def training_is_done(self) -> bool:
         """Whether only the last evaluation is missing, or in the way."""
         return (
-            self.journal is not None and not self.journal.under_way and self.journal.step >= self.journal.config.steps
+            self.controller is not None
+            and not self.controller.under_way
+            and self.controller.step >= self.controller.config.steps
         )
 
     def listen(self, training: asyncio.Future[Any], output: Output) -> None:
@@ -159,7 +161,7 @@ class StopWish:
         if self._asked_at is not None and now - self._asked_at < SAME_WISH_SECONDS:
             return
         first, self._asked_at = self._asked_at is None, now
-        if first and self.journal and self.journal.under_way:
+        if first and self.controller and self.controller.under_way:
             self._stop_soon()
             self._say("stopping after this step; press Ctrl-C again to stop without a checkpoint")
             return
@@ -170,8 +172,8 @@ class StopWish:
 
     def _stop_soon(self) -> None:
         self._stop_after_step = True
-        if self.journal:
-            self.journal.stop_requested = True
+        if self.controller:
+            self.controller.stop_requested = True
 
 
 class Output(io.TextIOBase):
@@ -213,6 +215,13 @@ class Output(io.TextIOBase):
             with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             self.on_loss()
+
+
+def draw_curve(folder: RunFolder) -> None:
+    """Draw the learning curve of all rows so far."""
+    from zorplex_rl.viz.plots import learning_curve
+
+    folder.save_curve(learning_curve(folder.metrics()))
 
 
 def _how_to_go_on(folder: RunFolder) -> str:

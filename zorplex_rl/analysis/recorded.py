@@ -14,7 +14,7 @@ and the hops of messages between actors, each as the mean of the occasions on wh
     deliver      generate.end → reward → train.start              turnaround   publish.end → train.start, with a batch ready
 
 A prediction puts these together again by the rules of ``simulate.py`` alone; when anything happened is not looked at. It may be asked for
-another mode or lag than the recorded one: what would this machine have done?
+another lag than the recorded one: what would this machine have done?
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from zorplex_rl.analysis.bounds import Mode
 from zorplex_rl.analysis.setting import Details, Latencies, Setting
 from zorplex_rl.analysis.simulate import Run, simulate_async, simulate_sync
 from zorplex_rl.analysis.timeline import Span, Timeline
@@ -42,7 +41,6 @@ CHUNK_GAP_SECONDS = 0.005
 class Recorded:
     """A run as it was. ``setting`` has its shape and its mean latencies."""
 
-    mode: Mode
     seconds: float
     """Measured, from the first pull or token of training until the last version was published."""
     setting: Setting
@@ -97,7 +95,7 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         generators=config.generators,
         groups_per_step=config.prompts_per_step,
         steps=config.steps,
-        max_lag=config.lag,
+        max_lag=config.max_lag,
         generation_seconds=fmean(generate),
         variation=group_variation([spans.groups]),
         training_seconds=fmean(train),
@@ -105,13 +103,13 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         seed=config.seed,
     )
     latencies = Latencies(tuple(generate), tuple(train), (0.0, *(transfer for _ in later_versions)), details)
-    return Recorded(config.mode, spans.end - spans.begin, setting, latencies)
+    return Recorded(spans.end - spans.begin, setting, latencies)
 
 
-def predict(recorded: Recorded, mode: Mode | None = None, max_lag: int | None = None) -> Run:
-    """What the recorded latencies make of a run, of the same ``mode`` and ``max_lag`` if none is given."""
+def predict(recorded: Recorded, max_lag: int | None = None) -> Run:
+    """Return what the recorded latencies make of a run with ``max_lag``, or with that of the recorded run."""
     lag = recorded.setting.max_lag if max_lag is None else max_lag
-    simulate = simulate_sync if (mode or recorded.mode) == "sync" else simulate_async
+    simulate = simulate_async if lag else simulate_sync
     return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
 
 

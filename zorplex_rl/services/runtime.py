@@ -162,7 +162,11 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
             for coroutine in coroutines:
                 group.create_task(coroutine)
     except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        error: BaseException = failures
+        while isinstance(error, BaseExceptionGroup):
+            # One of them may have had a group of its own.
+            error = error.exceptions[0]
+        raise error from None
 
 
 @contextlib.contextmanager

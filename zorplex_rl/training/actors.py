@@ -1,16 +1,20 @@
-"""The roles of an RL run as Monarch actors. Each holds one object from the folders below this one and exposes it; the thinking is there.
+"""The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets them.
 
     DatasetActor        Zorplex           which task has which number
-    GeneratorActor      RolloutEngine     episodes
     ToolActor           Zorplex           what a tool answers, after its latency
     RewardActor         score_turns       what an episode is worth
+    ReplayBufferActor   ReplayBuffer      whole groups, bounded in age
     AdvantageActor      ADVANTAGES        how much better than expected
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
-    ReplayBufferActor   ReplayBuffer      whole groups, bounded in age
-    TrainerActor        Learner           better weights
 
-All endpoints are concurrent, so that an actor which waits or computes can still be asked something else; compute goes to a thread.
-``setup`` does the heavy work, once, and returns what it loaded.
+The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and ``TrainerActor`` (``trainer.py``).
+
+An actor holds one object from the folders below this one and exposes it; the thinking is there. All endpoints are concurrent, so that an actor
+which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once, and returns what it
+loaded.
+
+The controller imports these files too, to start the actors. It has no use for models, and transformers takes seconds to load. So whatever needs
+it is imported where it is used, and each actor's own process, at its start, imports what ``imports`` names.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ import asyncio
 import math
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
@@ -33,7 +38,11 @@ from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score, score_turns
 
+if TYPE_CHECKING:
+    from zorplex_rl.policy.load import Policy
+
 Group = list[Episode]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +63,45 @@ class TimedActor(Actor):
 
     @concurrent_endpoint
     async def drain_spans(self) -> list[Span]:
-        """The spans recorded since the last call."""
+        """Return the spans recorded since the last call."""
         return self.recorder.drain()
 
     @concurrent_endpoint
     async def ping(self) -> int:
-        """The process id, as a sign of life."""
+        """Return the process id, as a sign of life."""
         return os.getpid()
+
+
+class ModelActor(TimedActor):
+    """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
+
+    imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.training.transports")
+
+    def __init__(self, name: str, config: Config, device: str) -> None:
+        super().__init__(name)
+        self.config, self.device = config, device
+        self._one_at_a_time = asyncio.Lock()
+        self.policy: Policy | None = None
+
+    @concurrent_endpoint
+    async def setup(self) -> Loaded:
+        """Load the policy. Returns what was loaded."""
+        await self.compute(self._load)
+        return Loaded(self.policy.name, os.getpid(), self.device, self.policy.parameter_count)
+
+    async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Return ``function(*args)``, run in a thread once no other compute runs."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(function, *args)
+
+    def _load(self) -> None:
+        import torch
+
+        from zorplex_rl.policy.load import load_policy
+
+        if self.device == "cpu":
+            torch.set_num_threads(self.config.threads)
+        self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
 
 
 class DatasetActor(Actor):
@@ -72,12 +113,12 @@ class DatasetActor(Actor):
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
-        """The training task of each group number."""
+        """Return the training task of each group number."""
         return [self._zorplex.task(self._tier_of(number), number, "train") for number in numbers]
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
-        """The first ``count`` held-out tasks of the newest tier."""
+        """Return the first ``count`` held-out tasks of the newest tier."""
         return self._zorplex.tasks(self._stages[-1][1], count, "held_out")
 
     @concurrent_endpoint
@@ -87,10 +128,12 @@ class DatasetActor(Actor):
 
     @concurrent_endpoint
     async def state(self) -> list[tuple[int, Tier]]:
+        """Return what ``load_state`` needs: every tier with the group number from which it holds."""
         return list(self._stages)
 
     @concurrent_endpoint
     async def load_state(self, stages: list[tuple[int, Tier]]) -> None:
+        """Continue from what ``state`` returned."""
         self._stages = [(first, tuple(tier)) for first, tier in stages]
 
     def _tier_of(self, number: int) -> Tier:
@@ -108,6 +151,7 @@ class ToolActor(TimedActor):
 
     @concurrent_endpoint
     async def execute(self, task: Task, call: ToolCall) -> str:
+        """Return what the tool answers to ``call`` in ``task``."""
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
@@ -119,57 +163,58 @@ class RewardActor(TimedActor):
 
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
-        """The score of each (task, sampled text turn by turn, tool calls, finish)."""
+        """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
             return [score_turns(*attempt) for attempt in attempts]
 
 
-class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages."""
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a generator may do next.
 
-    def __init__(self, config: Config) -> None:
-        self._estimate = ADVANTAGES[config.loss]
+    start   sample these group numbers
+    pull    newer weights were published: pull them, then ask again
+    over    training is over: stop
+    """
 
-    @concurrent_endpoint
-    async def compute(self, rewards: list[list[float]]) -> list[list[float]]:
-        """One list of advantages for each group's rewards."""
-        return self._estimate(rewards)
+    case: Literal["start", "pull", "over"]
+    numbers: tuple[int, ...] = ()
 
 
 class ReplayBufferActor(Actor):
-    """A ``ReplayBuffer`` whose two questions wait for their answer."""
+    """A ``ReplayBuffer`` whose two questions, ``admit`` and ``take``, wait for their answer."""
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.lag, total)
+        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
 
     @concurrent_endpoint
-    async def admit(self, version: int, count: int) -> list[int] | None:
-        """Up to ``count`` group numbers of one step to start with weights ``version``, as soon as there are any.
+    async def admit(self, version: int, count: int) -> Admission:
+        """Return what a generator with weights ``version`` may do, as soon as it may do something.
 
-        An empty list says that newer weights were published meanwhile: pull them and ask again. None says that the run is over.
+        It is given up to ``count`` group numbers, all of one step.
         """
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if numbers := self._buffer.admit(version, min(count, self._buffer.left_of_step)):
-                    return numbers
+                    return Admission("start", tuple(numbers))
                 if self._published > version:
-                    return []
+                    return Admission("pull")
                 await self._changed.wait()
-            return None
+            return Admission("over")
 
     @concurrent_endpoint
     async def admit_now(self, version: int, count: int) -> list[int]:
-        """``admit`` without waiting: what can be started at this moment, maybe nothing."""
+        """Return up to ``count`` group numbers that may be started with weights ``version`` at this moment, maybe none."""
         async with self._changed:
             return self._buffer.admit(version, count)
 
     @concurrent_endpoint
     async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
-        """Hand in generated groups; False for those that nobody waits for any more."""
+        """Add generated groups. Returns for each whether it was accepted: False if nobody waits for it any more."""
         async with self._changed:
             versions = [min(episode.policy_version for episode in group) for _, group in groups]
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
@@ -178,14 +223,14 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def abandon(self, numbers: list[int]) -> None:
-        """Have groups generated again whose generator has died."""
+        """Queue groups to be generated again: their generator has died."""
         async with self._changed:
             self._buffer.abandon(numbers)
             self._changed.notify_all()
 
     @concurrent_endpoint
     async def take(self) -> list[tuple[int, Group]] | None:
-        """The next training batch, as soon as it is complete; None once the run is over."""
+        """Return the next training batch as soon as it is complete, or None once training is over."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if (batch := self._buffer.take()) is not None:
@@ -196,7 +241,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def published(self, version: int) -> None:
-        """The weights ``version`` have been published: waiting generators are told, and the steps before it are done."""
+        """Note that the weights ``version`` have been published: the steps before it are done, and waiting generators are told to pull."""
         async with self._changed:
             self._published = version
             self._buffer.forget_taken(version)
@@ -204,22 +249,49 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def close(self) -> None:
-        """Send everybody home who waits."""
+        """Wake everybody who waits: training is over."""
         async with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @concurrent_endpoint
     async def state(self) -> dict[str, Any]:
+        """Return what ``load_state`` needs; see ``ReplayBuffer.state_dict``."""
         return self._buffer.state_dict()
 
     @concurrent_endpoint
     async def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what ``state`` returned."""
         self._buffer.load_state_dict(state)
         self._published = state["version"]
 
 
+class AdvantageActor(Actor):
+    """Turns the rewards of a batch into advantages."""
+
+    def __init__(self, config: Config) -> None:
+        self._estimate = ADVANTAGES[config.loss]
+
+    @concurrent_endpoint
+    async def compute(self, rewards: list[list[float]]) -> list[list[float]]:
+        """Return one list of advantages for each group's rewards."""
+        return self._estimate(rewards)
+
+
+class ReferenceActor(ModelActor):
+    """The policy as it was before training, for the KL penalty."""
+
+    @concurrent_endpoint
+    async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
+        """Return the reference's log-probability of every token of each response, 0.0 where injected."""
+        from zorplex_rl.learning.learner import response_logprobs
+
+        with self.recorder.span("reference", episodes=len(episodes)):
+            temperature, budget = self.config.temperature, self.config.token_budget
+            return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)
+
+
 def lognormal(rng: random.Random, mean: float, variation: float) -> float:
-    """A log-normal draw with the given mean and coefficient of variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
+    """Draw from the log-normal distribution with this mean and coefficient of variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
     variance = math.log(1 + variation**2)
     return rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))

@@ -1,4 +1,4 @@
-"""The trainer: a service of one, and its way back when it dies.
+"""The trainer, both ends of it: the actor that owns the weights, and a service of one with its way back when it dies.
 
     checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
@@ -15,15 +15,25 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.analysis.recorded import group_latencies
 from zorplex_rl.errors import CheckpointError
-from zorplex_rl.manifest import verify
+from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.replica_set import GiveUp, Restart
 from zorplex_rl.services.requests import Failure, ReplicaFailed, ServiceError
+from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.training.actors import ModelActor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zorplex_rl.learning.learner import Metrics
+    from zorplex_rl.training.transports import WeightSource
 
 MAX_DEATHS_IN_A_ROW = 5
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
@@ -32,6 +42,80 @@ BUSY_SECONDS = 120.0
 """How long the process may leave a probe unanswered while it is seen to compute: saving a large model can hold up its other threads."""
 START_SECONDS = 3600.0
 """A start includes the steps since the last checkpoint."""
+
+
+class TrainerActor(ModelActor):
+    """Owns the weights: trains them, publishes every version, saves and restores them."""
+
+    def _load(self) -> None:
+        import torch
+
+        from zorplex_rl.learning.learner import Learner, Learning
+        from zorplex_rl.training.transports import Publisher
+
+        super()._load()
+        config = self.config
+        torch.manual_seed(config.seed)
+        self._learner = Learner(self.policy, Learning.of(config))
+        dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
+        self._publisher = Publisher(self.policy.model, dtype=dtype)
+
+    @concurrent_endpoint
+    async def step(
+        self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
+    ) -> Metrics:
+        """Take one training step. Returns its diagnostics."""
+        groups = group_latencies(episodes)
+        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
+            return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
+
+    @concurrent_endpoint
+    async def publish(self) -> int:
+        """Make the present weights the newest in the ring. Returns their version."""
+        with self.recorder.span("publish", version=self._learner.version):
+            await self.compute(self._publisher.publish, self.policy.model, self._learner.version)
+        return self._learner.version
+
+    @concurrent_endpoint
+    async def source(self) -> WeightSource:
+        """Return what generators subscribe to."""
+        return self._publisher.source()
+
+    @concurrent_endpoint
+    async def ring_headers(self) -> Tensor:
+        """Return the headers of all slots, for the ``message`` transport."""
+        return self._publisher.read_headers()
+
+    @concurrent_endpoint
+    async def ring_slot(self, slot: int) -> Tensor:
+        """Return the bytes of one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot)
+
+    @concurrent_endpoint
+    async def save(self, folder: str) -> None:
+        """Write weights, optimizer, version and random state to ``folder``."""
+        from zorplex_rl.learning.checkpoint import save_learner
+
+        await self.compute(save_learner, self._learner, Path(folder))
+
+    @concurrent_endpoint
+    async def load(self, folder: str) -> int:
+        """Continue from what ``save`` wrote. Returns the version."""
+        from zorplex_rl.learning.checkpoint import load_learner
+
+        await self.compute(load_learner, self._learner, Path(folder))
+        return self._learner.version
+
+    @concurrent_endpoint
+    async def export(self, folder: str) -> None:
+        """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read. Raises StorageError if it cannot be written."""
+
+        def write() -> None:
+            with storing("the trained policy"):
+                self.policy.model.save_pretrained(folder)
+                self.policy.tokenizer.save_pretrained(folder)
+
+        await self.compute(write)
 
 
 class Trainer:

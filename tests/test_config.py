@@ -1,0 +1,55 @@
+"""The lists of choices in ``config.py`` are those of the registries that they stand for, and earlier runs can still be read."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from zorplex_rl.config import (
+    LOSS_KNOBS,
+    LOSSES_WITHOUT_GROUPS,
+    TASKS_WITH_TIERS,
+    Config,
+    Difficulty,
+    LossName,
+    TaskName,
+    TransportName,
+)
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
+from zorplex_rl.learning.losses import LOSSES
+from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of
+from zorplex_rl.task.specs import DIFFICULTIES
+from zorplex_rl.training.transports import TRANSPORTS
+
+
+def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_and_no_other():
+    assert get_args(TaskName) == TASK_NAMES
+    assert get_args(Difficulty) == tuple(DIFFICULTIES)
+    assert get_args(LossName) == tuple(LOSSES) == tuple(ADVANTAGES)
+    assert get_args(TransportName) == TRANSPORTS
+    assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)
+
+
+def test_the_tasks_with_tiers_and_the_losses_without_groups_are_named():
+    assert [task for task in TASK_NAMES if len(ladder_of(task)) > 1] == list(TASKS_WITH_TIERS)
+    assert [loss for loss in LOSSES if ADVANTAGES[loss] is not group_relative] == list(LOSSES_WITHOUT_GROUPS)
+
+
+@pytest.mark.parametrize(("mode", "max_lag"), [("sync", 0), ("async", 3)])
+def test_the_mode_of_an_earlier_version_becomes_a_lag(mode, max_lag):
+    earlier = json.loads(Config(max_lag=3).to_json()) | {"mode": mode}
+    assert Config.from_dict(earlier) == Config(max_lag=max_lag)
+
+
+@pytest.mark.parametrize("mode", ["both", None, []])
+def test_a_mode_that_never_was_is_refused(mode):
+    with pytest.raises(ConfigError, match="the configuration's mode is .*; expected sync or async"):
+        Config.from_dict({"mode": mode})
+
+
+def test_a_choice_that_is_none_is_refused_wherever_it_comes_from():
+    with pytest.raises(ConfigError, match="--transport is 'pigeon'; expected one of auto, shm, rdma, message"):
+        Config(transport="pigeon").check()

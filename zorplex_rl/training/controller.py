@@ -1,0 +1,429 @@
+"""The controller: it owns the roles, says what one step is made of, and keeps the run going. The loops (``loop.py``) ask nobody else.
+
+    services        generators, reward, tools, reference: any replica may die at any time
+    trainer         comes back from its last checkpoint
+    dataset, replay buffer, advantages      small, and one of each: if one of these dies, so does the run
+
+    collect = sample + hand_in      tasks → generator → reward → replay buffer
+    next_batch                      replay buffer → advantages
+    improve                         train → publish → write down → checkpoint, if one is due
+
+The way of an episode from sampling to loss, file by file. Only the controller is entered twice:
+
+     1 training/generator.py     ``GeneratorActor.generate``: a request with a seed for each episode of a group
+     2 policy/stream.py          joins the episodes that are under way
+     3 policy/rollout.py         samples a token for each of them, then the next
+     4 policy/kv_cache.py          with the keys and values so far
+     5 policy/decoder.py           through the model
+     6 policy/tool_loop.py       a call is complete: run the tool, inject its result, go on
+     7 task/parser.py              what is a call, what is an answer
+     8 task/specs.py               what the tool says (by way of task/environment.py)
+     9 task/episode.py           the record: token ids, log-probs, turns
+    10 training/controller.py    ``hand_in``: have it scored, put it into the replay buffer
+    11 training/actors.py        ``RewardActor``, ``ReplayBufferActor``
+    12 task/rewards.py             what it is worth
+    13 learning/replay.py          whole groups, bounded in age
+       training/controller.py    ``next_batch`` and ``improve``, with the other groups of its batch
+    14 learning/advantages.py    how much better than the rest of its group
+    15 training/trainer.py       one step, which is taken again if the process dies
+    16 learning/learner.py         micro-batches, gradients, AdamW
+    17 learning/batches.py         episodes become tensors
+    18 learning/losses.py          the loss
+
+A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Pickling is a copy, so that is what a step
+costs in messages. The controller has to be on the way twice. At first because a group may have to be given back: only the controller knows that
+its generator died. Later because of the trainer's way back: the batches since the last checkpoint are kept here. Rewards are computed from the
+texts alone, advantages from the rewards alone; only a reference policy needs the episodes a fifth time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zorplex_rl.analysis.timeline import Span
+from zorplex_rl.config import Config
+from zorplex_rl.learning.advantages import zero_variance_share
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.registry import register_service
+from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
+from zorplex_rl.services.replica_set import Restart
+from zorplex_rl.services.requests import Failure, ReplicaFailed
+from zorplex_rl.services.runtime import run_together
+from zorplex_rl.services.service import Service
+from zorplex_rl.task.curriculum import Tier, ladder_of, tier_of
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.training.actors import (
+    Admission,
+    AdvantageActor,
+    DatasetActor,
+    Group,
+    ReferenceActor,
+    ReplayBufferActor,
+    RewardActor,
+    ToolActor,
+)
+from zorplex_rl.training.devices import assign_devices, count_cuda_devices
+from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
+from zorplex_rl.training.run_log import MetricsRow, RunLog
+from zorplex_rl.training.trainer import Trainer, TrainerActor
+
+BUSY_PROBE_SECONDS = 10.0
+"""How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
+TOOL_LIMITS = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
+"""A tool call only waits, so a replica can have thousands."""
+SECONDS_BETWEEN_SPANS = 1.0
+
+
+class StopRequested(Exception):
+    """The run was asked to stop, and has written a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The groups of one training step, by number, and what the trainer needs besides."""
+
+    groups: list[tuple[int, Group]]
+    advantages: list[float]
+    reference_logprobs: list[list[float]] | None
+    zero_variance_share: float
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return [episode for _, group in self.groups for episode in group]
+
+
+class Controller:
+    """The roles of one run, brought up together and stopped together.
+
+    ``published`` is the version of the newest weights that generators can have, ``step`` the training steps that are done and written down.
+    """
+
+    def __init__(self, config: Config, log: RunLog) -> None:
+        self.config, self.log = config, log
+        self.services = services_of(config, log.say)
+        self.trainer = Trainer(replicas_named(TrainerActor, config, devices_of(config)["trainer"]))
+        self.singletons: dict[str, Replica] = {}
+        self.generators = [GeneratorHandle(self.services["generator"], index) for index in range(config.generators)]
+        self.published = -1
+        self.step = self.episodes = self.tier = 0
+        self.stop_requested = False
+        """Set it to have the run stop after the next step, with a checkpoint."""
+        self.under_way = False
+        """Whether a step is to come, after which a checkpoint is written and the run can stop."""
+        self._ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
+        self._next_evaluation = 0
+        self._books = asyncio.Lock()
+        """Held while an evaluation and what follows from it are written down, and while a checkpoint's state is gathered."""
+        for role, service in {**self.services, "trainer": self.trainer.service}.items():
+            service.on_restart = partial(self._restarted, role)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Controller]:
+        """Start every process of ``config``; stop them all on the way out, whatever happened."""
+        controller = cls(config, log)
+        services = controller.services
+        try:
+            controller.singletons |= await singletons_of(config, controller._ladder[0])
+            # All load side by side; a generator asks where weights come from only when it has a model to put them into.
+            await run_together(controller.trainer.open(), *(service.open() for service in services.values()))
+            if "tools" in services:
+                await register_service(services["tools"])
+            yield controller
+        finally:
+            await asyncio.shield(controller._stop())
+
+    @property
+    def dataset(self) -> Any:
+        return self.singletons["dataset"].actor
+
+    @property
+    def replay(self) -> Any:
+        return self.singletons["replay"].actor
+
+    async def begin(self, checkpoint: Path | None = None) -> None:
+        """Publish the first weights, evaluate them if that is due, and start the clock. ``checkpoint`` is what to continue from.
+
+        A resumed run makes the evaluations that were still due at the checkpoint, and no others: an extra one could climb the curriculum before
+        its time.
+        """
+        if checkpoint:
+            await self._restore(checkpoint)
+        await self._publish()
+        await self.evaluate_if_due()
+        await self.services["generator"].spares_ready()
+        self.log.start_clock()
+        self.under_way = True
+
+    async def finish(self) -> MetricsRow:
+        """Write the trained policy and evaluate it. Returns this last evaluation, after which the run counts as finished."""
+        self.under_way = False
+        folder = self.log.folder
+        unfinished = folder.begin_policy()
+        await self.trainer.export(unfinished)
+        folder.finish_policy(unfinished)
+        return await self._evaluate_newest(final=True)
+
+    async def admit_step(self) -> list[Sequence[int]]:
+        """Return what can be started now with the newest weights: a share of group numbers for each generator; nothing once a batch is there."""
+        numbers = await self.replay.admit_now.call_one(self.published, self.config.prompts_per_step)
+        share = self.config.share
+        return [numbers[first : first + share] for first in range(0, len(numbers), share)]
+
+    async def admit(self, generator: GeneratorHandle) -> Admission:
+        """Return what ``generator`` may do with the weights that it has, as soon as it may do something."""
+        return await self.replay.admit.call_one(generator.version, self.config.share)
+
+    def is_behind(self, generator: GeneratorHandle) -> bool:
+        """Return whether ``generator`` should pull. While the trainer is being restarted, old weights will do, as far as the age bound allows."""
+        newer = generator.version < self.published
+        return newer and (self.trainer.is_up or generator.version == NO_WEIGHTS)
+
+    async def refresh(self, generator: GeneratorHandle) -> bool:
+        """Have ``generator`` pull the newest weights; generator 0 also evaluates them if that is due. Returns False if it died meanwhile."""
+        try:
+            version = await generator.pull(self.trainer)
+            if generator.index == 0 and self._evaluation_is_due(version):
+                await self._evaluate(generator)
+        except ReplicaFailed:
+            return False
+        return True
+
+    async def pull(self, generator: GeneratorHandle) -> int:
+        """Have ``generator`` pull the newest weights, whichever process it has. Returns their version."""
+        return await self._retry(lambda: generator.pull(self.trainer))
+
+    async def trainer_is_up(self) -> None:
+        """Return when there is a trainer with the newest weights."""
+        await self.trainer.wait_until_up()
+
+    async def collect(self, generator: GeneratorHandle, numbers: Sequence[int]) -> None:
+        """Have ``generator`` sample the groups ``numbers``, and hand them in."""
+        await self.hand_in(self.sample(generator, numbers))
+
+    async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, Group]]:
+        """Return the groups ``numbers``. If the generator dies, they go back to be generated again, and there are none; nothing is raised."""
+        try:
+            tasks = await self.dataset.tasks.call_one(numbers)
+            return await generator.generate(list(zip(numbers, tasks, strict=True)))
+        except ReplicaFailed:
+            await self.replay.abandon.call_one(numbers)
+            return []
+
+    async def hand_in(self, sampled: Awaitable[list[tuple[int, Group]]]) -> None:
+        """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
+        if groups := await sampled:
+            await self._score([episode for _, group in groups for episode in group])
+            await self.replay.add.call_one(groups)
+
+    async def next_batch(self) -> Batch | None:
+        """Return what to train on next, as soon as it is complete; None once all has been trained on."""
+        if (groups := await self.replay.take.call_one()) is None:
+            return None
+        rewards = [[episode.score.reward for episode in group] for _, group in groups]
+        advantages = await self.singletons["advantage"].actor.compute.call_one(rewards)
+        reference = self.services.get("reference")
+        episodes = [episode for _, group in groups for episode in group]
+        logprobs = await reference.logprobs.route(episodes) if reference else None
+        return Batch(groups, [a for group in advantages for a in group], logprobs, zero_variance_share(rewards))
+
+    async def improve(self, batch: Batch) -> None:
+        """Take one training step on ``batch``, publish the new weights, write the step down, and write a checkpoint if one is due.
+
+        Raises StopRequested after the checkpoint if a stop was asked for.
+        """
+        metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
+        await self._publish()
+        self.step += 1
+        self.episodes += metrics["episodes"]
+        stopping = self.stop_requested
+        to_be_saved = stopping or self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
+        if to_be_saved or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
+            self.log.add_spans(await self._drain_spans())
+        metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
+        self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
+        # The row may have been what somebody waited for who then asked for a stop.
+        if to_be_saved or self.stop_requested:
+            await self._checkpoint()
+        if self.stop_requested:
+            raise StopRequested
+
+    async def end_training(self) -> None:
+        """Wake everybody who waits for the replay buffer: training is over."""
+        await self.replay.close.call_one()
+
+    async def evaluate_if_due(self) -> None:
+        """Evaluate the newest weights, if that is due, while nothing else goes on."""
+        if self._evaluation_is_due(self.step):
+            await self._evaluate_newest()
+
+    def _evaluation_is_due(self, version: int) -> bool:
+        return self._next_evaluation <= version < self.config.steps
+
+    async def _evaluate_newest(self, final: bool = False) -> MetricsRow:
+        generator = self.generators[0]
+
+        async def pull_and_evaluate() -> MetricsRow:
+            await generator.pull(self.trainer)
+            return await self._evaluate(generator, final)
+
+        return await self._retry(pull_and_evaluate)
+
+    async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
+        """Measure held-out accuracy with the weights that ``generator`` has, and climb the curriculum if it is high enough. Returns the row.
+
+        The row's ``seconds`` are those at which the evaluation began, so those at which these weights were there.
+        """
+        began, seconds = time.monotonic(), self.log.seconds
+        tasks = await self.dataset.held_out.call_one(self.config.eval_tasks)
+        greedy = await generator.evaluate(tasks, 0.0)
+        sampled = await generator.evaluate(tasks, self.config.temperature)
+        await self._score(greedy + sampled)
+        version = generator.version
+        async with self._books:
+            self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
+            row = self.log.evaluation(
+                version, greedy, sampled, seconds=seconds, tier=list(self._ladder[self.tier]), final=final,
+                evaluation_seconds=time.monotonic() - began,
+            )  # fmt: skip
+            if not final:
+                await self._climb(row["greedy_accuracy"], version)
+        await asyncio.to_thread(self.log.draw)
+        return row
+
+    async def _climb(self, held_out_accuracy: float, version: int) -> None:
+        """Begin the next tier of the curriculum, if there is one and ``held_out_accuracy`` is high enough."""
+        if self.tier + 1 >= len(self._ladder) or held_out_accuracy < self.config.curriculum_threshold:
+            return
+        self.tier += 1
+        tier = self._ladder[self.tier]
+        first = (await self.replay.state.call_one())["next_group"]
+        await self.dataset.advance.call_one(tier, first)
+        self.log.write("tier", version, tier=list(tier))
+        self.log.say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(tier)}")
+
+    async def _score(self, episodes: list[Episode]) -> None:
+        """Have the reward service score ``episodes``, in place. It is sent their texts alone."""
+        attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
+        for episode, score in zip(episodes, await self.services["reward"].score.route(attempts), strict=True):
+            episode.score = score
+
+    async def _publish(self) -> None:
+        """Publish the trainer's weights and tell generators that wait for them."""
+        self.published = await self.trainer.publish()
+        await self.replay.published.call_one(self.published)
+
+    async def _checkpoint(self) -> None:
+        """Save everything from which the run can be continued."""
+        log, folder = self.log, self.log.folder
+        unfinished = folder.begin_checkpoint(self.step)
+        try:
+            await self.trainer.save(unfinished / "trainer")
+            async with self._books:
+                state = await self._state()
+            # Before the checkpoint, which says how much of it is part of the run up to here.
+            folder.save_timeline(log.timeline)
+            # Reads back and hashes all that was written, in a thread of its own.
+            finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
+        except Exception:
+            folder.abandon_checkpoint(unfinished)
+            raise
+        self.trainer.checkpointed(finished / "trainer")
+
+    async def _state(self) -> dict[str, Any]:
+        """Return what this controller and the small actors know. The log comes last: with what is written after that, a resumed run begins."""
+        replay, stages = await asyncio.gather(self.replay.state.call_one(), self.dataset.state.call_one())
+        own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
+        return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()
+
+    async def _restore(self, checkpoint: Path) -> None:
+        """Bring every actor, this controller and the rows on disk to what they were at ``checkpoint``, and write down that the run goes on."""
+        log, state = self.log, self.log.folder.controller_state(checkpoint)
+        await self.trainer.load(checkpoint / "trainer")
+        await self.replay.load_state.call_one(state["replay"])
+        await self.dataset.load_state.call_one(state["stages"])
+        self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]
+        self._next_evaluation = state["next_evaluation"]
+        log.resume(state)
+        log.folder.rewind(checkpoint, state["written"])
+        log.write("resume", self.step)
+        log.say(f"continuing after step {self.step}")
+
+    async def _drain_spans(self) -> list[Span]:
+        """Return what all timed actors have recorded since the last call; a dead one says nothing."""
+        timed = (self.trainer.service, *self.services.values())
+        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in timed))
+        spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
+        return [span for part in spans for span in part]
+
+    def _restarted(self, role: str, restart: Restart) -> None:
+        self.log.restarted(self.step, role, restart)
+
+    async def _retry(self, action: Callable[[], Awaitable[Any]]) -> Any:
+        """Return ``await action()``, tried again whenever a generator dies in it."""
+        while True:
+            with contextlib.suppress(ReplicaFailed):
+                return await action()
+
+    async def _stop(self) -> None:
+        stops = (replica.stop() for replica in self.singletons.values())
+        await asyncio.gather(self.trainer.close(), *(service.close() for service in self.services.values()), *stops)
+
+
+def services_of(config: Config, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
+    """Return the services that ``config`` calls for, not yet open."""
+    devices = devices_of(config)
+    say(f"starting actors on {devices['trainer']}")
+    tools = "tools" if config.tool_latency > 0 else None
+
+    def service(role: str, start: ReplicaStart, **options: Any) -> Service:
+        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
+
+    async def start_generator(name: str) -> Replica:
+        device = devices.get(name, devices["trainer"])
+        return await replicas_named(GeneratorActor, config, device, tools)(name)
+
+    scorers = {"replicas": config.reward_replicas, "idempotent": ("score",)}
+    services = {
+        "generator": service("generator", start_generator, replicas=config.generators, spares=config.spares),
+        "reward": service("reward", replicas_named(RewardActor), **scorers),
+    }
+    if config.kl_coefficient > 0:
+        start_reference = replicas_named(ReferenceActor, config, devices["reference"])
+        services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
+    if tools:
+        limits = TOOL_LIMITS | {"replicas": config.tool_replicas, "idempotent": ("execute",)}
+        services[tools] = service(tools, replicas_named(ToolActor, config), **limits)
+    return services
+
+
+def replicas_named(actor_class: type, *args: Any) -> ReplicaStart:
+    """Return a function that starts ``actor_class(name, *args)`` as ``name``: these actors know their names."""
+
+    async def start(name: str) -> Replica:
+        return await replicas_of(actor_class, name, *args)(name)
+
+    return start
+
+
+async def singletons_of(config: Config, tier: Tier) -> dict[str, Replica]:
+    """Start the roles of which there is one, each in a process of its own."""
+    return {
+        "dataset": await spawn("dataset", DatasetActor, config, tier),
+        "replay": await spawn("replay", ReplayBufferActor, config),
+        "advantage": await spawn("advantage", AdvantageActor, config),
+    }
+
+
+def devices_of(config: Config) -> dict[str, str]:
+    """Return the device of each role that holds a model."""
+    names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
+    # On the CPU nobody asks CUDA anything, also where there is some.
+    return assign_devices(config.device, names, 0 if config.device == "cpu" else count_cuda_devices())

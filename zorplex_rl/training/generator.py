@@ -1,0 +1,212 @@
+"""A generator, both ends of it: the actor that samples, and the controller's handle on it.
+
+    GeneratorHandle 0 ──► place 0 ──► generator_0   ✗ killed; the service puts generator_2 there, a spare that was loaded already
+    GeneratorHandle 1 ──► place 1 ──► generator_1
+
+A handle belongs to a place in the generator service; which process fills the place is the service's business. The handle only has to know when
+it is another one, because a new process has no weights yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zorplex_rl.config import Config
+from zorplex_rl.policy.tool_loop import Execute, Request, Sampling
+from zorplex_rl.services.registry import get_service
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.requests import ReplicaFailed
+from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
+from zorplex_rl.services.service import Service
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.training.actors import Group, ModelActor
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.rollout import RolloutEngine
+    from zorplex_rl.policy.stream import RolloutStream
+    from zorplex_rl.training.trainer import Trainer
+    from zorplex_rl.training.transports import Subscriber
+
+log = logging.getLogger(__name__)
+EVALUATION_SEED = 1_000_003
+MAX_DEATHS_IN_A_ROW = 5
+NO_WEIGHTS = -1
+
+
+class GeneratorActor(ModelActor):
+    """Samples groups of episodes with the newest weights that it has pulled."""
+
+    def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
+        super().__init__(name, config, device)
+        self._zorplex = Zorplex(config.seed, config.hints)
+        self._tools, self._tool_client = tools, None
+        self._source: Subscriber | None = None
+        self._stream: RolloutStream | None = None
+        self._version = NO_WEIGHTS
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _load(self) -> None:
+        from zorplex_rl.policy.stream import RolloutStream
+
+        super()._load()
+        self._stream = RolloutStream(
+            lambda: self._engine(self.config.temperature, self._call_tool), self._one_at_a_time, self._generating
+        )
+
+    @concurrent_endpoint
+    async def subscribe(self, trainer: Any) -> bool:
+        """Read weights from the actor ``trainer`` from now on. Returns False if they cannot be read."""
+        from zorplex_rl.training.transports import subscribe
+        from zorplex_rl.weights.ring import WeightPullError
+
+        try:
+            source = replace(await trainer.source.call_one(), owner=trainer)
+            self._source = await subscribe(source, self.config.transport, self.policy.model)
+        except (WeightPullError, ReplicaDied) as error:
+            log.warning("%s", error)
+            return False
+        return True
+
+    @concurrent_endpoint
+    async def pull(self) -> int | None:
+        """Pull the newest published weights. Returns their version, or None if they cannot be read.
+
+        They arrive while sampling goes on, and are put into the model between two of its steps.
+        """
+        from zorplex_rl.weights.ring import WeightPullError
+
+        try:
+            with self.recorder.span("pull") as pull:
+                pull["version"] = await self._source.fetch()
+        except WeightPullError as error:
+            log.warning("%s", error)
+            return None
+        async with self._one_at_a_time:
+            self._version = self._source.swap()
+            self._stream.use_version(self._version)
+        return self._version
+
+    @concurrent_endpoint
+    async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
+        """Return ``group_size`` episodes for each (group number, task). They are sampled together with whatever else is under way."""
+        self._loop = asyncio.get_running_loop()
+        requests = [
+            Request(task, episode_seed(self.config.seed, number, sample), number)
+            for number, task in tasks
+            for sample in range(self.config.group_size)
+        ]
+        episodes = await self._stream.sample(requests)
+        size = self.config.group_size
+        return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
+
+    @concurrent_endpoint
+    async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
+        """Return one episode for each of ``tasks``, sampled with the same random draws every time."""
+        requests = [Request(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
+        return await self.compute(self._evaluate, requests, temperature)
+
+    def _evaluate(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
+        engine = self._engine(temperature, self._zorplex.execute)
+        engine.version = self._version
+        with self.recorder.span("evaluate", version=engine.version):
+            return engine.run(requests)
+
+    def _engine(self, temperature: float, execute: Execute) -> RolloutEngine:
+        from zorplex_rl.policy.rollout import RolloutEngine
+
+        config = self.config
+        return RolloutEngine(
+            self.policy, execute, Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
+        )
+
+    def _generating(self) -> AbstractContextManager[object]:
+        return self.recorder.span("generate", version=self._version)
+
+    def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
+        """Run a tool. Returns its answer where it runs in this process, else a future of the tool service's answer."""
+        if self._tools is None:
+            return self._zorplex.execute(task, call)
+        return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
+
+    async def _ask_tool(self, task: Task, call: ToolCall) -> str:
+        if self._tool_client is None or not self._tool_client.is_current:
+            self._tool_client = await get_service(self._tools)
+        return await self._tool_client.execute.route(task, call)
+
+
+class GeneratorHandle:
+    """The controller's handle on one generator. Every call raises ReplicaFailed if its process dies, or was replaced by one without weights."""
+
+    def __init__(self, service: Service, index: int) -> None:
+        self.service, self.index = service, index
+        self._replica: Replica | None = None
+        self._read_from: Any = None
+        self._version = NO_WEIGHTS
+        self._dead: Replica | None = None
+        self._deaths_in_a_row = 0
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the present process has, or -1."""
+        ready = self._replica is not None and self._replica.state is State.READY
+        return self._version if ready else NO_WEIGHTS
+
+    async def pull(self, trainer: Trainer) -> int:
+        """Pull the newest published weights. Returns their version. Waits for the trainer if that is being restarted."""
+        while True:
+            publisher = await trainer.actor()
+            replica = await self.service.replica_at(self.index)
+            if replica is not self._replica:
+                self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
+            if publisher is not self._read_from:
+                self._read_from = publisher if await self._call("subscribe", publisher) else None
+            if self._read_from and (version := await self._call("pull")) is not None:
+                self._version = version
+                return version
+            # The weights could not be read. If the trainer is gone, this notices and waits until it is back.
+            await trainer.ping()
+
+    async def generate(self, tasks: list[Any]) -> list[Any]:
+        """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""
+        groups = await self._call_with_weights("generate", tasks)
+        self._deaths_in_a_row = 0
+        return groups
+
+    async def evaluate(self, tasks: list[Any], temperature: float) -> list[Any]:
+        """Return one episode for each of ``tasks``; see ``GeneratorActor.evaluate``."""
+        return await self._call_with_weights("evaluate", tasks, temperature)
+
+    async def _call_with_weights(self, endpoint: str, *args: Any) -> Any:
+        if self.version == NO_WEIGHTS:
+            name = f"generator {self.index}"
+            raise ReplicaFailed(name, f"the process of {name} was replaced; pull first")
+        return await self._call(endpoint, *args)
+
+    async def _call(self, endpoint: str, *args: Any) -> Any:
+        """Call the process that this handle knows, and no other: what holds for its weights may not hold for a successor's."""
+        replica = self._replica
+        try:
+            return await self.service.call(replica, endpoint, *args)
+        except ReplicaFailed as error:
+            # Of all the calls that one death ends, the first counts.
+            self._deaths_in_a_row += replica is not self._dead
+            self._dead = replica
+            if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
+                raise RuntimeError(
+                    f"generator {self.index} has died {self._deaths_in_a_row} times without finishing a batch; "
+                    f"the last time: {error}"
+                ) from error
+            raise
+
+
+def episode_seed(run_seed: int, group: int, sample: int) -> int:
+    """Return the seed of one episode's random draws: its own, and the same whenever the group is generated again."""
+    return (run_seed * 1_000_003 + group) * 1_009 + sample

@@ -1,0 +1,150 @@
+"""What a run writes down. It asks no actor and decides nothing: the controller does (``controller.py``).
+
+step, evaluation, restarted, …  ──► a row      metrics.jsonl, and ``show`` (the live view)
+episode                         ──► a line     episodes.jsonl
+add_spans                       ──► timeline   timeline.json
+say                             ──► a remark for people
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.replica_set import Restart
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.rewards import OUTCOMES
+
+MetricsRow = dict[str, Any]
+"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
+
+
+class RunLog:
+    """The log of one run. ``show`` is given every row, ``say`` every remark; ``draw`` is called, in a thread, after every evaluation."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        show: Callable[[MetricsRow], None] = lambda row: None,
+        say: Callable[[str], None] = lambda text: None,
+        draw: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder, self.say, self.draw = folder, say, draw
+        self.timeline = Timeline()
+        self._show = show
+        self._seconds_before = 0.0
+        self._began: float | None = None
+        self._last_step = self._last_spans = self._opened = time.monotonic()
+        self._busy: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, earlier sittings included; the clock stands still until ``start_clock``."""
+        return self._seconds_before + (time.monotonic() - self._began if self._began is not None else 0.0)
+
+    @property
+    def seconds_since_spans(self) -> float:
+        """Seconds since ``add_spans`` was last called."""
+        return time.monotonic() - self._last_spans
+
+    def start_clock(self) -> None:
+        """Count the seconds of training from now on."""
+        self._began = self._last_step = time.monotonic()
+
+    def write(self, event: str, step: int, **values: Any) -> MetricsRow:
+        """Write a row. Returns it."""
+        row = {"event": event, "step": step, "seconds": self.seconds, **values}
+        self.folder.append_metrics(row)
+        self._show(row)
+        return row
+
+    def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
+        """Write a training step's ``metrics``, the number of ``episodes`` of the whole run, and one of its episodes."""
+        now = time.monotonic()
+        speed = metrics["episodes"] / max(now - self._last_step, 1e-9)
+        self._last_step = now
+        self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self._busy)
+        self.folder.append_episode(step, example, "train")
+
+    def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
+        """Write what the weights of ``step`` do on held-out tasks, and the first two of the sampled episodes. Returns the row."""
+        kinds = {
+            kind: {"greedy": accuracy(_of_kind(greedy, kind)), "sampled": accuracy(_of_kind(sampled, kind))}
+            for kind in sorted({episode.task.kind for episode in greedy})
+        }
+        row = self.write(
+            "eval",
+            step,
+            greedy_accuracy=accuracy(greedy),
+            sampled_accuracy=accuracy(sampled),
+            kinds=kinds,
+            outcomes={"greedy": outcome_shares(greedy), "sampled": outcome_shares(sampled)},
+            **values,
+        )
+        for episode in sampled[:2]:
+            self.folder.append_episode(step, episode, "eval")
+            self.say(readable(episode))
+        return row
+
+    def restarted(self, step: int, role: str, restart: Restart) -> None:
+        """Write that a process was replaced."""
+        self.write(
+            "restart", step, role=role, died=restart.died, took_over=restart.took_over,
+            recovery_seconds=restart.seconds, reason=restart.reason,
+        )  # fmt: skip
+        now = time.monotonic()
+        self.timeline.add([Span(restart.took_over, "restart", now - restart.seconds, now, {"died": restart.died})])
+        self.say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
+
+    def add_spans(self, spans: list[Span]) -> None:
+        """Add what the actors did since the last call; the share of this time in which each was busy goes with the next steps."""
+        now, recent = time.monotonic(), Timeline(spans)
+        self._busy = {actor: round(recent.busy_share(actor, (self._last_spans, now)), 3) for actor in recent.actors}
+        self.timeline.add(spans)
+        self._last_spans = now
+
+    def state(self) -> dict[str, Any]:
+        """Return what ``resume`` needs. What is written after this call is no part of it."""
+        seconds = {"seconds": self.seconds, "timeline_seconds": self.timeline.end - self.timeline.start}
+        return seconds | {"written": self.folder.written()}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Continue the clock and the timeline from ``state``. The files of rows are cut back by ``RunFolder.rewind``."""
+        self._seconds_before = state["seconds"]
+        self.timeline.add(self._earlier_timeline(state["timeline_seconds"]).spans)
+
+    def _earlier_timeline(self, seconds: float) -> Timeline:
+        """Return the first ``seconds`` of the timeline on disk, ending when this sitting began: the clock may have been another machine's."""
+        try:
+            earlier = Timeline.load(self.folder.timeline)
+        except (OSError, ValueError) as error:
+            self.say(f"the timeline of the run so far cannot be read, so it begins anew: {error}")
+            return Timeline()
+        earlier = earlier.between(earlier.start, earlier.start + seconds)
+        return earlier.shifted(self._opened - earlier.end)
+
+
+def accuracy(episodes: list[Episode]) -> float:
+    """Return the share of episodes that succeeded."""
+    return fmean(episode.score.outcome == "success" for episode in episodes)
+
+
+def outcome_shares(episodes: list[Episode]) -> dict[str, float]:
+    """Return the share of each outcome among scored episodes."""
+    found = Counter(episode.score.outcome for episode in episodes)
+    return {outcome: found[outcome] / len(episodes) for outcome in OUTCOMES}
+
+
+def readable(episode: Episode) -> str:
+    """Return an episode in one line, for people: question, transcript, what was right."""
+    text = episode.text.strip().replace("\n", " ⏎ ")
+    return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.score.outcome}"
+
+
+def _of_kind(episodes: list[Episode], kind: str) -> list[Episode]:
+    return [episode for episode in episodes if episode.task.kind == kind]
