@@ -61,7 +61,7 @@ with app.setup(hide_code=True):
         TimedActor,
         ToolActor,
     )
-    from zorplex_rl.training.roles import services_of
+    from zorplex_rl.training.controller import services_of
     from zorplex_rl.viz import exercise, lesson, scene
     from zorplex_rl.viz.service_charts import Blow, rotation_chart, scaling_chart
     from zorplex_rl.viz.widgets import ServiceBoard
@@ -1481,11 +1481,9 @@ def _():
 @app.cell
 async def _(config, start_roles):
     lesson.wait_for(start_roles)
-    from zorplex_rl.training.model_actors import (
-        GeneratorActor,
-        ReferenceActor,
-        TrainerActor,
-    )
+    from zorplex_rl.training.actors import ReferenceActor
+    from zorplex_rl.training.generator import GeneratorActor
+    from zorplex_rl.training.trainer import TrainerActor
 
     run = Config(
         policy=config.policy,

@@ -57,17 +57,17 @@ with app.setup(hide_code=True):
         ReplayBufferActor,
         RewardActor,
     )
-    from zorplex_rl.training.crew import Crew
-    from zorplex_rl.training.journal import Journal
+    from zorplex_rl.training.controller import Controller
+    from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.loop import (
-        measure,
         run_together,
         run_training,
         train_async,
         train_sync,
     )
-    from zorplex_rl.training.model_actors import GeneratorActor, TrainerActor
+    from zorplex_rl.training.run_log import RunLog
     from zorplex_rl.training.study import run_trials
+    from zorplex_rl.training.trainer import TrainerActor
     from zorplex_rl.viz import exercise, figures, lesson, runs
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.tokens import token_strip
@@ -207,7 +207,7 @@ async def stop_all(replicas):
 async def _(base, config, start_by_hand):
     lesson.wait_for(start_by_hand)
     await stop_all(REPLICAS)  # those of an earlier run of this cell
-    lap = replace(base, mode="async", max_lag=1)
+    lap = replace(base, max_lag=1)
     _began = time.monotonic()
     for _name, _class, *_arguments in [
         ("dataset", DatasetActor, lap, tier_of(lap.task)),
@@ -334,7 +334,8 @@ def _():
 @app.cell
 async def _(baseline, hands, lap):
     assert baseline.episodes  # the evaluation comes first
-    numbers = await hands.replay.admit.call_one(0, lap.prompts_per_step)
+    _admission = await hands.replay.admit.call_one(0, lap.prompts_per_step)
+    numbers = list(_admission.numbers)
     _tasks = await hands.dataset.tasks.call_one(numbers)
     groups = await hands.generator.generate.call_one(
         list(zip(numbers, _tasks, strict=True))
@@ -670,7 +671,7 @@ def _():
     mo.md("""
     ## In turns
 
-    `Crew` brings the same actors up together, makes services of those of which there may be several, and stops all of them whatever
+    `Controller` brings the same actors up together, makes services of those of which there may be several, and stops all of them whatever
     happens. The synchronous loop on top of it is the algorithm, and this is all of it:
     """)
     return
@@ -718,7 +719,7 @@ def watched(curve, bar):
 @app.cell
 async def _(base, hands_down, sync_curve):
     assert hands_down  # the six processes from above are stopped
-    sync_config = replace(base, mode="sync")
+    sync_config = replace(base, max_lag=0)
     sync_folder = new_folder("sync", sync_config)
     with mo.status.progress_bar(
         total=sync_config.steps,
@@ -812,7 +813,7 @@ def _(config, start_async):
 @app.cell
 async def _(async_curve, base, sync_folder):
     assert sync_folder  # never two runs at a time: they would share the cores
-    async_config = replace(base, mode="async")
+    async_config = base
     async_folder = new_folder("async", async_config)
     with mo.status.progress_bar(
         total=async_config.steps,
@@ -995,7 +996,7 @@ def _(async_folder, config, sync_folder):
         ("async", predict(recorded["async"]), recorded["async"].seconds),
         (
             "async, from the latencies of sync",
-            predict(recorded["sync"], mode="async", max_lag=config.max_lag),
+            predict(recorded["sync"], max_lag=config.max_lag),
             recorded["async"].seconds,
         ),
     ]
@@ -1406,7 +1407,7 @@ def signed(number):
 @app.cell(hide_code=True)
 def _(config, recorded):
     _seconds = {
-        lag: predict(recorded["async"], mode="async", max_lag=lag).seconds
+        lag: predict(recorded["async"], max_lag=lag).seconds
         for lag in sorted({0, 1, *config.study_lags})
     }
     _variation = recorded["async"].setting.variation
@@ -1464,41 +1465,34 @@ def _(config, start_killed):
 
 
 @app.function
-async def kill_in_the_act(crew, journal):
+async def kill_in_the_act(controller):
     """``kill -9`` for generator 0 in the second half, when it has been busy for a while."""
-    busy, steps = 0, crew.config.steps
-    while journal.step < steps // 2 or (busy < 3 and journal.step < steps):
+    busy, steps = 0, controller.config.steps
+    while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
         await asyncio.sleep(0.03)
-        generator = crew.services["generator"].status().replicas[0]
+        generator = controller.services["generator"].status().replicas[0]
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)
     now = time.monotonic()
-    journal.timeline.add([Span(generator.replica, "kill", now, now)])
+    controller.log.timeline.add([Span(generator.replica, "kill", now, now)])
 
 
 @app.function
 async def train_and_kill(config, folder, show):
-    """Train, and kill a generator meanwhile; the journal and the replay buffer's books."""
-    tier = tier_of(config.task)
-    journal = Journal(config, folder, (tier,), show, say=lambda text: None)
-    async with Crew.assemble(config, tier) as crew:
-        crew.on_restart = journal.restarted
-        await crew.publish()
-        await measure(crew, journal)
-        await crew.services["generator"].spares_ready()
-        journal.begin()
-        await run_together(train_async(crew, journal), kill_in_the_act(crew, journal))
-        await measure(crew, journal, final=True)
-        await crew.trainer.export(folder.policy)
-        books = (await crew.replay.state.call_one())["counters"]
-    return journal, books
+    """Train, and kill a generator meanwhile. Returns the run's log and the replay buffer's books."""
+    log = RunLog(folder, show)
+    async with Controller.assemble(config, log) as controller:
+        await controller.begin()
+        await run_together(train_async(controller), kill_in_the_act(controller))
+        await controller.finish()
+        books = (await controller.replay.state.call_one())["counters"]
+    return log, books
 
 
 @app.cell
 async def _(base, config, killed_curve):
     killed_config = replace(
         base,
-        mode="async",
         steps=config.killed_steps,
         generators=2,
         spares=1,
@@ -1511,16 +1505,16 @@ async def _(base, config, killed_curve):
         title="Starting processes, then training",
         remove_on_exit=True,
     ) as _bar:
-        journal, books = await train_and_kill(
+        run_log, books = await train_and_kill(
             killed_config, killed_folder, watched(killed_curve, _bar)
         )
-    return books, journal, killed_config, killed_folder
+    return books, run_log, killed_config, killed_folder
 
 
 @app.cell(hide_code=True)
-def _(journal):
-    _restart = next(s for s in journal.timeline.spans if s.kind == "restart")
-    _around = journal.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
+def _(run_log):
+    _restart = next(s for s in run_log.timeline.spans if s.kind == "restart")
+    _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
     _shown = {"generator", "trainer"}
     lesson.figure(
         timeline_chart(
@@ -1539,16 +1533,16 @@ def _(journal):
 
 
 @app.cell
-def _(books, journal, killed_config):
-    restarts = rows_of(journal.folder, "restart")
+def _(books, run_log, killed_config):
+    restarts = rows_of(run_log.folder, "restart")
     _kill, _restart = (
-        next(span for span in journal.timeline.spans if span.kind == kind)
+        next(span for span in run_log.timeline.spans if span.kind == kind)
         for kind in ("kill", "restart")
     )
     since_kill = _restart.end - _kill.start
     trained_numbers = [
         number
-        for span in journal.timeline.spans
+        for span in run_log.timeline.spans
         if span.kind == "train"
         for number, *_ in span.args["groups"]
     ]
