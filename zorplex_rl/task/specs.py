@@ -259,6 +259,11 @@ def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = F
     return TASK_SPECS[kind](seed, difficulty, hints)
 
 
+def run_tool(task: Task, call: ToolCall) -> str:
+    """Return what the tools of ``task``'s kind answer to ``call``, on the table of ``task``. They know nothing else, so they have no state."""
+    return get_spec(task.kind).execute(task, call)
+
+
 def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
     """``word`` and the words that it leads to; the last one has the value.
 

@@ -1,7 +1,7 @@
 """The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets them.
 
     DatasetActor        Zorplex           which task has which number
-    ToolActor           Zorplex           what a tool answers, after its latency
+    ToolActor           run_tool          what a tool answers, after its latency
     RewardActor         score_turns       what an episode is worth
     ReplayBufferActor   ReplayBuffer      whole groups, bounded in age
     AdvantageActor      ADVANTAGES        how much better than expected
@@ -37,6 +37,7 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score, score_turns
+from zorplex_rl.task.specs import run_tool
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -145,7 +146,6 @@ class ToolActor(TimedActor):
 
     def __init__(self, name: str, config: Config) -> None:
         super().__init__(name)
-        self._zorplex = Zorplex(config.seed, config.hints)
         self._mean, self._variation = config.tool_latency, config.tool_latency_variation
         self._rng = random.Random(f"latency:{config.seed}:{name}")
 
@@ -155,7 +155,7 @@ class ToolActor(TimedActor):
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
-        return self._zorplex.execute(task, call)
+        return run_tool(task, call)
 
 
 class RewardActor(TimedActor):

@@ -8,7 +8,8 @@
     next_batch                      replay buffer → advantages
     improve                         train → publish → write down → checkpoint, if one is due
 
-The way of an episode from sampling to loss, file by file. Only the controller is entered twice:
+The way of an episode from sampling to loss, file by file. Only the controller is entered twice. Each hop to another process is a request, whose
+own way begins in ``services/service.py``:
 
      1 training/generator.py     ``GeneratorActor.generate``: a request with a seed for each episode of a group
      2 policy/stream.py          joins the episodes that are under way
@@ -17,7 +18,7 @@ The way of an episode from sampling to loss, file by file. Only the controller i
      5 policy/decoder.py           through the model
      6 policy/tool_loop.py       a call is complete: run the tool, inject its result, go on
      7 task/parser.py              what is a call, what is an answer
-     8 task/specs.py               what the tool says (by way of task/environment.py)
+     8 task/specs.py               what the tool says
      9 task/episode.py           the record: token ids, log-probs, turns
     10 training/controller.py    ``hand_in``: have it scored, put it into the replay buffer
     11 training/actors.py        ``RewardActor``, ``ReplayBufferActor``
@@ -30,10 +31,14 @@ The way of an episode from sampling to loss, file by file. Only the controller i
     17 learning/batches.py         episodes become tensors
     18 learning/losses.py          the loss
 
-A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Pickling is a copy, so that is what a step
-costs in messages. The controller has to be on the way twice. At first because a group may have to be given back: only the controller knows that
-its generator died. Later because of the trainer's way back: the batches since the last checkpoint are kept here. Rewards are computed from the
-texts alone, advantages from the rewards alone; only a reference policy needs the episodes a fifth time.
+A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Each time it is pickled and unpickled once:
+45 kB for a batch of 64 episodes, and less than a hundredth of the time that it takes to sample them. Why the controller is on the way:
+
+    to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group
+    to the trainer          it keeps the batches since the last checkpoint, from which a trainer that died takes its steps again
+
+The reward service is sent texts, not episodes, and the advantages are computed from the rewards. Only a reference policy is sent the episodes
+once more.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.task.specs import run_tool
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class GeneratorActor(ModelActor):
 
     def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
         super().__init__(name, config, device)
-        self._zorplex = Zorplex(config.seed, config.hints)
         self._tools, self._tool_client = tools, None
         self._source: Subscriber | None = None
         self._stream: RolloutStream | None = None
@@ -114,7 +113,7 @@ class GeneratorActor(ModelActor):
         return await self.compute(self._evaluate, requests, temperature)
 
     def _evaluate(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
-        engine = self._engine(temperature, self._zorplex.execute)
+        engine = self._engine(temperature, run_tool)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
             return engine.run(requests)
@@ -133,7 +132,7 @@ class GeneratorActor(ModelActor):
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """Run a tool. Returns its answer where it runs in this process, else a future of the tool service's answer."""
         if self._tools is None:
-            return self._zorplex.execute(task, call)
+            return run_tool(task, call)
         return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
 
     async def _ask_tool(self, task: Task, call: ToolCall) -> str:

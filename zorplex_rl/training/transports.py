@@ -154,7 +154,8 @@ class MessageReader:
 
     async def _ask(self, call: Any) -> Tensor:
         try:
-            return await asyncio.wait_for(call.as_asyncio(), READ_TIMEOUT_SECONDS)
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                return await call.as_asyncio()
         except Exception as error:
             why = str(error) or f"no answer within {READ_TIMEOUT_SECONDS} s"
             raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
