@@ -3,7 +3,7 @@
     reshard                every generator rank reads its pieces from the trainer ranks that hold them
     gather, then scatter   trainer rank 0 reads what it has not, then every generator rank reads its shard from trainer rank 0
 
-Both go through the same parcels, rings and one-sided reads (``zorplex_rl/weights/transfer.py``), between processes of this machine that hold
+Both go through the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between processes of this machine that hold
 random shards of a Llama-shaped model in bfloat16; ``dp`` is FSDP and ``tp`` tensor parallelism, on both sides. Seconds are those from the
 first publish to the last installed shard, the median over the repetitions, in which the two take turns. Setting up, which happens once
 in a run, is not timed. Megabytes are counted in the buffers that are read, and are the same in every repetition.
@@ -27,7 +27,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.training.shard_transports import offer, subscribe
-from zorplex_rl.weights.reshard.plan import Places
+from zorplex_rl.weights.reshard.plan import Locations
 from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 from zorplex_rl.weights.reshard.transfer import LocalReader, ShardPublisher, ShardSubscriber
@@ -78,14 +78,14 @@ class RankActor(Actor):
 
     @concurrent_endpoint
     async def offer(self, route: str, plan: ModelPlan, what: str) -> dict:
-        """Make parcels of the ``shard``, or of the ``whole`` that this rank gathered."""
+        """Set up a publisher of the ``shard``, or the ``whole`` that this rank gathered."""
         self.publishers[route] = ShardPublisher(self.held[what], plan, 0 if what == "whole" else self.rank)
         return offer(self.publishers[route])
 
     @concurrent_endpoint
     async def subscribe(self, route: str, offers: list, plan: ModelPlan) -> int:
         self.subscribers[route] = await subscribe(offers, self.held["shard"], plan, self.rank)
-        return self.subscribers[route].parcel_bytes
+        return self.subscribers[route].transfer_bytes
 
     @concurrent_endpoint
     async def gather(self, route: str, offers: list, plan: ModelPlan) -> int:
@@ -95,7 +95,7 @@ class RankActor(Actor):
         here = LocalReader(self.publishers[route].rings[0])
         readers = remote.readers | {self.rank: here}
         self.subscribers[route] = ShardSubscriber(readers, self.held["whole"], plan, 0)
-        return self.subscribers[route].parcel_bytes - here.layout.size
+        return self.subscribers[route].transfer_bytes - here.layout.size
 
     @concurrent_endpoint
     async def publish(self, route: str, what: str, version: int) -> None:
@@ -123,7 +123,7 @@ class Sides:
         moved = await call(self.generator, "subscribe", "direct", offers, direct)
 
         whole = {name: ShardedWeight(w.shape, w.dtype, WHOLE) for name, w in self.source.items()}
-        here = Places(source=range(len(self.trainer)), destination=(0,))
+        here = Locations(source=range(len(self.trainer)), destination=(0,))
         gathering, scattering = plan_model(self.source, whole, here), plan_model(whole, self.destination)
         offers = await call(self.trainer, "offer", "gather", gathering, "shard")
         gathered = await call(self.trainer[:1], "gather", "gather", offers, gathering)

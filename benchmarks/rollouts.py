@@ -37,7 +37,7 @@ from turnwise import generate_turnwise
 
 from zorplex_rl.policy.kv_cache import SlotCache
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
 
@@ -175,7 +175,7 @@ def measure(options: Options, policy: Policy, prompts: int, count: int) -> Repor
 
 
 def _run_engine(policy: Policy, spec, tasks: list[Task], seed: int, sampling: Sampling) -> list[Episode]:
-    requests = [Request(task, seed + index) for index, task in enumerate(tasks)]
+    requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
     return rollout(policy, requests, spec.execute, sampling)
 
 

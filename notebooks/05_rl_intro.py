@@ -44,7 +44,7 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Request, Sampling, rollout
+    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.episode import Task
     from zorplex_rl.task.parser import find_answer
@@ -179,7 +179,10 @@ def _(config, policy):
             "word_problem", question, answer, min_tool_calls=0, system=system, words=()
         )
         (episode,) = rollout(
-            policy, [Request(task)], lambda *_: "ERROR: no tools here", Sampling(0.0, 256)
+            policy,
+            [RolloutRequest(task)],
+            lambda *_: "ERROR: no tools here",
+            Sampling(0.0, 256),
         )
         return {
             "question": question,
@@ -357,7 +360,7 @@ def _():
 @app.function
 def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode: None):
     """One sampled episode for each of ``tasks``, scored; 64 at a time share each forward pass."""
-    requests = [Request(task, seed) for seed, task in enumerate(tasks)]
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
     episodes = rollout(
         policy, requests, environment.execute, sampling, on_episode=on_episode
     )
@@ -567,7 +570,7 @@ def sample_batch(actor, environment, sampling, config, number, version):
     )
     first = number * config.prompts * config.samples
     requests = [
-        Request(task, first + prompt * config.samples + sample, group=prompt)
+        RolloutRequest(task, first + prompt * config.samples + sample, group=prompt)
         for prompt, task in enumerate(tasks)
         for sample in range(config.samples)
     ]
@@ -831,7 +834,7 @@ def _(config, environment, policy, run, sampling):
         tasks = [episode.task for episode in run.batches[0]] * batches
         with ThreadPoolExecutor(len(tasks)) as pool:
             execute = slow_tool(environment.execute, pool, config.tool_seconds)
-            requests = [Request(task, seed) for seed, task in enumerate(tasks)]
+            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
             began = time.monotonic()
             episodes = rollout(
                 policy, requests, execute, replace(sampling, slots=len(tasks))
@@ -926,7 +929,7 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
     _began = time.monotonic()
     rollout(
         policy,
-        [Request(_slowest.task, _slowest.seed)],
+        [RolloutRequest(_slowest.task, _slowest.seed)],
         environment.execute,
         sampling,
     )

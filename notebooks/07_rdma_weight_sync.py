@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.losses import mismatch
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+    from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
     from zorplex_rl.policy.stream import RolloutStream
     from zorplex_rl.services.replica import spawn
     from zorplex_rl.services.runtime import (
@@ -1046,7 +1046,7 @@ async def _(config, policy, start_decoding):
     lesson.wait_for(start_decoding)
     _environment = Zorplex(0, config.policy != "embedded")
     _tasks = _environment.tasks(tuple(TASK_SPECS), config.episodes, "held_out")
-    _requests = [Request(task, seed) for seed, task in enumerate(_tasks)]
+    _requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
     ways = {
         way: SimpleNamespace(speed=[], versions=[], stopped=[], fetches=[], episodes=[])
         for way in ("none", "beside", "instead")
@@ -1178,7 +1178,7 @@ def _():
 def _(config, policy):
     _environment = Zorplex(0, config.policy != "embedded")
     _tasks = _environment.tasks(("compositional",), config.mismatch_episodes, "held_out")
-    _requests = [Request(task, seed) for seed, task in enumerate(_tasks)]
+    _requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
 
     def sample_and_compare(dtype, compute):
         generator = load_policy(config.policy, config.device, compute)
@@ -1480,7 +1480,7 @@ class Rank(Actor):
             offers, self.model, plan, rank_in(self.mesh)
         )
         self.subscriber = asyncio.run(subscribing)
-        return self.subscriber.parcel_bytes
+        return self.subscriber.transfer_bytes
 
     @endpoint
     def fetch(self):

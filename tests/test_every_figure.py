@@ -16,7 +16,7 @@ from test_plots import ROWS, TIMELINE
 from test_service_charts import BLOW, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
-from zorplex_rl.learning.staleness import Outcome, Trial
+from zorplex_rl.learning.staleness import Trial, TrialResult
 from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
 from zorplex_rl.viz.runs import lag_chart, paired_timelines, staleness_chart
@@ -29,7 +29,7 @@ SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
 OUTCOMES = [
-    Outcome(Trial(loss, lag, seed), accuracy, 0.75 * lag, 1.0, 0.0)
+    TrialResult(Trial(loss, lag, seed), accuracy, 0.75 * lag, 1.0, 0.0)
     for loss, lag, seed, accuracy in (("tis", 0, 0, 0.9), ("tis", 0, 1, 0.7), ("tis", 4, 0, 0.5), ("grpo", 0, 0, 0.6))
 ]
 GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]

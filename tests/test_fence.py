@@ -109,7 +109,7 @@ def torn_reads(stores, loads):
                     staging.extend(memories[moment][word] for word, moment in enumerate(words))
 
                 try:
-                    version = await read_ring(read_headers, read_slot, attempts=1, patience=0)
+                    version = await read_ring(read_headers, read_slot, attempts=1, timeout=0)
                 except WeightPullError:
                     continue
                 if staging != [version] * WORDS:

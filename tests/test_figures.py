@@ -6,7 +6,7 @@ import re
 
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.intervals import wilson_interval
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
 from zorplex_rl.viz.figures import batch_chart, outcome_chart
@@ -44,7 +44,7 @@ def test_an_outcome_that_did_not_occur_is_not_in_the_legend():
 
 def test_the_token_strip_shows_every_token_once_as_sampled_or_injected(embedded):
     spec = get_spec("compositional")
-    (episode,) = rollout(embedded, [Request(spec.task(0))], spec.execute, Sampling(temperature=0.0))
+    (episode,) = rollout(embedded, [RolloutRequest(spec.task(0))], spec.execute, Sampling(temperature=0.0))
     strip = token_strip(embedded, episode)
     lines = strip[strip.index("</p>") :]
     assert lines.count('class="token sampled"') == sum(episode.sampled)

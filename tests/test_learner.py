@@ -17,7 +17,7 @@ from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 
@@ -27,7 +27,7 @@ def episodes(embedded):
     """Four groups of four, one of each kind."""
     zorplex = Zorplex(0)
     tasks = zorplex.tasks(("simple:easy", "compositional:easy", "multi_step:easy", "recursive:easy"), 4, "train")
-    requests = [Request(task, 10 * g + i, g) for g, task in enumerate(tasks) for i in range(4)]
+    requests = [RolloutRequest(task, 10 * g + i, g) for g, task in enumerate(tasks) for i in range(4)]
     found = rollout(embedded, requests, zorplex.execute, Sampling())
     for episode in found:
         episode.score = score(episode)
@@ -237,7 +237,7 @@ def test_training_a_few_steps_on_policy_raises_the_reward():
     rewards = []
     for step in range(12):
         tasks = [zorplex.task(("simple:easy",), 8 * step + g, "train") for g in range(8)]
-        requests = [Request(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
+        requests = [RolloutRequest(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
         found = rollout(policy, requests, zorplex.execute, Sampling())
         groups = []
         for start in range(0, 64, 8):

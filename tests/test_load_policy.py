@@ -12,7 +12,7 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -125,7 +125,7 @@ def test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out(qwen_fold
     policy = load_policy(str(qwen_folder), dtype=dtype)
     assert policy.model.lm_head.weight.data_ptr() != policy.model.model.embed_tokens.weight.data_ptr()
     assert {parameter.dtype for parameter in policy.model.parameters()} == {getattr(torch, dtype)}
-    requests = [Request(task, seed) for seed, task in enumerate(ENV.tasks(tier_of("mix"), 16))]
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(ENV.tasks(tier_of("mix"), 16))]
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=6))
     assert sum(episode.tool_calls for episode in episodes) > 5
 

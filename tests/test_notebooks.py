@@ -19,7 +19,7 @@ import pytest
 from zorplex_rl.analysis.bounds import exact_seconds
 from zorplex_rl.analysis.recorded import group_latencies, group_variation
 from zorplex_rl.analysis.setting import Setting
-from zorplex_rl.learning.staleness import Outcome, Trial
+from zorplex_rl.learning.staleness import Trial, TrialResult
 from zorplex_rl.viz import exercise, lesson
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
@@ -271,7 +271,7 @@ def verdict_08(*accuracies):
     """What 08 says about two losses, given the accuracies of their seeds at lag 0 and at lag 8."""
     notebook = load(next(path for path in NOTEBOOKS if path.stem == "08_rl_e2e"))
     outcomes = [
-        Outcome(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
+        TrialResult(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
         for loss, by_lag in zip(("grpo", "tis"), accuracies, strict=True)
         for lag, found in zip((0, 8), by_lag, strict=True)
         for seed, accuracy in enumerate(found)

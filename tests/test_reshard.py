@@ -11,7 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from zorplex_rl.weights.reshard.plan import Places, bytes_moved, gather_then_scatter_bytes, minimum_bytes, plan
+from zorplex_rl.weights.reshard.plan import Locations, bytes_moved, gather_then_scatter_bytes, minimum_bytes, plan
 from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape
 
 ITEMSIZE = 2
@@ -44,11 +44,11 @@ def reshardings(draw) -> tuple[tuple[int, ...], Sharding, Sharding]:
 
 @st.composite
 def placed_reshardings(draw):
-    """With places that some ranks of both sides may share."""
+    """With locations that some ranks of both sides may share."""
     shape, source, destination = draw(reshardings())
     names = st.sampled_from("abcd")
-    places = Places(*(draw(st.tuples(*[names] * sharding.ranks)) for sharding in (source, destination)))
-    return shape, source, destination, draw(st.sampled_from([None, places]))
+    locations = Locations(*(draw(st.tuples(*[names] * sharding.ranks)) for sharding in (source, destination)))
+    return shape, source, destination, draw(st.sampled_from([None, locations]))
 
 
 def numbered(shape):
@@ -65,9 +65,9 @@ def cut(tensor, sharding, rank):
     return tensor
 
 
-def numbers_at(place, shape, sharding, places) -> set[int]:
-    """The elements that some rank at ``place`` holds."""
-    ranks = [rank for rank in range(sharding.ranks) if places[rank] == place]
+def numbers_at(location, shape, sharding, locations) -> set[int]:
+    """The elements that some rank at ``location`` holds."""
+    ranks = [rank for rank in range(sharding.ranks) if locations[rank] == location]
     return {number for rank in ranks for number in cut(numbered(shape), sharding, rank).flatten().tolist()}
 
 
@@ -84,20 +84,22 @@ def carry_out(moves, shape, source, destination):
     return targets, writes
 
 
-def check(shape, source, destination, places=None):
+def check(shape, source, destination, locations=None):
     """``plan`` fills every shard, writes no element twice, and moves the minimum, which is counted here element by element."""
-    moves = plan(shape, source, destination, ITEMSIZE, places)
+    moves = plan(shape, source, destination, ITEMSIZE, locations)
     targets, writes = carry_out(moves, shape, source, destination)
     fewest = 0
     for rank, (target, written) in enumerate(zip(targets, writes, strict=True)):
         assert torch.equal(target, cut(numbered(shape), destination, rank))
         assert (written == 1).all()
-        near = numbers_at(places.destination[rank], shape, source, places.source) if places else set()
+        near = numbers_at(locations.destination[rank], shape, source, locations.source) if locations else set()
         fewest += len(set(target.flatten().tolist()) - near) * ITEMSIZE
     assert bytes_moved(moves) == fewest
-    assert minimum_bytes(shape, source, destination, ITEMSIZE, places) == fewest
+    assert minimum_bytes(shape, source, destination, ITEMSIZE, locations) == fewest
     for move in moves:
-        assert move.travels == (places is None or places.source[move.source] != places.destination[move.destination])
+        assert move.travels == (
+            locations is None or locations.source[move.source] != locations.destination[move.destination]
+        )
 
 
 @given(st.data())
@@ -162,22 +164,22 @@ def test_uneven_rows_move_the_minimum_between_any_two_placements(rows, ranks):
 
 @given(placed_reshardings())
 def test_gathering_and_scattering_never_moves_less(case):
-    shape, source, destination, places = case
-    names = places or Places(range(source.ranks), range(-destination.ranks, 0))
+    shape, source, destination, locations = case
+    names = locations or Locations(range(source.ranks), range(-destination.ranks, 0))
     root = names.source[0]
     gathered = math.prod(shape) - len(numbers_at(root, shape, source, names.source))
     away = [rank for rank in range(destination.ranks) if names.destination[rank] != root]
     scattered = sum(cut(numbered(shape), destination, rank).numel() for rank in away)
-    found = gather_then_scatter_bytes(shape, source, destination, ITEMSIZE, places)
+    found = gather_then_scatter_bytes(shape, source, destination, ITEMSIZE, locations)
     assert found == (gathered + scattered) * ITEMSIZE
-    assert found >= minimum_bytes(shape, source, destination, ITEMSIZE, places)
+    assert found >= minimum_bytes(shape, source, destination, ITEMSIZE, locations)
 
 
 @given(reshardings())
 def test_a_rank_that_stands_where_its_elements_are_fetches_nothing(case):
     shape, source, _ = case
-    places = Places(range(source.ranks), range(source.ranks))
-    assert bytes_moved(plan(shape, source, source, ITEMSIZE, places)) == 0
+    locations = Locations(range(source.ranks), range(source.ranks))
+    assert bytes_moved(plan(shape, source, source, ITEMSIZE, locations)) == 0
 
 
 @given(st.data())

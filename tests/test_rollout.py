@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.kv_cache import prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
@@ -33,9 +33,11 @@ PATIENCE = 30.0
 """Seconds after which a test that hangs is failed; nothing waits so long when all is well."""
 
 
-def mixed_requests(count: int) -> list[Request]:
+def mixed_requests(count: int) -> list[RolloutRequest]:
     """Tasks of every kind, every third with a hint, so that prompts of very different length meet in a batch."""
-    return [Request((HINTED if i % 3 == 2 else ENV).task(MIX, i), seed=100 + i, group=i // 4) for i in range(count)]
+    return [
+        RolloutRequest((HINTED if i % 3 == 2 else ENV).task(MIX, i), seed=100 + i, group=i // 4) for i in range(count)
+    ]
 
 
 def tokens_of(episodes: list[Episode]) -> list[tuple]:
@@ -240,11 +242,11 @@ def test_requests_submitted_in_mid_run_get_the_episodes_they_would_get_alone(tok
 def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one(babbling):
     task, sampling = ENV.task(MIX, 0), Sampling(max_tokens=32, slots=8)
     once, again = (
-        rollout(babbling, [Request(task, seed) for seed in range(20)], ENV.execute, sampling) for _ in range(2)
+        rollout(babbling, [RolloutRequest(task, seed) for seed in range(20)], ENV.execute, sampling) for _ in range(2)
     )
     assert tokens_of(once) == tokens_of(again)
     assert len({tuple(episode.token_ids) for episode in once}) > 10
-    twins = rollout(babbling, [Request(task, 3)] * 4, ENV.execute, sampling)
+    twins = rollout(babbling, [RolloutRequest(task, 3)] * 4, ENV.execute, sampling)
     assert len({tuple(episode.token_ids) for episode in twins}) == 1
 
 
@@ -252,7 +254,7 @@ def test_temperature_zero_ignores_the_seed(babbling):
     task = ENV.task(MIX, 1)
     episodes = rollout(
         babbling,
-        [Request(task, seed) for seed in range(6)],
+        [RolloutRequest(task, seed) for seed in range(6)],
         ENV.execute,
         Sampling(temperature=0.0, max_tokens=24, slots=4),
     )
@@ -428,7 +430,7 @@ def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
     blank = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
     expected = reference_episode(blank, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
     policy = scripted(tokenizer, len(blank.encode_prompt(SMALL_TASK)), expected[0])
-    return expected, tokens_of(rollout(policy, [Request(SMALL_TASK)], ENV.execute, sampling))[0]
+    return expected, tokens_of(rollout(policy, [RolloutRequest(SMALL_TASK)], ENV.execute, sampling))[0]
 
 
 @settings(max_examples=60)
@@ -478,7 +480,7 @@ def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer, t
     task, count = ENV.task(MIX, 0), 4000
     episodes = rollout(
         policy,
-        [Request(task, seed) for seed in range(count)],
+        [RolloutRequest(task, seed) for seed in range(count)],
         ENV.execute,
         Sampling(temperature, max_tokens=2, slots=500),
     )
@@ -502,7 +504,7 @@ def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability
     script = byte_tokenizer("x" * (position + 1))["input_ids"]
     blank = Policy(None, byte_tokenizer, "reader", (byte_tokenizer.eos_token_id,))
     policy = scripted(byte_tokenizer, len(blank.encode_prompt(SMALL_TASK)), script)
-    (episode,) = rollout(policy, [Request(SMALL_TASK, seed)], ENV.execute, Sampling(max_tokens=len(script)))
+    (episode,) = rollout(policy, [RolloutRequest(SMALL_TASK, seed)], ENV.execute, Sampling(max_tokens=len(script)))
     assert episode.token_ids == script
     assert min(episode.logprobs) > -1.0
 
@@ -522,7 +524,7 @@ class ToolDesk:
         return future
 
 
-def requests_that_call(policy: Policy, count: int) -> list[Request]:
+def requests_that_call(policy: Policy, count: int) -> list[RolloutRequest]:
     """The first ``count`` requests whose episodes call a tool."""
     requests = mixed_requests(50)
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=48))
@@ -620,7 +622,7 @@ def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice
         lambda module, args, kwargs: widths.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     tasks = ENV.tasks(("simple",), 3)
-    requests = [Request(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]
+    requests = [RolloutRequest(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=4))
     assert sum(rows for rows, width in widths if width > 1) == len(tasks)
     assert any(episode.tool_calls for episode in episodes)
@@ -666,7 +668,7 @@ def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenize
 def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alone(tokenizer):
     policy, newer = copy.copy(babbler(tokenizer, seed=0)), babbler(tokenizer, seed=1)
     engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=24, slots=1))
-    engine.submit([Request(ENV.task(MIX, 0), seed) for seed in range(2)])
+    engine.submit([RolloutRequest(ENV.task(MIX, 0), seed) for seed in range(2)])
     episodes = engine.step()
     policy.model.load_state_dict(newer.model.state_dict())
     engine.version = 1
@@ -751,6 +753,6 @@ def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedd
     policy = replace(embedded, model=copy.deepcopy(embedded.model))
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(value)
-    requests = [Request(Zorplex(0).task(("simple",), index)) for index in range(3)]
+    requests = [RolloutRequest(Zorplex(0).task(("simple",), index)) for index in range(3)]
     with pytest.raises(TrainingDiverged, match="the weights of version 7 give logits that are not finite"):
         rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.rollout_simple import rollout_simple
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
@@ -28,7 +28,7 @@ def test_both_rollouts_of_the_embedded_policy_give_the_same_episodes(embedded, k
     sampling = Sampling(temperature, max_tokens=64, max_turns=4, slots=4)
     tasks = ENV.tasks((kind,), 6)
     for seed, found in enumerate(
-        rollout(embedded, [Request(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+        rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
     ):
         same(found, rollout_simple(embedded, tasks[seed], ENV.execute, sampling, seed))
 
@@ -39,7 +39,7 @@ def test_both_rollouts_of_two_architectures_give_the_same_episodes_whatever_ends
     sampling = Sampling(temperature, max_tokens=40, max_turns=3, slots=4)
     tasks = ENV.tasks((kind,), 10)
     for seed, found in enumerate(
-        rollout(babbling, [Request(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+        rollout(babbling, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
     ):
         same(found, rollout_simple(babbling, tasks[seed], ENV.execute, sampling, seed))
 

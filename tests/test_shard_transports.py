@@ -81,7 +81,7 @@ class RankActor(Actor):
     @endpoint
     def subscribe(self, offers, plan, transport) -> int:
         self.subscriber = asyncio.run(subscribe(offers, self.model, plan, rank_in(self.mesh), transport))
-        return self.subscriber.parcel_bytes
+        return self.subscriber.transfer_bytes
 
     @endpoint
     def fetch(self) -> int:

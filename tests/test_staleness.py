@@ -12,8 +12,8 @@ import torch
 from zorplex_rl.learning import staleness
 from zorplex_rl.learning.staleness import (
     Conditions,
-    Outcome,
     Trial,
+    TrialResult,
     cost_of_lag,
     fresh_learner,
     pooled_deviation,
@@ -61,10 +61,10 @@ def test_a_study_may_ask_for_full_steps_from_the_first_one():
     assert fresh_learner(Trial("grpo", 0, 0), SHORT).learning.warmup_steps == 5
 
 
-def outcomes(**accuracies: list[list[float]]) -> list[Outcome]:
+def outcomes(**accuracies: list[list[float]]) -> list[TrialResult]:
     """For each loss the accuracies of its seeds at lag 0 and at lag 8."""
     return [
-        Outcome(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
+        TrialResult(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
         for loss, by_lag in accuracies.items()
         for lag, found in zip((0, 8), by_lag, strict=True)
         for seed, accuracy in enumerate(found)

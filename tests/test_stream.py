@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from conftest import babbler
 
-from zorplex_rl.policy.rollout import Request, RolloutEngine, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.stream import RolloutStream
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -18,9 +18,9 @@ ENV = Zorplex(0)
 SAMPLING = Sampling(max_tokens=40, slots=8)
 
 
-def requests_for(count: int, first: int = 0) -> list[Request]:
+def requests_for(count: int, first: int = 0) -> list[RolloutRequest]:
     tasks = ENV.tasks(tier_of("mix"), first + count, "train")[first:]
-    return [Request(task, first + i, i) for i, task in enumerate(tasks)]
+    return [RolloutRequest(task, first + i, i) for i, task in enumerate(tasks)]
 
 
 def stream_of(policy, execute=ENV.execute) -> tuple[RolloutStream, asyncio.Lock]:
@@ -63,10 +63,12 @@ def test_a_slow_tool_of_one_caller_does_not_hold_up_another(tokenizer):
     async def run():
         stream, _ = stream_of(policy, execute)
         slow_tasks = ENV.tasks(("simple",), 8, "train")
-        slow = asyncio.create_task(stream.sample([Request(task, i) for i, task in enumerate(slow_tasks)]))
+        slow = asyncio.create_task(stream.sample([RolloutRequest(task, i) for i, task in enumerate(slow_tasks)]))
         while not stream._engine.stalled_on:
             await asyncio.sleep(0.01)
-        quick = await stream.sample([Request(task, i) for i, task in enumerate(ENV.tasks(("recursive",), 12, "train"))])
+        quick = await stream.sample(
+            [RolloutRequest(task, i) for i, task in enumerate(ENV.tasks(("recursive",), 12, "train"))]
+        )
         assert not slow.done()
         never.set_result("17")
         return quick, await slow

@@ -22,7 +22,7 @@ from zorplex_rl.policy.demonstrations import (
     solution_drill,
 )
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Request, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.policy.warmstart import (
     IGNORED,
     DemonstrationStream,
@@ -317,7 +317,7 @@ def test_a_build_leaves_the_callers_thread_count_as_it_was():
 def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_tables_it_never_saw(embedded, kind):
     count, env = 200, Zorplex(seed=11)
     episodes = rollout(
-        embedded, [Request(task, seed) for seed, task in enumerate(env.tasks((kind,), count))], env.execute
+        embedded, [RolloutRequest(task, seed) for seed, task in enumerate(env.tasks((kind,), count))], env.execute
     )
     accuracy = sum(score(episode).outcome == "success" for episode in episodes) / count
     deviation = (accuracy * (1 - accuracy) / count) ** 0.5

@@ -26,14 +26,12 @@ from transformers.cache_utils import DynamicCache
 from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
-from zorplex_rl.learning.losses import LOSSES, kl_penalty, mismatch
+from zorplex_rl.learning.losses import LOSSES, Diagnostics, kl_penalty, mismatch
 from zorplex_rl.policy.load import Policy, largest_magnitude, project
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Learner:
         episodes: Sequence[Episode],
         advantages: Sequence[float],
         reference_logprobs: Sequence[Sequence[float]] | None = None,
-    ) -> Metrics:
+    ) -> Diagnostics:
         """Train on ``episodes`` (one advantage each) and return the step's diagnostics.
 
         Raises ValueError on an empty batch, and TrainingDiverged if the loss, the gradient, the new weights or what they compute are not
@@ -97,7 +95,7 @@ class Learner:
         batches = collate(episodes, advantages, self.learning.token_budget, reference_logprobs, self.policy.device)
         tokens = sum(batch.mask.sum().item() for batch in batches)
         proximal: list[Tensor] = []
-        metrics: Metrics = {}
+        metrics: Diagnostics = {}
         for update in range(self.learning.updates_per_batch):
             found, logps = self._update(batches, tokens, proximal)
             if update == 0:
@@ -108,9 +106,11 @@ class Learner:
         self.version += 1
         return metrics | describe(episodes, self.version - 1)
 
-    def _update(self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
+    def _update(
+        self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]
+    ) -> tuple[Diagnostics, list[Tensor]]:
         """One optimizer update; its diagnostics and each micro-batch's log-probs as they were before it."""
-        totals: Metrics = {"loss": 0.0, "entropy": 0.0}
+        totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
             # Without an advantage the gradient is 0, unless a penalty has one: then the diagnostics are all that is needed.
@@ -282,11 +282,11 @@ def response_logprobs(
     return found
 
 
-def describe(episodes: Sequence[Episode], version: int) -> Metrics:
+def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
     """What a batch looked like when it was trained on at ``version``: rewards, outcomes, ages."""
     scores = [episode.score for episode in episodes if episode.score is not None]
     ages = [version - episode.policy_version for episode in episodes]
-    described: Metrics = {
+    described: Diagnostics = {
         "episodes": len(episodes),
         "lag_mean": fmean(ages),
         "lag_max": max(ages),

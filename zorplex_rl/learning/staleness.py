@@ -4,7 +4,7 @@
     sampled with    0  0  0  1  2  3 …      at lag 2
 
 The first ``lag`` steps have no version that is so old. They train on data of version 0, so the mean lag of a trial is below its ``lag``:
-5.2 at lag 8 in 13 steps. ``Outcome.mean_lag`` says it.
+5.2 at lag 8 in 13 steps. ``TrialResult.mean_lag`` says it.
 
 An asynchronous run is as stale as its timing makes it, and no two are alike. Here the lag is set, and on a CPU with the same number of threads
 the same trial gives the same outcome again.
@@ -24,7 +24,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
@@ -60,12 +60,12 @@ class Trial:
 
     loss: str
     lag: int
-    """At most: see ``Outcome.mean_lag``."""
+    """At most: see ``TrialResult.mean_lag``."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialResult:
     """What became of a trial: accuracy on held-out tasks after the last step, sampled, and what its training data were worth."""
 
     trial: Trial
@@ -78,7 +78,7 @@ class Outcome:
     """The largest change of a sampled token's log-prob between sampling and training."""
 
 
-def train_with_lag(trial: Trial, conditions: Conditions) -> Outcome:
+def train_with_lag(trial: Trial, conditions: Conditions) -> TrialResult:
     """Train on data that are ``trial.lag`` versions old, or as old as they can be in the first ``trial.lag`` steps."""
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
@@ -90,7 +90,7 @@ def train_with_lag(trial: Trial, conditions: Conditions) -> Outcome:
         episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
         metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples)))
         newest.append((learner.version, weights_of(learner.policy)))
-    return Outcome(
+    return TrialResult(
         trial,
         held_out_accuracy(learner.policy, environment, conditions),
         fmean(row["lag_mean"] for row in metrics),
@@ -156,11 +156,11 @@ class CostOfLag:
         return max(self.lost.values()) - min(self.lost.values()) > self.noise
 
 
-def cost_of_lag(outcomes: Iterable[Outcome], low: int, high: int) -> CostOfLag:
+def cost_of_lag(outcomes: Iterable[TrialResult], low: int, high: int) -> CostOfLag:
     """Compare the accuracy at lag ``high`` with that at lag ``low``, for every loss that was tried at both.
 
     >>> outcomes = [
-    ...     Outcome(Trial(loss, lag, seed), accuracy - 0.1 * seed, lag, 1.0, 0.0)
+    ...     TrialResult(Trial(loss, lag, seed), accuracy - 0.1 * seed, lag, 1.0, 0.0)
     ...     for loss, lag, accuracy in (("grpo", 0, 0.9), ("grpo", 8, 0.3), ("tis", 0, 0.9), ("tis", 8, 0.8))
     ...     for seed in (0, 1, 2)
     ... ]
@@ -199,7 +199,7 @@ def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
 def _play(
     policy: Policy, environment: Zorplex, tasks: list[Task], first_seed: int, max_tokens: int, version: int = 0
 ) -> list[Episode]:
-    requests = [Request(task, seed) for seed, task in enumerate(tasks, start=first_seed)]
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks, start=first_seed)]
     episodes = rollout(policy, requests, environment.execute, Sampling(max_tokens=max_tokens), version)
     for episode in episodes:
         episode.score = score(episode)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.curriculum import Tier, tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
@@ -70,7 +70,7 @@ def train(
 
 def play(policy: Policy, environment: Zorplex, tasks: list[Task], seed: int, temperature: float = 1.0) -> list[Episode]:
     """Sample one episode for each of ``tasks`` with the present weights, and score it."""
-    requests = [Request(task, seed + index) for index, task in enumerate(tasks)]
+    requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, environment.execute, Sampling(temperature))
     for episode in episodes:
         episode.score = score(episode)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM, LlamaModel, PreTrainedModel, Qwen2ForCausalLM, Qwen2Model
 
-from zorplex_rl.policy.kv_cache import Results, SlotCache, Step
+from zorplex_rl.policy.kv_cache import DecodeStep, ResultTokens, SlotCache
 
 
 class Decoder(Protocol):
@@ -27,7 +27,7 @@ class Decoder(Protocol):
 
     feeds_results: bool
 
-    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
+    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
         """The logits [B, V] after every row's last token; the new keys and values are written to the cache."""
 
 
@@ -58,7 +58,7 @@ class OwnForward:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
 
-    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
+    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
         output = self._model(
             input_ids=step.ids[:, None],
             attention_mask=step.mask,
@@ -81,7 +81,7 @@ class LeanDecoder:
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._cos = self._sin = torch.empty(0)
 
-    def __call__(self, step: Step, cache: SlotCache) -> torch.Tensor:
+    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
         body, tokens = self._model.model, len(step.ids)
         heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
         if len(self._cos) < cache.length:
@@ -106,7 +106,7 @@ class LeanDecoder:
             x = x[step.last]
         return _linear(_norm(x, body.norm), self._model.lm_head)
 
-    def _attend(self, q: torch.Tensor, kv: torch.Tensor, step: Step) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, kv: torch.Tensor, step: DecodeStep) -> torch.Tensor:
         """The values [N, heads · head_dim] that the queries q [N, heads, head_dim] see in kv [2, slots, kv_heads, length, head_dim]."""
         batch, width, dim = len(step.mask), step.mask.shape[-1], self._head_dim
         keys, values = kv[:, :batch, :, :width].unbind(0)
@@ -119,7 +119,7 @@ class LeanDecoder:
         return torch.cat((mixed, self._attend_in_results(q, keys, values, step.results)))
 
     def _attend_in_results(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, results: Results
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, results: ResultTokens
     ) -> torch.Tensor:
         """The same for the tokens of ``results``; q [N, kv_heads, group, head_dim], keys and values [B, kv_heads, width, head_dim]."""
         (n, length), (_, kv_heads, group, dim) = results.index.shape, q.shape

@@ -9,7 +9,7 @@ from typing import Any
 
 from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.rollout import Execute, Request, Sampling, rollout
+from zorplex_rl.policy.rollout import Execute, RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import OUTCOMES, score
 
@@ -41,7 +41,7 @@ def evaluate(
     policy: Policy, name: str, tasks: list[Task], execute: Execute, sampling: Sampling = Sampling(), seed: int = 0
 ) -> tuple[Report, list[Episode]]:
     """One episode for each of ``tasks``: the report under ``name``, and the scored episodes."""
-    requests = [Request(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
+    requests = [RolloutRequest(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, execute, sampling)
     for episode in episodes:
         episode.score = score(episode)

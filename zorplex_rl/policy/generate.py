@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zorplex_rl.policy.load import Policy, end_ids
-from zorplex_rl.policy.rollout import Request, Sampling, rollout
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TaskSpec
@@ -29,7 +29,7 @@ def generate_with_tools(
     model.to(device).eval()
     policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
-    (episode,) = rollout(policy, [Request(task, seed)], spec.execute, sampling)
+    (episode,) = rollout(policy, [RolloutRequest(task, seed)], spec.execute, sampling)
     episode.score = score(episode)
     return episode
 

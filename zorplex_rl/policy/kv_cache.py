@@ -6,7 +6,7 @@ Active rows always stand in the first slots, so a decode step works on *views* o
 the longest one needs: nothing is concatenated, gathered or copied from step to step. Rows have different lengths; an additive
 mask hides what lies beyond each. A row can be taken out (it waits for a tool), put back, or moved to close a gap.
 
-A step feeds one token to most rows, and a whole tool result to the few that have just received one. The ``Step`` that describes it lists
+A step feeds one token to most rows, and a whole tool result to the few that have just received one. The ``DecodeStep`` that describes it lists
 every row's first token, so that these can attend together in place, and the results' other tokens behind them.
 
 A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: a parked row, or the prefilled prompt that
@@ -32,7 +32,7 @@ Snapshot = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultTokens:
     """The tokens of a step beyond every row's first, as n rows of up to Q tokens each, the shorter ones filled up.
 
     ``index`` [n, Q] says where each token stands in the step, ``mask`` [n, 1, Q, width] is causal, and ``real`` holds the places in
@@ -46,7 +46,7 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DecodeStep:
     """What one decode step feeds to B rows: ``ids``, ``rows`` and ``positions`` [N], first one token of each row, then ``results``.
 
     ``mask`` [B, 1, 1, width] is the additive attention mask of the first B tokens; ``last`` [B] says where each row's last token stands.
@@ -57,7 +57,7 @@ class Step:
     positions: torch.Tensor
     mask: torch.Tensor
     last: torch.Tensor
-    results: Results | None = None
+    results: ResultTokens | None = None
 
 
 class SlotCache(Cache):
@@ -96,7 +96,7 @@ class SlotCache(Cache):
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
         self._mask[target] = self._mask[source]
 
-    def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> Step:
+    def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
         """Prepare to feed ``tokens`` (at least one a row) to the first rows, which hold ``lengths`` tokens so far."""
         batch, device = len(lengths), self.kv.device
         ids, positions, rows, last = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
@@ -114,7 +114,7 @@ class SlotCache(Cache):
         self._mask[self.rows, self.positions] = 0
         mask = self._mask[:batch, None, None, : self.width]
         if not spans:
-            return Step(ids, rows, positions, mask, last)
+            return DecodeStep(ids, rows, positions, mask, last)
         mask = mask.clone()
         self._mask[rows[batch:], positions[batch:]] = 0
         longest = max(map(len, spans))
@@ -122,8 +122,8 @@ class SlotCache(Cache):
         real = [row * longest + column for row, span in enumerate(spans) for column in range(len(span))]
         hidden = torch.arange(self.width, device=device) > positions[index][..., None]
         causal = torch.zeros(hidden.shape, dtype=mask.dtype, device=device).masked_fill_(hidden, float("-inf"))
-        results = Results(rows[index[:, 0]], index, causal[:, None], torch.tensor(real, device=device))
-        return Step(ids, rows, positions, mask, last, results)
+        results = ResultTokens(rows[index[:, 0]], index, causal[:, None], torch.tensor(real, device=device))
+        return DecodeStep(ids, rows, positions, mask, last, results)
 
 
 class _SlotLayer(CacheLayerMixin):

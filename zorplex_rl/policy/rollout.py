@@ -35,7 +35,7 @@ from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of
 from zorplex_rl.policy.kv_cache import SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import Execute, Request, Row, Sampling, ToolLoop
+from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop
 from zorplex_rl.task.episode import Episode, Task
 
 
@@ -55,12 +55,12 @@ class RolloutEngine:
         self.policy, self.sampling, self.version = policy, sampling, 0
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
         self._tickets = 0
-        self._waiting: deque[tuple[int, Request]] = deque()
+        self._waiting: deque[tuple[int, RolloutRequest]] = deque()
         self._demand: Counter[Task] = Counter()
         self._prompts: dict[Task, Prefilled] = {}
         self._prompts_version = 0
-        self._active: list[Row] = []
-        self._parked: list[tuple[Row, Snapshot, torch.Tensor]] = []
+        self._active: list[PartialEpisode] = []
+        self._parked: list[tuple[PartialEpisode, Snapshot, torch.Tensor]] = []
         self._cache: SlotCache | None = None
         self._logits: torch.Tensor | None = None
 
@@ -76,7 +76,7 @@ class RolloutEngine:
             return []
         return [row.pending for row, _, _ in self._parked]
 
-    def submit(self, requests: Iterable[Request]) -> list[int]:
+    def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``; ``step`` returns each one's episode under the ticket returned here."""
         tickets = []
         for request in requests:
@@ -100,7 +100,7 @@ class RolloutEngine:
         return finished
 
     def run(
-        self, requests: Iterable[Request], on_episode: Callable[[Episode], None] = lambda episode: None
+        self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
     ) -> list[Episode]:
         """Submit ``requests`` and step until nothing is left to do; their episodes, in their order."""
         tickets = self.submit(requests)
@@ -167,7 +167,7 @@ class RolloutEngine:
         now = time.monotonic()
         for ticket, request in entering:
             prompt = self._prompts[request.task]
-            row = Row(ticket, request, prompt.ids, random.Random(request.seed), self.version, now)
+            row = PartialEpisode(ticket, request, prompt.ids, random.Random(request.seed), self.version, now)
             self._enter(row, prompt.snapshot, prompt.logits)
             self._demand[request.task] -= 1
             if not self._demand[request.task]:
@@ -209,7 +209,7 @@ class RolloutEngine:
                 still_parked.append((row, snapshot, logits))
         self._parked = still_parked
 
-    def _enter(self, row: Row, snapshot: Snapshot, logits: torch.Tensor) -> None:
+    def _enter(self, row: PartialEpisode, snapshot: Snapshot, logits: torch.Tensor) -> None:
         slot = len(self._active)
         self._cache.put(slot, snapshot)
         self._logits[slot] = logits
@@ -239,7 +239,7 @@ class RolloutEngine:
 
 def rollout(
     policy: Policy,
-    requests: Iterable[Request],
+    requests: Iterable[RolloutRequest],
     execute: Execute,
     sampling: Sampling = Sampling(),
     version: int = 0,
@@ -251,4 +251,4 @@ def rollout(
     return engine.run(requests, on_episode)
 
 
-__all__ = ["Execute", "Request", "RolloutEngine", "Sampling", "rollout"]
+__all__ = ["Execute", "RolloutEngine", "RolloutRequest", "Sampling", "rollout"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
-from zorplex_rl.policy.rollout import Request, RolloutEngine
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
 from zorplex_rl.task.episode import Episode
 
 STEPS_AT_ONCE = 16
@@ -33,7 +33,7 @@ class RolloutStream:
     ) -> None:
         self._make_engine, self._turn, self._busy = make_engine, turn, busy
         self._engine = make_engine()
-        self._inbox: list[tuple[Request, asyncio.Future[Episode]]] = []
+        self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class RolloutStream:
         """Stamp what is sampled from now on with ``version``. To be called by who holds the turn and has changed the weights."""
         self._engine.version = version
 
-    async def sample(self, requests: Sequence[Request]) -> list[Episode]:
+    async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
         """Episodes for ``requests``, in their order. Raises what a tool has raised; other callers' episodes then fail with it."""
         promises = [asyncio.get_running_loop().create_future() for _ in requests]
         self._inbox += zip(requests, promises, strict=True)

@@ -1,6 +1,6 @@
 """An episode in the making: how sampled text and tools take turns in it.
 
-    row = Row(ticket, request, prompt_ids, …)
+    row = PartialEpisode(ticket, request, prompt_ids, …)
     loop.extend(row, token, logprob, version)     a token that was sampled; says what ends the episode, if anything
     loop.answer(row)                              the result that a slow tool has come back with
     loop.finish(row, "answer", version)           the Episode
@@ -41,7 +41,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RolloutRequest:
     """One episode to sample: the task, the seed of its random draws, and the group that it belongs to."""
 
     task: Task
@@ -50,11 +50,11 @@ class Request:
 
 
 @dataclass(slots=True)
-class Row:
+class PartialEpisode:
     """What there is of an episode. The model has not yet run the last ``unfed`` of its tokens: one that was just sampled, and a tool's result."""
 
     ticket: int
-    request: Request
+    request: RolloutRequest
     prompt_ids: list[int]
     rng: random.Random
     first_version: int
@@ -84,7 +84,7 @@ class ToolLoop:
         self._marks = _token_marks(policy)
         self._eos = frozenset(policy.eos_ids)
 
-    def extend(self, row: Row, token: int, logprob: float, version: int) -> Finish | None:
+    def extend(self, row: PartialEpisode, token: int, logprob: float, version: int) -> Finish | None:
         """Add a sampled token, and act on the call or the answer that it completes; returns what ends the episode, if anything."""
         row.token_ids.append(token)
         row.sampled.append(True)
@@ -92,13 +92,13 @@ class ToolLoop:
         row.unfed = 1
         return self._read(row, token, version) if token in self._marks else None
 
-    def answer(self, row: Row) -> None:
+    def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` has been waiting for."""
         row.tool_seconds += time.monotonic() - row.called
         self._feed(row, row.pending.result())
         row.pending = None
 
-    def finish(self, row: Row, finish: Finish, version: int) -> Episode:
+    def finish(self, row: PartialEpisode, finish: Finish, version: int) -> Episode:
         """The episode, ended by ``finish``."""
         if row.turn_start < len(row.token_ids):
             self._end_turn(row, None, version)
@@ -118,7 +118,7 @@ class ToolLoop:
             tool_seconds=row.tool_seconds,
         )
 
-    def _read(self, row: Row, token: int, version: int) -> Finish | None:
+    def _read(self, row: PartialEpisode, token: int, version: int) -> Finish | None:
         """Act on the text now that ``token`` has ended it, a bracket or a line."""
         if token in self._eos:
             return "eos"
@@ -138,13 +138,13 @@ class ToolLoop:
             row.line_start = len(row.token_ids)
         return None
 
-    def _end_turn(self, row: Row, call: ToolCall | None, version: int) -> None:
+    def _end_turn(self, row: PartialEpisode, call: ToolCall | None, version: int) -> None:
         end = len(row.token_ids)
         text = self._policy.tokenizer.decode(row.token_ids[row.turn_start : end], skip_special_tokens=True)
         row.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, version))
         row.turn_start = end
 
-    def _feed(self, row: Row, result: str) -> None:
+    def _feed(self, row: PartialEpisode, result: str) -> None:
         """Append a tool's result, as far as the token limit allows; the turn says what was injected, and the next one begins behind it."""
         injected = format_result(result)
         ids = self._policy.encode_text(injected)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.policy.tool_loop import Execute, Request, Sampling
+from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
 from zorplex_rl.services.registry import get_service
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
@@ -98,7 +98,7 @@ class GeneratorActor(ModelActor):
         """Return ``group_size`` episodes for each (group number, task). They are sampled together with whatever else is under way."""
         self._loop = asyncio.get_running_loop()
         requests = [
-            Request(task, episode_seed(self.config.seed, number, sample), number)
+            RolloutRequest(task, episode_seed(self.config.seed, number, sample), number)
             for number, task in tasks
             for sample in range(self.config.group_size)
         ]
@@ -109,10 +109,10 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return one episode for each of ``tasks``, sampled with the same random draws every time."""
-        requests = [Request(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
+        requests = [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
         return await self.compute(self._evaluate, requests, temperature)
 
-    def _evaluate(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
+    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
         engine = self._engine(temperature, run_tool)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):

@@ -1,4 +1,4 @@
-"""How the parcels of a resharding plan get from trainer processes into generator processes: one read for each pair of ranks.
+"""How the pieces of a resharding plan get from trainer processes into generator processes: one read for each pair of ranks.
 
     in each trainer rank's actor                            in each generator rank's actor
     publisher = ShardPublisher(model, plan, rank)
@@ -6,7 +6,7 @@
     publisher.publish(model, version)                       await subscriber.fetch()
                                                             subscriber.install(version)
 
-``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A parcel's ring is read through any transport of
+``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is read through any transport of
 ``transports.py``, as a whole model's is. ``weights/transfer.py`` says when ``fetch`` and ``install`` are called, and why no version is ever mixed
 with another.
 """
@@ -25,11 +25,11 @@ from zorplex_rl.weights.reshard.transfer import ShardPublisher, ShardSubscriber
 from zorplex_rl.weights.ring import WeightPullError
 
 Offer = dict[int, WeightSource]
-"""For each destination rank, what it reads its parcel from."""
+"""For each destination rank, what it reads its pieces from."""
 
 
 def offer(publisher: ShardPublisher) -> Offer:
-    """What a trainer rank's parcels are read from. Call once; the memory stays registered."""
+    """What a trainer rank's pieces are read from. Call once; the memory stays registered."""
     return {rank: transports.offer(ring, publisher.shared[rank]) for rank, ring in publisher.rings.items()}
 
 

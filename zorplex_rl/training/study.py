@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from zorplex_rl.learning.staleness import Conditions, Outcome, Trial, train_with_lag
+from zorplex_rl.learning.staleness import Conditions, Trial, TrialResult, train_with_lag
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, run_together
 
@@ -19,7 +19,7 @@ class StudyActor(Actor):
     """Runs the trials that it is given."""
 
     @concurrent_endpoint
-    async def run(self, trial: Trial, conditions: Conditions) -> Outcome:
+    async def run(self, trial: Trial, conditions: Conditions) -> TrialResult:
         return await asyncio.to_thread(_run, trial, conditions)
 
 
@@ -27,8 +27,8 @@ async def run_trials(
     trials: Iterable[Trial],
     conditions: Conditions,
     processes: int = 2,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
+    on_outcome: Callable[[TrialResult], None] = lambda outcome: None,
+) -> list[TrialResult]:
     """The outcomes of ``trials``, each handed to ``on_outcome`` as soon as it is there. The processes are stopped whatever happens."""
     waiting, outcomes = deque(trials), []
     replicas: list[Replica] = []
@@ -47,7 +47,7 @@ async def run_trials(
     return outcomes
 
 
-def _run(trial: Trial, conditions: Conditions) -> Outcome:
+def _run(trial: Trial, conditions: Conditions) -> TrialResult:
     import torch
 
     if conditions.device == "cpu":

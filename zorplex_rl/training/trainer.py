@@ -32,7 +32,7 @@ from zorplex_rl.training.actors import ModelActor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zorplex_rl.learning.learner import Metrics
+    from zorplex_rl.learning.losses import Diagnostics
     from zorplex_rl.training.transports import WeightSource
 
 MAX_DEATHS_IN_A_ROW = 5
@@ -63,7 +63,7 @@ class TrainerActor(ModelActor):
     @concurrent_endpoint
     async def step(
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
-    ) -> Metrics:
+    ) -> Diagnostics:
         """Take one training step. Returns its diagnostics."""
         groups = group_latencies(episodes)
         with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):

@@ -20,7 +20,7 @@ from zorplex_rl.viz.svg import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from zorplex_rl.learning.staleness import Outcome
+    from zorplex_rl.learning.staleness import TrialResult
 
 WIDTH = 600
 MARKERS = "osD^"
@@ -96,7 +96,7 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
     return render(draw, 230, "How stale the training data were", said, WIDTH)
 
 
-def staleness_chart(outcomes: Sequence[Outcome], names: Mapping[str, str], before: float) -> str:
+def staleness_chart(outcomes: Sequence[TrialResult], names: Mapping[str, str], before: float) -> str:
     """Accuracy against lag: a line through each loss's means, and a dot for every seed. ``names`` says how each loss is called here.
 
     Under a lag stands the mean lag of its trials where that is another: the first steps of a trial have no data that are so old.

@@ -1,1 +1,1 @@
-"""How parameters travel: one contiguous buffer, a ring of them, and a header that makes a torn read visible. Torch only."""
+"""Weight transfer: pack a model into one buffer, publish it in a ring of buffers, detect torn reads. Needs only torch."""

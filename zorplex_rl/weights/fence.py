@@ -1,4 +1,4 @@
-"""A full memory fence: what stands before it in the program is done, for every other processor, before what stands after it.
+"""A full memory fence: every other processor sees the memory accesses before it before those after it.
 
     writer                        reader
     sequence ← odd                sequence, version
@@ -7,10 +7,10 @@
     ─── fence ───                 ─── fence ───
     version, sequence ← even      sequence, version again
 
-x86 keeps stores in the order of the program, and loads too (total store order). ARM and POWER do not: there the sequence may become visible
-before the weights that it vouches for. Python has no fence, and a lock is no substitute: taking one keeps later accesses after it, and
-releasing one keeps earlier accesses before it, but neither keeps what is on both sides apart (H.-J. Boehm, "Can seqlocks get along with
-programming language memory models?", MSPC 2012, on what a seqlock needs). So the fence is borrowed, from the first of these:
+x86 keeps stores in program order, and loads too (total store order). ARM and POWER do not: there the sequence may become visible before the
+weights that it belongs to. Python has no fence, and a lock is no substitute: acquiring one keeps later accesses after it, and releasing one keeps
+earlier accesses before it, but neither orders the accesses before it against those after it (H.-J. Boehm, "Can seqlocks get along with
+programming language memory models?", MSPC 2012, on what a seqlock needs). So ``fence`` calls the first of these that the system has:
 
     libatomic             ``atomic_thread_fence`` of C11, sequentially consistent; part of GCC's runtime, which is not everywhere
     membarrier(2)         Linux 4.16 or newer: the call is a full fence for its caller, and is ordered with that of any other process
@@ -37,11 +37,14 @@ Fence = Callable[[], object]
 
 
 class NoFence(RuntimeError):
-    """This machine reorders memory accesses, and there is no way to stop it."""
+    """This machine reorders memory accesses, and the system offers no fence."""
 
 
 def fence() -> None:
-    """Keep all memory accesses before this call before all that follow it. Takes about a microsecond. Raises NoFence."""
+    """Complete all memory accesses before this call before any that follows it. Takes about a microsecond.
+
+    Raises NoFence if this machine needs a fence and has none.
+    """
     _fence()()
 
 
@@ -66,14 +69,14 @@ def choose(machine: str, sources: tuple[Callable[[], Fence], ...]) -> Fence:
 
 
 def libatomic() -> Fence:
-    """The fence of GCC's library. Raises OSError where that is not installed."""
+    """Return the fence of GCC's library. Raises OSError where that is not installed."""
     function = ctypes.CDLL("libatomic.so.1").atomic_thread_fence
     function.argtypes, function.restype = [ctypes.c_int], None
     return functools.partial(function, SEQUENTIALLY_CONSISTENT)
 
 
 def membarrier() -> Fence:
-    """The fence of Linux. Raises OSError where the kernel does not have it."""
+    """Return the fence of Linux. Raises OSError where the kernel does not have it."""
     number = MEMBARRIER_CALLS.get(platform.machine())
     if sys.platform != "linux" or number is None:
         raise OSError("no system call membarrier here")
@@ -86,7 +89,7 @@ def membarrier() -> Fence:
 
 
 def os_memory_barrier() -> Fence:
-    """The fence of macOS. Raises AttributeError elsewhere."""
+    """Return the fence of macOS. Raises AttributeError elsewhere."""
     function = ctypes.CDLL(None).OSMemoryBarrier
     function.argtypes, function.restype = [], None
     return function

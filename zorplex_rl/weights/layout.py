@@ -1,8 +1,8 @@
-"""All parameters of a model as one contiguous run of bytes.
+"""Pack all parameters of a model into one contiguous buffer.
 
     name                          offset      bytes
     model.embed_tokens.weight          0     273408
-    model.layers.0.….q_proj.weight  273408     65536     every entry starts at a multiple of ALIGNMENT
+    model.layers.0.….q_proj.weight  273408     65536     every tensor starts at a multiple of ALIGNMENT
     …
 
 One large transfer is several times faster than hundreds of small ones. Tied parameters appear once, under their first name.
@@ -10,7 +10,6 @@ One large transfer is several times faster than hundreds of small ones. Tied par
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,16 +18,16 @@ from torch import Tensor, nn
 
 ALIGNMENT = 64
 Weights = nn.Module | Mapping[str, Tensor]
-"""Anything whose tensors have names: a model, or just the tensors."""
+"""A model, or a mapping from names to tensors."""
 
 
 class LayoutMismatch(ValueError):
-    """Weights that belong to another model; the message is one sentence for people."""
+    """The weights belong to another model. The message is one sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Where one parameter stands: name, shape, dtype, offset and size in bytes."""
+class TensorEntry:
+    """One tensor in the buffer: name, shape, dtype, offset and size in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,33 +38,27 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where every parameter of a model, or every tensor of a mapping, stands. Equal layouts have equal fingerprints."""
+    """The position of every parameter of a model, or every tensor of a mapping, in a buffer of ``size`` bytes."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     size: int
 
     @classmethod
     def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Layout:
-        """The layout of ``model``'s weights; those of floating point as ``dtype``, if one is given.
+        """Return the layout of ``model``'s weights. If ``dtype`` is given, floating-point weights travel as that type.
 
-        With ``alignment`` 1 there are no gaps; every entry's offset must then come out as a multiple of its element size.
+        With ``alignment`` 1 there are no gaps; then every tensor's offset must be a multiple of its element size.
         """
         entries, offset = [], 0
         for name, tensor in named_weights(model).items():
             travels_as = dtype if dtype and tensor.is_floating_point() else tensor.dtype
             size = tensor.numel() * travels_as.itemsize
-            entries.append(Entry(name, tuple(tensor.shape), travels_as, offset, size))
+            entries.append(TensorEntry(name, tuple(tensor.shape), travels_as, offset, size))
             offset += -(-size // alignment) * alignment
         return cls(tuple(entries), offset)
 
-    @property
-    def fingerprint(self) -> str:
-        """A short digest of all names, shapes and dtypes."""
-        text = ";".join(f"{e.name}:{e.shape}:{e.dtype}" for e in self.entries)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
     def check(self, other: Layout) -> None:
-        """Raise LayoutMismatch, naming the first difference, unless ``other`` describes the same parameters."""
+        """Raise LayoutMismatch, which names the first difference, unless ``other`` describes the same parameters."""
         mine, theirs = ({e.name: e for e in layout.entries} for layout in (self, other))
         if missing := sorted(mine.keys() ^ theirs.keys()):
             raise LayoutMismatch(
@@ -80,7 +73,7 @@ class Layout:
 
     @torch.no_grad()
     def pack(self, model: Weights, buffer: Tensor) -> None:
-        """Copy ``model``'s weights into ``buffer``, uint8 [size], rounded if they travel as a smaller type."""
+        """Copy ``model``'s weights into ``buffer``, uint8 [size]. Weights that travel as a smaller type are rounded."""
         weights = named_weights(model)
         for entry in self.entries:
             self._view(entry, buffer).copy_(weights[entry.name])
@@ -93,12 +86,12 @@ class Layout:
             weights[entry.name].copy_(self._view(entry, buffer))
 
     @staticmethod
-    def _view(entry: Entry, buffer: Tensor) -> Tensor:
+    def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
         return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
 
 
 def named_weights(model: Weights) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name; a tensor with two names, as tied embeddings have, once."""
+    """Return parameters and saved buffers by name. A tensor with two names (tied embeddings) appears once."""
     if isinstance(model, Mapping):
         return dict(model)
     saved = model.state_dict(keep_vars=True).keys()
@@ -107,5 +100,5 @@ def named_weights(model: Weights) -> dict[str, Tensor]:
 
 
 def on_cuda(model: Weights) -> bool:
-    """Whether any weight of ``model`` is on a GPU. What the machine has does not matter, nor is CUDA asked."""
+    """Return whether any weight of ``model`` is on a GPU. Looks at the tensors only and makes no CUDA call."""
     return any(tensor.is_cuda for tensor in named_weights(model).values())

@@ -1,4 +1,4 @@
-"""The weight ring: a writer that never waits for readers, and readers that never see half a version.
+"""The weight ring: the writer never waits for readers, and readers never use half a version.
 
     headers  int64 [K, 2]      (sequence, version) of each slot; the sequence is odd while the slot is being written
     slots    uint8 [K, size]   one whole version of the weights in each
@@ -6,25 +6,25 @@
     writer   sequence ← 2n + 1 → fence → copy, version → fence → sequence ← 2n + 2     n publications began before this one
     reader   headers → the newest even slot → fence → bulk read → fence → headers again: unchanged, or start over
 
-This is a seqlock (Lameter 2005). A one-sided read cannot be locked out, so instead of preventing a torn read the header *reveals* it: if
-the slot's sequence is even and the same before and after the bulk read, no write began in between. That holds in whatever order the bytes
-of the bulk read arrive. With K ≥ 2 slots the writer has to lap a reader before the reader must start over. There is one writer.
+This is a seqlock (Lameter 2005). A lock cannot stop a one-sided read, so the header does not prevent a torn read but *reveals* it: if the
+slot's sequence is even and the same before and after the bulk read, no write began in between. That holds in whatever order the bytes of the
+bulk read arrive. With K ≥ 2 slots, a reader starts over only if the writer comes all the way round to its slot. There is one writer.
 
-The writer takes the slot whose publication failed, if there is one, else the oldest. A publication that fails leaves its slot odd, so
-nobody reads that; the next one starts there anew with a sequence that no reader has seen.
+The writer uses the slot whose publication failed, if there is one, else the oldest. A failed publication leaves its sequence odd, so nobody
+reads that slot. The next publication starts there again with a sequence that no reader has seen.
 
 What the seqlock assumes of memory (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012,
 doi:10.1145/2247684.2247688): the odd sequence is visible before any byte of the copy, every byte of the copy and the version before the even
 sequence, and the reader's three reads are done in their order.
 
     shared memory     x86 keeps stores in order and loads in order. ARM keeps neither. ``fence`` orders both sides on both.
-    one-sided reads   Each of the reader's three is asked for when the one before has been answered, so these are in order anywhere; the
-                      writer needs its fences as above. Over TCP it is a thread of the writer's process that reads. Over ibverbs it is the
-                      network card, by DMA, which an x86 processor keeps coherent and in order. For ARM the fence speaks to the processors;
-                      a card outside their (inner) shareable domain would need more, which no program outside the kernel can ask for portably.
+    one-sided reads   The reader requests each of its three reads after the answer to the one before, so they are in order anywhere. The
+                      writer needs its fences as above. Over TCP a thread of the writer's process reads. Over ibverbs the network card reads,
+                      by DMA, which an x86 processor keeps coherent and in order. On ARM the fence orders the processors; a card outside
+                      their (inner) shareable domain would need more, which no program outside the kernel can request portably.
     message           As shared memory: another thread of the writer's process copies.
 
-All of this was run on x86 only. A test checks on a model of a processor that reorders stores that these fences are enough and that each is needed.
+All of this was run on x86 only. A test simulates a processor that reorders stores, and checks that these fences are enough and each is needed.
 
 >>> ring = WeightRing(torch.nn.Linear(2, 1), slots=2)
 >>> ring.publish(torch.nn.Linear(2, 1), version=7)
@@ -45,21 +45,21 @@ from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights, on_cuda
 
 NOTHING_PUBLISHED = -1
-PATIENCE_SECONDS = 5.0
-"""How long a reader waits for a ring in which no slot is whole."""
+READ_TIMEOUT = 5.0
+"""Seconds that a reader waits for a ring without a complete slot."""
 
 
 class WeightPullError(RuntimeError):
-    """A pull that could not be completed; the weights in use are untouched."""
+    """A pull has failed. The weights in use are unchanged."""
 
 
 class NothingPublished(WeightPullError):
-    """There is no whole version to read: none has been published, or every slot is still being written."""
+    """There is no complete version to read: none has been published, or every slot is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a slot said about itself when its header was read."""
+    """A slot's header as it was read."""
 
     slot: int
     sequence: int
@@ -67,9 +67,10 @@ class Header:
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned if that is on CUDA; ``layout`` says where they stand.
+    """The writer's side: K host buffers for the weights of ``model``, pinned if the model is on CUDA.
 
-    ``memory``, uint8 of at least ``ring_bytes``, is where headers and slots are put if it is given; shared memory, for example.
+    ``layout`` says where each tensor is in a buffer. ``memory``, uint8 of at least ``ring_bytes`` bytes, holds headers and slots if it is given
+    (shared memory, for example). Raises ValueError for fewer than 2 slots.
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class WeightRing:
         self._begun = 0
 
     def publish(self, model: Weights, version: int) -> None:
-        """Make ``model``'s weights the newest ones, as ``version``. Readers of other slots are not disturbed.
+        """Publish ``model``'s weights as ``version``. Does not disturb readers of other slots.
 
-        If this raises, readers go on with what was published before; the next call publishes as if this one had not been.
+        If this raises, readers continue with the versions that were published before, and the next call works as if this one had not happened.
         """
         slot = self._next_slot()
-        # Never from what the slot says: after a failure that is odd already, and one more would call a half-written slot whole.
+        # Not computed from the slot's own sequence: after a failure that is odd, and one more would mark a half-written slot as complete.
         being_written, whole = 2 * self._begun + 1, 2 * self._begun + 2
         self._begun += 1
         self.headers[slot, 0] = being_written
@@ -101,18 +102,18 @@ class WeightRing:
         self.headers[slot, 0] = whole
 
     def _next_slot(self) -> int:
-        """Return the slot that a failed publication has left unreadable, else the oldest one."""
+        """Return the slot that a failed publication left unreadable, else the oldest one."""
         sequences = self.headers[:, 0].tolist()
         return min(range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot]))
 
 
 def ring_bytes(layout: Layout, slots: int) -> int:
-    """How much memory a ring takes."""
+    """Return the bytes of memory that a ring takes."""
     return _aligned(16 * slots) + slots * _aligned(layout.size)
 
 
 def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
-    """The headers, int64 [K, 2], and the slots, uint8 [size] each, of a ring that begins where ``memory``, uint8, does."""
+    """Return views of a ring that starts at the start of ``memory`` (uint8): its headers, int64 [K, 2], and its slots, uint8 [size] each."""
     headers = memory[: 16 * slots].view(torch.int64).view(slots, 2)
     starts = (_aligned(16 * slots) + slot * _aligned(layout.size) for slot in range(slots))
     return headers, [memory[start : start + layout.size] for start in starts]
@@ -123,7 +124,7 @@ def _aligned(size: int) -> int:
 
 
 def complete_slots(headers: Tensor) -> list[Header]:
-    """The slots of ``headers`` [K, 2] that hold a whole version: neither empty nor being written."""
+    """Return the slots of ``headers`` [K, 2] that hold a complete version: neither empty nor being written."""
     return [
         Header(slot, sequence, version)
         for slot, (sequence, version) in enumerate(headers.tolist())
@@ -132,18 +133,18 @@ def complete_slots(headers: Tensor) -> list[Header]:
 
 
 def newest_slot(headers: Tensor) -> Header | None:
-    """The slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
+    """Return the slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
     return max(complete_slots(headers), key=lambda header: (header.version, header.sequence), default=None)
 
 
-class Patience:
-    """Waits ever longer between two looks at a ring that has nothing to offer, up to ``seconds`` in all."""
+class Backoff:
+    """Exponential back-off between two polls: pauses of 1 ms, doubled up to 0.25 s, for ``seconds`` in all."""
 
     def __init__(self, seconds: float) -> None:
         self._pause, self._left = 0.001, seconds
 
     async def wait(self) -> bool:
-        """Sleep for a while. Returns False, at once, when the time is up."""
+        """Sleep for the next pause. Returns False, without sleeping, when the time is up."""
         if self._left <= 0:
             return False
         pause = min(self._pause, self._left)
@@ -158,21 +159,21 @@ async def read_ring(
     read_slot: Callable[[int], Awaitable[None]],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,
-    patience: float = PATIENCE_SECONDS,
+    timeout: float = READ_TIMEOUT,
 ) -> int:
-    """The reader's side, whatever carries the bytes: have ``read_slot`` fill the staging buffer with one whole version, and return which.
+    """Pull the newest version through any transport: ``read_slot`` fills a staging buffer with it. Returns that version.
 
     Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` torn reads, and
-    NothingPublished if no slot is whole and none becomes so in ``patience`` seconds.
+    NothingPublished if there is no complete slot for ``timeout`` seconds.
     """
-    waiting = Patience(patience)
+    waiting = Backoff(timeout)
     torn = 0
     while torn < attempts:
         headers = await read_headers()
         header = newest_slot(headers)
         if header is None:
             if not await waiting.wait():
-                raise NothingPublished(nothing_whole(headers, patience))
+                raise NothingPublished(nothing_whole(headers, timeout))
             continue
         if header.version <= newer_than:
             return newer_than
@@ -189,7 +190,7 @@ async def read_ring(
 
 
 def nothing_whole(headers: Tensor, seconds: float) -> str:
-    """Why there was nothing to read in ``headers`` [K, 2] for ``seconds``, in one sentence."""
+    """Return one sentence that says why there was nothing to read in ``headers`` [K, 2] for ``seconds``."""
     if headers[:, 0].any():
         return (
             f"no slot of the weight ring was whole for {seconds:g} s: the first publication is still under way or has failed; "

@@ -1,10 +1,10 @@
-"""Memory that processes of one host share: written once, read by any number, with no copy in between.
+"""Share memory between processes of one host: one process writes, any number of processes read, and nothing is copied in between.
 
     publisher   allocate(size)       ──► uint8 tensor, and a handle of a few dozen bytes
     reader      open_shared(handle)  ──► a tensor on the same memory
 
-The memory has no name in any file system: it is a ``memfd``, which a reader opens through the publisher's entry in /proc. So nothing is
-left behind however the publisher ends, and what a reader has mapped stays readable after that. Linux only.
+The memory is a ``memfd``: it has no name in any file system, and a reader opens it through the publisher's entry in /proc. So nothing is left
+behind however the publisher ends, and a reader can still read what it has mapped. Linux only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class SharedHandle:
-    """Where the memory is: the host (by the id of its last boot), the process and its file descriptor, and the size in bytes."""
+    """Says where the memory is: the host (by the id of its last boot), the process, its file descriptor, and the size in bytes."""
 
     boot_id: str
     pid: int
@@ -33,14 +33,14 @@ class SharedHandle:
 
 
 def allocate_for(model: Weights, size: int) -> tuple[Tensor | None, SharedHandle | None]:
-    """``allocate(size)`` for the weights of ``model``; (None, None) if that is on CUDA, whose copies want pinned memory instead."""
+    """Allocate ``size`` bytes for the weights of ``model``. Returns (None, None) for a model on CUDA, which needs pinned memory instead."""
     return (None, None) if on_cuda(model) else allocate(size)
 
 
 def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
-    """Zeroed shared memory of ``size`` bytes, as uint8 [size]; it lives as long as this process or the last reader.
+    """Allocate ``size`` zeroed bytes, which exist as long as this process or the last reader.
 
-    (None, None) where there is no such thing.
+    Returns the memory as uint8 [size] and its handle, or (None, None) on a system without ``memfd``.
     """
     if not (hasattr(os, "memfd_create") and BOOT_ID.exists()):
         return None, None
@@ -50,7 +50,7 @@ def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
 
 
 def open_shared(handle: SharedHandle) -> Tensor:
-    """The memory of ``handle``, to be read only. OSError if it is on another host, or its process is gone."""
+    """Return the memory of ``handle``, uint8 [size], for reading only. Raises OSError if it is on another host or its process is gone."""
     if handle.boot_id != _boot_id():
         raise OSError("the weights are in the memory of another host")
     descriptor = os.open(f"/proc/{handle.pid}/fd/{handle.descriptor}", os.O_RDWR)

@@ -1,1 +1,1 @@
-"""Weights between meshes that cut them differently: who holds what, the least that has to move, and moving it."""
+"""Weight transfer between meshes with different shardings: what each rank holds, the smallest plan, and the transfer itself."""

@@ -1,10 +1,11 @@
-"""A whole model that lies on a mesh: what each rank holds of it, and the plan that turns one such model into another.
+"""Describe a sharded model, and plan how to reshard all of it.
 
     trainer rank     describe(model, mesh) ──┐
-                                             ├──► plan_model ──► ModelPlan, worked out by every rank for itself, the same on all
+                                             ├──► plan_model ──► ModelPlan; every rank computes the same one
     generator rank   describe(model, mesh) ──┘
 
-A description is plain data, a few hundred bytes a parameter, and equal on all ranks of a mesh. What is no DTensor lies whole on every rank.
+A description is plain data, a few hundred bytes for each parameter, and it is equal on all ranks of a mesh. A tensor that is not a DTensor
+counts as replicated: every rank holds all of it.
 
 >>> from torch.distributed.tensor import Replicate, Shard
 >>> rows, columns, everywhere = (Sharding((2,), (placement,)) for placement in (Shard(0), Shard(1), Replicate()))
@@ -27,15 +28,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from zorplex_rl.weights import reshard
-from zorplex_rl.weights.layout import Entry, Layout, named_weights
-from zorplex_rl.weights.reshard.plan import Move, Places
+from zorplex_rl.weights.layout import Layout, TensorEntry, named_weights
+from zorplex_rl.weights.reshard.plan import Locations, Move, bytes_moved, gather_then_scatter_bytes, minimum_bytes, plan
 from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedWeight:
-    """A parameter as its mesh holds it; ``shape`` is that of the whole tensor."""
+    """A parameter and how it is sharded. ``shape`` is that of the whole tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -47,27 +47,33 @@ Description = Mapping[str, ShardedWeight]
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """The moves of every parameter. Parameters of wide elements come first, so that pieces packed without a gap are all aligned."""
+    """The moves of every parameter.
+
+    Parameters with the widest elements come first, so every piece is aligned although pieces are packed without gaps.
+    """
 
     source: Description
     destination: Description
     moves: Mapping[str, tuple[Move, ...]]
-    places: Places | None = None
+    locations: Locations | None = None
 
     @property
     def bytes_moved(self) -> int:
-        return sum(map(reshard.bytes_moved, self.moves.values()))
+        """Bytes that this plan sends between locations."""
+        return sum(map(bytes_moved, self.moves.values()))
 
     @property
     def minimum_bytes(self) -> int:
-        return self._total(reshard.minimum_bytes)
+        """The fewest bytes that any plan could send."""
+        return self._total(minimum_bytes)
 
     @property
     def gather_then_scatter_bytes(self) -> int:
-        return self._total(reshard.gather_then_scatter_bytes)
+        """Bytes that would be sent if source rank 0 gathered every parameter and then sent out the shards."""
+        return self._total(gather_then_scatter_bytes)
 
     def traffic(self) -> list[list[int]]:
-        """The bytes that each source rank (row) sends to each destination rank (column)."""
+        """Return the bytes that each source rank (row) sends to each destination rank (column)."""
         sources, destinations = _ranks(self.source), _ranks(self.destination)
         matrix = [[0] * destinations for _ in range(sources)]
         for moves in self.moves.values():
@@ -77,27 +83,27 @@ class ModelPlan:
 
     def _total(self, count) -> int:
         return sum(
-            count(weight.shape, weight.sharding, self.destination[name].sharding, weight.dtype.itemsize, self.places)
+            count(weight.shape, weight.sharding, self.destination[name].sharding, weight.dtype.itemsize, self.locations)
             for name, weight in self.source.items()
         )
 
 
-def plan_model(source: Description, destination: Description, places: Places | None = None) -> ModelPlan:
-    """The plan for all parameters; raises LayoutMismatch, naming the first difference, if the two are not the same model."""
+def plan_model(source: Description, destination: Description, locations: Locations | None = None) -> ModelPlan:
+    """Return the plan for all parameters. Raises LayoutMismatch, which names the first difference, if the two models differ."""
     _as_layout(destination).check(_as_layout(source))
     sent = [0] * _ranks(source)
     moves = {}
     for name in sorted(source, key=lambda name: -source[name].dtype.itemsize):
         weight = source[name]
         wanted = destination[name].sharding
-        moves[name] = reshard.plan(weight.shape, weight.sharding, wanted, weight.dtype.itemsize, places, sent)
-    return ModelPlan(source, destination, moves, places)
+        moves[name] = plan(weight.shape, weight.sharding, wanted, weight.dtype.itemsize, locations, sent)
+    return ModelPlan(source, destination, moves, locations)
 
 
 def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
-    """Every parameter and saved buffer of ``model``, whose DTensors lie on ``mesh`` or on some of its dimensions.
+    """Describe every parameter and saved buffer of ``model``. Its DTensors must be on ``mesh`` or on some dimensions of it.
 
-    Raises ValueError for a parameter that lies elsewhere, has a ``Partial`` placement, or is not cut as its placement says.
+    Raises ValueError for a parameter that is on another mesh, has a ``Partial`` placement, or has a shard of an unexpected shape.
     """
     return {
         name: ShardedWeight(tuple(tensor.shape), tensor.dtype, _sharding_on(mesh, name, tensor))
@@ -106,7 +112,7 @@ def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
 
 
 def local_weights(model: nn.Module) -> dict[str, Tensor]:
-    """This rank's shard of every parameter and saved buffer, sharing memory with the model."""
+    """Return this rank's shard of every parameter and saved buffer. The shards share memory with the model."""
     with torch.no_grad():
         return {
             name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -115,7 +121,7 @@ def local_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def rank_in(mesh: DeviceMesh) -> int:
-    """This process's rank in ``mesh``, counted as a ``Sharding`` counts."""
+    """Return this process's rank in ``mesh``, counted as in ``Sharding``."""
     return mesh.mesh.flatten().tolist().index(mesh.get_rank())
 
 
@@ -134,7 +140,7 @@ def _sharding_on(mesh: DeviceMesh, name: str, tensor: Tensor) -> Sharding:
 
 
 def _placements_on(mesh: DeviceMesh, name: str, tensor: DTensor) -> tuple:
-    """``tensor``'s placement on each dimension of ``mesh``: where it does not lie on a dimension, it is the same all along it."""
+    """Return ``tensor``'s placement on each dimension of ``mesh``. It is replicated along the dimensions that its own mesh lacks."""
     if tensor.device_mesh == mesh:
         return tuple(tensor.placements)
     every, own = mesh.mesh_dim_names or (), tensor.device_mesh.mesh_dim_names or ()
@@ -152,5 +158,5 @@ def _ranks(description: Description) -> int:
 
 
 def _as_layout(description: Description) -> Layout:
-    """Names, shapes and dtypes as a layout, for its comparison with another."""
-    return Layout(tuple(Entry(name, w.shape, w.dtype, 0, 0) for name, w in description.items()), 0)
+    """Return names, shapes and dtypes as a layout, which can be compared with another."""
+    return Layout(tuple(TensorEntry(name, w.shape, w.dtype, 0, 0) for name, w in description.items()), 0)

@@ -1,4 +1,4 @@
-"""Which part of a tensor each rank of a mesh holds, as DTensor cuts it.
+"""Compute which part of a tensor each rank of a mesh holds, by the rules of DTensor.
 
     7 rows on 2 × 2 ranks: who holds what
 
@@ -11,9 +11,9 @@
     row 6            │ 2 │ 3 │                │   3   │                     │   3   │
                      └───┴───┘                └───────┘                     └───────┘
 
-Placements are applied from left to right, and a part that is sharded again is cut again. Sizes are rounded up, so later ranks may hold less
-than earlier ones, or nothing. The strided kind, which fully_shard makes of a tensor that tensor parallelism has cut along the same dimension
-already, cuts in the other order. Ranks count through their own mesh, the last dimension fastest.
+Placements apply from left to right: the second one cuts the parts that the first one made. Sizes are rounded up, so later ranks may hold less
+than earlier ones, or nothing. ``_StridedShard`` cuts in the other order: ``fully_shard`` makes it when tensor parallelism has already cut the
+same dimension. Ranks are numbered in row-major order: the last dimension of the mesh counts fastest.
 
 >>> [local_shape((5, 8), Sharding((4,), (Shard(0),)), rank) for rank in range(4)]
 [(2, 8), (2, 8), (1, 8), (0, 8)]
@@ -33,14 +33,14 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 Slices = tuple[slice, ...]
 Run = tuple[int, int]
-"""Neighbouring indices of one dimension: the first, and how many."""
+"""Consecutive indices of one dimension: the first index and their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor lies on a mesh: one DTensor placement for each dimension of the mesh, applied from left to right.
+    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension, applied from left to right.
 
-    Raises ValueError for a placement that does not say which elements a rank holds, as ``Partial`` does not.
+    Raises ValueError for a placement, like ``Partial``, that does not say which elements a rank holds.
     """
 
     mesh_shape: tuple[int, ...]
@@ -60,10 +60,11 @@ class Sharding:
 
     @property
     def ranks(self) -> int:
+        """Number of ranks in the mesh."""
         return math.prod(self.mesh_shape)
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
-        """Where ``rank`` stands in the mesh; the last dimension counts fastest."""
+        """Return the mesh coordinate of ``rank``. The last dimension counts fastest."""
         reversed_coordinate = []
         for size in reversed(self.mesh_shape):
             rank, index = divmod(rank, size)
@@ -73,7 +74,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A block of the whole tensor at ``offsets``, and the ``start`` at which it stands in its holder's shard."""
+    """A block of a tensor: its ``offsets`` in the whole tensor, its ``sizes``, and its ``start`` in the shard that holds it."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -81,15 +82,16 @@ class Box:
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return math.prod(self.sizes)
 
     def slices(self, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Slices:
-        """Where the part of this box that is at ``offsets`` of the whole tensor stands in the holder's shard."""
+        """Return where a part of this box is in its shard; ``offsets`` are those of the part in the whole tensor."""
         inside = (at - offset + start for at, offset, start in zip(offsets, self.offsets, self.start, strict=True))
         return tuple(slice(first, first + size) for first, size in zip(inside, sizes, strict=True))
 
     def overlap(self, other: Box) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Offsets and sizes of what is in both boxes, or None if nothing is."""
+        """Return the offsets and sizes of what both boxes contain, or None if they do not overlap."""
         offsets = tuple(map(max, self.offsets, other.offsets))
         ends = map(min, self._ends(), other._ends())
         sizes = tuple(end - offset for offset, end in zip(offsets, ends, strict=True))
@@ -100,12 +102,15 @@ class Box:
 
 
 def local_shape(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[int, ...]:
-    """The shape of ``rank``'s shard of a tensor of ``shape``."""
+    """Return the shape of ``rank``'s shard of a tensor of ``shape``."""
     return tuple(sum(size for _, size in runs) for runs in _runs(shape, sharding, rank))
 
 
 def local_boxes(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[Box, ...]:
-    """What ``rank`` holds of a tensor of ``shape``: one box, none if its shard is empty, several if its indices are not neighbours."""
+    """Return the boxes that ``rank`` holds of a tensor of ``shape``.
+
+    That is one box, none if its shard is empty, or several if its indices are not consecutive.
+    """
     boxes = []
     placed = [
         [(offset, size, start) for (offset, size), start in zip(runs, _starts(runs), strict=True)]
@@ -118,7 +123,7 @@ def local_boxes(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[Bo
 
 
 def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]]:
-    """For each dimension, the indices that ``rank`` holds, in the order of its shard."""
+    """Return the indices that ``rank`` holds in each dimension, in the order of its shard."""
     dimensions = [[(0, size)] if size else [] for size in shape]
     for placement, count, index in zip(
         sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
@@ -141,14 +146,14 @@ def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]
 
 
 def _chunk(size: int, count: int, index: int) -> Run:
-    """The part of ``size`` indices that ``torch.chunk`` into ``count`` puts at ``index``; it may be empty."""
+    """Return chunk ``index`` of ``size`` indices that are split into ``count`` chunks, as ``torch.chunk`` does. It may be empty."""
     step = -(-size // count)
     first = min(size, step * index)
     return first, min(size, first + step) - first
 
 
 def _select(runs: list[Run], shares: list[Run]) -> list[Run]:
-    """The indices at the positions ``shares`` of what ``runs`` list; neighbours are joined."""
+    """Return the indices at the positions ``shares`` of those that ``runs`` list. Consecutive runs are joined."""
     selected: list[Run] = []
     for first, count in shares:
         for (offset, size), start in zip(runs, _starts(runs), strict=True):
@@ -163,5 +168,5 @@ def _select(runs: list[Run], shares: list[Run]) -> list[Run]:
 
 
 def _starts(runs: list[Run]) -> list[int]:
-    """The position at which each of ``runs`` begins."""
+    """Return the position at which each of ``runs`` begins."""
     return list(accumulate((size for _, size in runs[:-1]), initial=0)) if runs else []

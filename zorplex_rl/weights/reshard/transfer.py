@@ -1,23 +1,23 @@
-"""How a resharding plan is carried out: a parcel for every pair of ranks that has something to move, each in a weight ring of its own.
+"""Carry out a resharding plan: each source rank publishes one weight ring for each destination rank that needs something from it.
 
-    trainer                                      generator
-    rank 0   ring of parcels for 0 ───────────►  from 0 ┐
-             ring of parcels for 1 ───┐ ┌─────►  from 1 ┴ staged, of one version? ───► shards of rank 0
-    rank 1   ring of parcels for 0 ───┼─┘
-             ring of parcels for 1 ─┐ └───────►  from 0 ┐
-                                    └─────────►  from 1 ┴ staged, of one version? ───► shards of rank 1
+    trainer                          generator
+    rank 0   ring for 0 ──────────►  from 0 ┐
+             ring for 1 ───┐ ┌────►  from 1 ┴ staged, of one version? ───► shards of rank 0
+    rank 1   ring for 0 ───┼─┘
+             ring for 1 ─┐ └──────►  from 0 ┐
+                         └────────►  from 1 ┴ staged, of one version? ───► shards of rank 1
 
-A parcel holds all pieces, of all parameters, that one source rank has for one destination rank, without gaps: one large read instead of
-one for each run of neighbouring bytes, and not a byte more than the plan says. Its ring's headers reveal a torn read (``ring.py``).
+A slot of such a ring holds all pieces, of all parameters, that one source rank sends to one destination rank, without gaps. So a pull is
+one large read for each pair of ranks, instead of one for each run of consecutive bytes, and reads not a byte more than the plan says. The
+ring's headers reveal a torn read (``ring.py``).
 
-Two things must not be mixed, and headers reveal both:
+A pull must not mix versions:
 
-    versions within a shard      A subscriber reads, from all its source ranks, the newest version that *every one* of them still has.
-                                 A training step takes all ranks, so none publishes v + 1 before all have published v; and a rank that
-                                 is first with v + 1 still has v in its other slot. So 2 slots suffice for there always to be a
-                                 common version, once the first has been published.
-    versions across the shards   ``fetch`` only fills staging buffers. ``pull_together`` has all destination ranks fetch until they
-                                 hold the same version, and only then lets each ``install`` it.
+    within a shard      A subscriber reads the newest version that *all* its source ranks still have. All ranks take part in a training
+                        step, so no rank publishes v + 1 before all have published v. The first rank to publish v + 1 still has v in its
+                        other slot. So 2 slots are enough: after the first publication there is always a common version.
+    across the shards   ``fetch`` only fills staging buffers. ``pull_together`` repeats it on all destination ranks until they hold the
+                        same version, and only then calls ``install`` on each.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.reshard.sharded_model import ModelPlan, local_weights
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
-    PATIENCE_SECONDS,
+    READ_TIMEOUT,
+    Backoff,
     Header,
     NothingPublished,
-    Patience,
     WeightPullError,
     WeightRing,
     complete_slots,
@@ -46,11 +46,11 @@ from zorplex_rl.weights.ring import (
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for
 
 Pieces = dict[str, Tensor]
-"""Views of shards by name; on both sides of a pair the names, their order and the shapes are the same."""
+"""Views of shards by name. Names, order and shapes are the same on both sides of a transfer."""
 
 
 class ShardPublisher:
-    """The source rank's side: a ring for every destination rank that wants something from it, ``slots`` times what it sends in all."""
+    """Publishes the shards of one source rank: one ring of ``slots`` slots for each destination rank that needs a piece of them."""
 
     def __init__(self, model: nn.Module, plan: ModelPlan, rank: int, slots: int = 2) -> None:
         self._plan, self._rank = plan, rank
@@ -62,25 +62,25 @@ class ShardPublisher:
             self.rings[destination] = WeightRing(pieces, slots, layout, memory)
 
     def publish(self, model: nn.Module, version: int) -> None:
-        """Make this rank's shards the newest ones, as ``version``; all source ranks must, with the same version."""
+        """Publish this rank's shards as ``version``. Every source rank must publish the same version."""
         for destination, pieces in outgoing(self._plan, local_weights(model), self._rank).items():
             self.rings[destination].publish(pieces, version)
 
 
 class ShardReader(Protocol):
-    """Reads one ring, wherever it is. Raises WeightPullError if that is not possible."""
+    """Reads one ring of any process. Its methods raise WeightPullError if the ring cannot be read."""
 
     layout: Layout
 
     async def read_headers(self) -> Tensor:
-        """The headers, int64 [K, 2]."""
+        """Return the headers, int64 [K, 2]."""
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        """Fill ``staging``, uint8 [layout.size]."""
+        """Copy ``slot`` into ``staging``, uint8 [layout.size]."""
 
 
 class LocalReader:
-    """Reads a ring of this process: what does not travel, if both ranks are here."""
+    """Reads a ring of this process, where the source rank and the destination rank are the same process."""
 
     def __init__(self, ring: WeightRing) -> None:
         self.layout, self._ring = ring.layout, ring
@@ -93,15 +93,15 @@ class LocalReader:
 
 
 class ShardSubscriber:
-    """The destination rank's side. ``staged`` is the version in the staging buffers, ``version`` the one in the model.
+    """Pulls the shards of one destination rank. ``staged`` is the version in the staging buffers, ``version`` the one in the model.
 
-    ``patience`` is how many seconds a fetch waits for a version that all sources have.
-    ``readers`` has one for every source rank that this rank wants something from; LayoutMismatch is raised if they follow another plan.
+    ``readers`` holds a reader for each source rank that this rank needs a piece from. ``timeout`` is how many seconds a fetch waits for a version
+    that all sources have. Raises LayoutMismatch if the readers follow another plan, ValueError if this rank holds no part of any parameter.
     """
 
     def __init__(self, readers: Mapping[int, ShardReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
         self.version = self.staged = NOTHING_PUBLISHED
-        self.patience = PATIENCE_SECONDS
+        self.timeout = READ_TIMEOUT
         self._model, self._plan, self._rank = model, plan, rank
         wanted = incoming(plan, local_weights(model), rank)
         if not wanted:
@@ -112,19 +112,19 @@ class ShardSubscriber:
         self._staging = {s: torch.zeros(r.layout.size, dtype=torch.uint8) for s, r in self.readers.items()}
 
     @property
-    def parcel_bytes(self) -> int:
-        """The bytes that a fetch reads, headers apart."""
+    def transfer_bytes(self) -> int:
+        """Bytes that one fetch reads, without headers."""
         return sum(len(buffer) for buffer in self._staging.values())
 
     async def fetch(self) -> int:
-        """Have the newest version that all sources have in the staging buffers, and return it. The model is not touched."""
-        # Until the read has succeeded, the buffers hold no version at all.
+        """Read the newest version that all sources have into the staging buffers. Returns that version. Does not change the model."""
+        # Until the read has succeeded, the buffers hold no whole version.
         newer_than, self.staged = self.staged, NOTHING_PUBLISHED
-        self.staged = await read_together(self.readers, self._staging, newer_than, patience=self.patience)
+        self.staged = await read_together(self.readers, self._staging, newer_than, timeout=self.timeout)
         return self.staged
 
     def install(self, version: int) -> None:
-        """Copy the staging buffers, which must hold ``version``, into the model's shards."""
+        """Copy the staging buffers into the model's shards. Raises WeightPullError if they do not hold ``version``."""
         if self.staged != version:
             raise WeightPullError(
                 f"version {version} cannot be installed: version {self.staged} was fetched; fetch it again"
@@ -140,14 +140,14 @@ async def read_together(
     staging: Mapping[int, Tensor],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,
-    patience: float = PATIENCE_SECONDS,
+    timeout: float = READ_TIMEOUT,
 ) -> int:
-    """Fill every source's ``staging`` buffer with one and the same whole version, and return which: the newest that all sources have.
+    """Fill the ``staging`` buffers of all sources with the newest version that all of them have. Returns that version.
 
-    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError if in ``attempts`` rounds a parcel
-    was always torn, and NothingPublished if for ``patience`` seconds the sources have no version in common.
+    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` rounds with a torn read, and
+    NothingPublished if the sources have no version in common for ``timeout`` seconds.
     """
-    waiting = Patience(patience)
+    waiting = Backoff(timeout)
     torn = 0
     while torn < attempts:
         headers = await _gather(reader.read_headers() for reader in readers.values())
@@ -155,7 +155,7 @@ async def read_together(
         if chosen is None:
             if not await waiting.wait():
                 raise NothingPublished(
-                    f"there was no version that all {len(readers)} sources have whole for {patience:g} s; "
+                    f"there was no version that all {len(readers)} sources have whole for {timeout:g} s; "
                     "have all of them publish the same versions"
                 )
             continue
@@ -181,9 +181,10 @@ async def read_together(
 async def pull_together(
     fetch: Callable[[], Awaitable[Sequence[int]]], install: Callable[[int], Awaitable[object]], attempts: int = 100
 ) -> int:
-    """Bring all destination ranks to one version and return it. ``fetch`` and ``install`` call the subscriber's on every rank.
+    """Install the same version on all destination ranks. Returns that version.
 
-    A rank that has the newest version staged reads only headers when it fetches again, so the ranks that are behind catch up.
+    ``fetch`` and ``install`` call the methods of ``ShardSubscriber`` on every rank. A rank that has already staged the newest version reads only
+    headers when it fetches again, so the ranks that are behind catch up. Raises WeightPullError if they do not within ``attempts`` rounds.
     """
     for _ in range(attempts):
         versions = set(await fetch())
@@ -197,7 +198,7 @@ async def pull_together(
 
 
 def newest_common(headers: Sequence[Tensor]) -> list[Header] | None:
-    """Each ring's slot of the newest version that is whole in all rings, or None if they have none in common.
+    """Return each ring's slot with the newest version that is complete in all rings, or None if they have none in common.
 
     >>> ahead = torch.tensor([[4, 7], [2, 6]])          # 7 is complete, 6 still there
     >>> behind = torch.tensor([[3, 5], [2, 6]])         # 7 is being written over 5
@@ -210,27 +211,30 @@ def newest_common(headers: Sequence[Tensor]) -> list[Header] | None:
 
 
 def outgoing(plan: ModelPlan, shards: Mapping[str, Tensor], source: int) -> dict[int, Pieces]:
-    """The pieces of ``shards``, those of rank ``source``, that go to each destination rank."""
-    parcels: dict[int, Pieces] = {}
+    """Return the pieces of rank ``source``'s ``shards`` that go to each destination rank."""
+    pieces: dict[int, Pieces] = {}
     for name, moves in plan.moves.items():
         for index, move in enumerate(moves):
             if move.source == source:
-                parcels.setdefault(move.destination, {})[f"{name}[{index}]"] = shards[name][move.source_slices]
-    return parcels
+                pieces.setdefault(move.destination, {})[f"{name}[{index}]"] = shards[name][move.source_slices]
+    return pieces
 
 
 def incoming(plan: ModelPlan, shards: Mapping[str, Tensor], destination: int) -> dict[int, Pieces]:
-    """The pieces of ``shards``, those of rank ``destination``, that come from each source rank."""
-    parcels: dict[int, Pieces] = {}
+    """Return the pieces of rank ``destination``'s ``shards`` that come from each source rank."""
+    pieces: dict[int, Pieces] = {}
     for name, moves in plan.moves.items():
         for index, move in enumerate(moves):
             if move.destination == destination:
-                parcels.setdefault(move.source, {})[f"{name}[{index}]"] = shards[name][move.destination_slices]
-    return parcels
+                pieces.setdefault(move.source, {})[f"{name}[{index}]"] = shards[name][move.destination_slices]
+    return pieces
 
 
 async def _gather(awaitables: Iterable[Awaitable]) -> list:
-    """The results of all, or the first error; no read is left running that would write into a buffer later."""
+    """Wait for all ``awaitables``, then return their results or raise the first error.
+
+    No read is still running after that: it would write into a buffer later.
+    """
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

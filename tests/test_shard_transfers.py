@@ -1,4 +1,4 @@
-"""A plan carried out in one process: parcels through rings, for shards that stand in for ranks; versions are never mixed."""
+"""Carry out a plan in one process: pieces go through rings, shards stand in for ranks, and versions are never mixed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from test_reshard import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
 from zorplex_rl.weights.layout import LayoutMismatch
-from zorplex_rl.weights.reshard.plan import Places
+from zorplex_rl.weights.reshard.plan import Locations
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.sharding import Sharding
 from zorplex_rl.weights.reshard.transfer import (
@@ -107,15 +107,15 @@ def test_every_shard_arrives_bit_for_bit_in_no_more_bytes_than_the_minimum(sides
         assert pull(subscriber) == 5
         expected = rank_of(destination, rank, number)
         assert all(map(torch.equal, model.buffers(), expected.buffers()))
-        read += subscriber.parcel_bytes
+        read += subscriber.transfer_bytes
     assert read == plan.bytes_moved == plan.minimum_bytes <= plan.gather_then_scatter_bytes
 
 
 @given(descriptions(), st.booleans())
 def test_the_traffic_matrix_adds_up_to_the_bytes_moved(sides, near):
     source, destination = sides
-    places = Places(ranks_of(source), ranks_of(destination)) if near else None
-    plan = plan_model(source, destination, places)
+    locations = Locations(ranks_of(source), ranks_of(destination)) if near else None
+    plan = plan_model(source, destination, locations)
     matrix = plan.traffic()
     assert [len(row) for row in matrix] == [len(ranks_of(destination))] * len(ranks_of(source))
     assert sum(map(sum, matrix)) == plan.bytes_moved == plan.minimum_bytes
@@ -169,7 +169,7 @@ def test_without_a_common_version_nothing_is_installed():
     subscriber = connect(plan, publishers, 0, target)
     for rank in range(2):
         publishers[rank].publish(models[rank], rank)
-    subscriber.patience = 0.1
+    subscriber.timeout = 0.1
     with pytest.raises(NothingPublished, match="all 2 sources have whole for 0.1 s"):
         pull(subscriber)
     with pytest.raises(WeightPullError, match="version 1 cannot be installed"):
