@@ -1,1 +1,1 @@
-"""What is to be learned: the Zorplex tasks, their parser, their rewards, and the record of one attempt. Standard library only."""
+"""The Zorplex tasks, their parser, their rewards, and the record of one episode. Needs only the standard library."""

@@ -1,6 +1,6 @@
-"""Which task a run draws at which index: one kind, a mix of all, or a ladder of tiers.
+"""Choose the tasks of a run: one kind, a mix of all kinds, or a curriculum of ever harder tiers.
 
-A *tier* is a tuple of ``kind:difficulty`` names that are drawn in turn, so every tier's shares are equal by construction.
+A *tier* is a tuple of ``kind:difficulty`` names. Tasks are drawn from them in turn, so each has the same share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TASK_NAMES: tuple[str, ...] = (*TASK_SPECS, "mix")
 
 
 def tier_of(task: str, difficulty: str = "easy") -> Tier:
-    """The tier that ``--task task --difficulty difficulty`` names.
+    """Return the tier of ``--task task --difficulty difficulty``.
 
     >>> tier_of("mix")
     ('simple:easy', 'compositional:easy', 'multi_step:easy', 'recursive:easy')
@@ -22,7 +22,7 @@ def tier_of(task: str, difficulty: str = "easy") -> Tier:
 
 
 def ladder_of(task: str) -> tuple[Tier, ...]:
-    """The tiers that ``--curriculum`` climbs for ``task``, easiest first; one tier only where a kind has no difficulty."""
+    """Return the tiers of ``--curriculum`` for ``task``, easiest first. A kind without difficulties has one tier."""
     if task == "compositional":
         return tuple(tier_of(task, difficulty) for difficulty in DIFFICULTIES)
     if task == "mix":

@@ -1,4 +1,4 @@
-"""The record of one attempt at one task, as token ids: what was prompted, what was sampled, what was injected.
+"""The record of one attempt at one task, as token ids: the prompt, the sampled tokens, and the injected tokens.
 
     prompt_ids   [P]   chat template of system prompt and question
     token_ids    [T]   everything after the prompt, in order
@@ -9,7 +9,7 @@
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     sampled: trained on
                 ^^^^^^^^                       injected: context only, masked from the loss
 
-The trainer learns from these very ids. Nothing is ever decoded and tokenised again.
+The trainer learns from exactly these ids. They are never decoded and tokenised again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Finish = Literal["eos", "answer", "turns", "tokens"]
 class Task:
     """One question with its one right answer.
 
-    ``system`` is the system prompt, ``min_tool_calls`` what a perfect solver needs, ``words`` the words asked about. ``table``, ``keys`` and
-    ``redirects`` are what the tools know in this task, and what the policy cannot: the value of each word, its key, the word it points to.
+    ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver makes, ``words`` the words in the question. Only
+    the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and the word that it points to.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One stretch of sampled text, up to and with a tool call or the end of the episode.
+    """One stretch of sampled text, up to and including a tool call or the end of the episode.
 
     ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call`` and ``result`` are None in
     a turn that called no tool; ``result`` is also None where the turn limit ended the episode before the tool ran.
@@ -60,7 +60,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Episode:
-    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer line, or a limit."""
+    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer line, or a limit.
+
+    ``first_version`` and ``last_version`` are the policy versions of its first and last sampled token. Times are in seconds.
+    """
 
     task: Task
     prompt_ids: list[int]
@@ -79,19 +82,20 @@ class Episode:
 
     @property
     def policy_version(self) -> int:
-        """The oldest weights in the episode, which is what staleness is counted from."""
+        """The oldest policy version in the episode. Staleness is counted from it."""
         return self.first_version
 
     @property
     def tool_calls(self) -> int:
+        """Number of tool calls."""
         return sum(turn.call is not None for turn in self.turns)
 
     @property
     def sampled_text(self) -> list[str]:
-        """What the policy itself wrote, turn by turn. An answer inside a tool's result is not the policy's."""
+        """The text that the policy wrote in each turn, without the tools' results."""
         return [turn.text for turn in self.turns]
 
     @property
     def text(self) -> str:
-        """The whole transcript, injected results included, for people to read."""
+        """The whole transcript for people to read, with the tools' results."""
         return "".join(turn.text + (turn.result or "") for turn in self.turns)

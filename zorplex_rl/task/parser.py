@@ -1,15 +1,15 @@
-"""The one parser of what a policy writes: tool calls and the final answer.
+"""Parse what a policy writes: tool calls and the final answer.
 
-Three places must agree on what the text says: the sampler, which pauses a row when a call is complete;
-the environment, which runs that call; and the scorer, which looks for the answer. All three use this file.
+Three parts must agree on what the text says: the sampler, which stops sampling when a call is complete; the environment, which runs that
+call; and the scorer, which looks for the answer. All three use this file.
 
-    LOOKUP[blip] -> 17          a call (what stands after ``]`` was injected, not written by the policy)
+    LOOKUP[blip] -> 17          a call (the text after ``]`` was injected, not written by the policy)
     [ANSWER] -4                 an answer: the tag, then one whole integer, sign included
 
-Neither may span a line break, so a sampler has to look only at the line that is being written.
+Neither may span a line break, so a sampler only needs to look at the line that is being written.
 
-The integer must be the only number between its tag and the end of the line (or the next tag), so nobody can hedge. Words behind it are not
-read. Digits and signs are ASCII.
+The integer must be the only number between its tag and the end of the line (or the next tag), so a policy cannot give two answers at once.
+Words after the integer are ignored. Digits and signs are ASCII.
 
     [ANSWER] 12.           12              [ANSWER] 12 or 13     no answer: two numbers
     [ANSWER] 12 apples     12              [ANSWER] 12 %         no answer: a share is not an integer
@@ -30,16 +30,15 @@ import re
 from dataclasses import dataclass
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
-ANSWER_TAG = "[ANSWER]"
 
 _CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
 _ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w)((?:(?!\[ANSWER\])[^\n])*)")
-"""A tag, its integer, and what else stands on the line, up to the next tag."""
+"""A tag, its integer, and the rest of the line, up to the next tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the index one past ``]``."""
+    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the index just after ``]``."""
 
     name: str
     argument: str
@@ -50,13 +49,13 @@ class ToolCall:
 
 
 def find_call(text: str) -> ToolCall | None:
-    """The first complete tool call in ``text``, or None."""
+    """Return the first complete tool call in ``text``, or None."""
     match = _CALL.search(text)
     return ToolCall(match[1], match[2].strip(), match.end()) if match else None
 
 
 def find_answer(text: str) -> int | None:
-    """The integer of the last ``[ANSWER] <integer>`` in ``text``, or None.
+    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None.
 
     >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
     [None, 4, None, None]
@@ -67,12 +66,12 @@ def find_answer(text: str) -> int | None:
 
 
 def _stands_alone(rest: str) -> bool:
-    """Whether ``rest``, which follows an integer, leaves it what it is: no further number in any script, no sign of a share."""
+    """Return whether ``rest``, the text after an integer, has no further number in any script and no percent or permille sign first."""
     return not rest.lstrip().startswith(("%", "‰", "‱")) and not any(character.isnumeric() for character in rest)
 
 
 def answer_is_complete(line: str) -> bool:
-    """Whether ``line`` holds an answer that can grow no further because its line has ended.
+    """Return whether ``line`` holds an answer and has ended, so that no more digits can follow.
 
     >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
     (False, True)
@@ -81,7 +80,7 @@ def answer_is_complete(line: str) -> bool:
 
 
 def format_result(result: str) -> str:
-    """A tool's result as it is injected behind the call.
+    """Return a tool's result as it is injected after the call.
 
     >>> "LOOKUP[blip]" + format_result("17")
     'LOOKUP[blip] -> 17\\n'

@@ -1,14 +1,14 @@
-"""What an episode is worth, and what happened in it.
+"""Score an episode: its reward and its outcome.
 
     reward = 1.0 · correct + 0.2 · format − 0.1 · (calls beyond the needed ones)
 
-The outcome names the first of these that holds, so every episode has exactly one:
+The outcome is the first of these that holds, so every episode has exactly one:
 
     success        the answer is right
     wrong_answer   there is an answer, and it is wrong
     tool_spam      no answer: still calling tools at the turn limit
     truncated      no answer: cut off at the token limit
-    wrong_format   no answer: the policy ended by itself without ``[ANSWER] <integer>``
+    wrong_format   no answer: the policy ended its text without ``[ANSWER] <integer>``
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRA_CALL_PENALTY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The parts of a reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
+    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
 
     outcome: Outcome
     answer: int | None
@@ -39,21 +39,23 @@ class Score:
 
     @property
     def reward(self) -> float:
+        """The sum of the parts."""
         return self.correct + self.format + self.extra_calls
 
     @property
     def parts(self) -> dict[str, float]:
+        """The parts of the reward by name."""
         return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
 
 
 def final_answer(turns: list[str]) -> int | None:
-    """The last answer that the policy wrote within one turn; text that tools injected between turns never counts."""
+    """Return the last answer that the policy wrote within one turn, or None. Text that tools injected never counts."""
     answers = [answer for answer in map(find_answer, turns) if answer is not None]
     return answers[-1] if answers else None
 
 
 def classify(answer: int | None, expected: int, finish: Finish) -> Outcome:
-    """The outcome of an episode; total, and ordered as in this file's first lines."""
+    """Return the outcome of an episode, by the rules at the top of this file in their order."""
     if answer is not None:
         return "success" if answer == expected else "wrong_answer"
     if finish == "turns":
@@ -64,7 +66,7 @@ def classify(answer: int | None, expected: int, finish: Finish) -> Outcome:
 
 
 def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-    """Score what a policy wrote (``turns``: sampled text only) with ``tool_calls`` calls made."""
+    """Score the sampled text ``turns`` of an episode with ``tool_calls`` calls."""
     answer = final_answer(turns)
     outcome = classify(answer, task.answer, finish)
     return Score(

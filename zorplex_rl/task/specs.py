@@ -1,6 +1,6 @@
-"""Zorplex: words have hidden values, and only a tool reveals them.
+"""The four kinds of Zorplex tasks: words have hidden values, and only a tool reveals them.
 
-No policy can know the values, because every *task* draws its own secret table; it has to learn to use the tools.
+A policy cannot know the values, because every *task* draws its own secret table. It has to learn to use the tools.
 
     kind            tools           a perfect solver writes (injected results after ``->``)
     simple          LOOKUP          LOOKUP[blip] -> 17                          [ANSWER] 17
@@ -8,16 +8,15 @@ No policy can know the values, because every *task* draws its own secret table; 
     multi_step      GETKEY, FETCH   GETKEY[blip] -> K38, FETCH[K38] -> 71       [ANSWER] 71
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
-A task is a pure function of (seed, kind, difficulty, split, index): one that was lost with a process can be drawn again. It carries its
-table, keys and redirects, so a tool needs nothing but the task and the call.
+A task is a pure function of (seed, kind, difficulty, split, index), so a task that was lost with a process can be drawn again. It carries its
+table, keys and redirects, so a tool needs only the task and the call.
 
     split      words                              tables
     train      TRAINING_WORDS                     over these words
-    held_out   HELD_OUT_WORDS, the other half     over these: none that training can draw
+    held_out   HELD_OUT_WORDS, the other half     over these words: training cannot draw them
 
-With one table for a whole run, one constant answer was right in up to 62 % of the held-out ``recursive`` tasks. Now every
-constant is right for one of 40 tasks of a kind that asks for one word (in each block of 40 indices every value is asked for once), and for
-fewer of the sums.
+With one table for a whole run, one constant answer was right in up to 62 % of the held-out ``recursive`` tasks. Now a constant answer is
+right in 1 of 40 tasks of the kinds that ask for one word (each block of 40 indices asks for every value once), and in fewer of the sums.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
 )
 TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
 VALUES = range(10, 50)
-"""What a word can be worth: two digits, so that sums and differences have one to three and a sign."""
+"""The values that a word can have: two digits, so sums and differences have one to three digits and a sign."""
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
-"""Compositional difficulty: how many words are added and subtracted."""
+"""How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3
 """No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
 
@@ -49,22 +48,22 @@ _ENDING = "End with [ANSWER] and the integer."
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
-    """Draw a secret table: the value of each of ``words``, distinct members of ``VALUES``."""
+    """Draw a secret table. Returns a value from ``VALUES`` for each of ``words``, all different."""
     values = random.Random(f"table:{seed}").sample(VALUES, len(words))
     return dict(zip(words, values, strict=True))
 
 
 def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw each word's key for ``multi_step``: ``K`` and two digits, distinct."""
+    """Draw the keys for ``multi_step``. Returns a key for each of ``words``, ``K`` and two digits, all different."""
     numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
     return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
 
 def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw which word each redirecting word points to, for ``recursive``.
+    """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to.
 
-    The words are dealt into chains of at most ``MAX_REDIRECTS + 1``, and each word of a chain points to the next. So no chain is too
-    long or a circle, no two words point to the same one, and a value stands at the end of every chain.
+    The words are split into chains of at most ``MAX_REDIRECTS + 1``, and each word of a chain points to the next. So no chain is too long or a
+    circle, no two words point to the same one, and the last word of every chain has a value.
     """
     shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
     chains = -(-len(words) // (MAX_REDIRECTS + 1))
@@ -74,7 +73,7 @@ def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) ->
 class TaskSpec:
     """One kind of task.
 
-    ``task(index, split)`` is a pure function; ``generate_task()`` walks through the indices. ``execute`` runs a tool for a task.
+    ``task(index, split)`` is a pure function; ``generate_task()`` counts the indices itself. ``execute`` runs a tool for a task.
     """
 
     kind: str
@@ -89,7 +88,7 @@ class TaskSpec:
         self._index = -1
 
     def generate_task(self, split: Split = "train") -> Task:
-        """Draw the next task of ``split``."""
+        """Return the next task of ``split``."""
         self._index += 1
         return self.task(self._index, split)
 
@@ -124,19 +123,19 @@ class TaskSpec:
         table: Mapping[str, int] = MappingProxyType({}),
         redirects: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """Return what the policy is told. A hint adds a worked example that is not true for ``table`` and ``redirects``."""
+        """Return the system prompt. A hint adds a worked example that is wrong for ``table`` and ``redirects``."""
         prompt = f"Words have hidden values. {self.instructions} {_ENDING}"
         return f"{prompt}\nExample: {self._example(table, redirects)}" if with_hint else prompt
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Return what the tool answers in ``task``; a wrong name or argument is answered with ``ERROR``, as a tool would."""
+        """Run ``call`` for ``task``. Returns the result as text; it starts with ``ERROR`` for a wrong tool name or argument."""
         if call.name not in self.tools:
             return f"ERROR: no tool {call.name}"
         value = self._look_up(task, call)
         return f"ERROR: unknown {call.argument}" if value is None else str(value)
 
     def run(self, task: Task, call: str) -> str:
-        """``execute`` for a call as text.
+        """Parse the text ``call`` and run it for ``task``. Returns the result, or a text that starts with ``ERROR``.
 
         >>> spec = get_spec("simple")
         >>> spec.run(spec.task(0), "LOOKUP[no such word]")
@@ -146,14 +145,14 @@ class TaskSpec:
         return self.execute(task, parsed) if parsed else f"ERROR: {call!r} is not a tool call"
 
     def calls_needed(self, task: Task) -> list[str]:
-        """The tool calls of a perfect solver, in order."""
+        """Return the tool calls of a perfect solver, in order."""
         return self._calls(task.words, task.keys, task.redirects)
 
     def _word_count(self) -> int:
         return 1
 
     def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The (keys, redirects) of the task ``name``; empty where the kind has none."""
+        """Return the keys and the redirects of the task ``name``, empty where the kind has none."""
         return {}, {}
 
     def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
@@ -162,14 +161,14 @@ class TaskSpec:
     def _ask(
         self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
     ) -> tuple[str, int]:
-        """What is asked for, and the answer."""
+        """Return the expression that is asked for, and the answer."""
         return words[0], table[chain_of(words[0], redirects)[-1]]
 
     def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
         return task.table.get(call.argument)
 
     def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        """A worked example, made up: no call in it gives what it would give in the task, and its answer is wrong there."""
+        """Return a made-up worked example. No call in it gives the result of the task, and its answer is wrong there."""
         raise NotImplementedError
 
 
@@ -253,7 +252,7 @@ TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Co
 
 
 def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> TaskSpec:
-    """Return the spec of ``kind``. Raises ValueError, which names the known kinds."""
+    """Return the spec of ``kind``. Raises ValueError for an unknown kind or difficulty."""
     if kind not in TASK_SPECS:
         raise ValueError(f"task is {kind!r}; expected one of {', '.join(TASK_SPECS)}")
     return TASK_SPECS[kind](seed, difficulty, hints)
@@ -265,7 +264,7 @@ def run_tool(task: Task, call: ToolCall) -> str:
 
 
 def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
-    """``word`` and the words that it leads to; the last one has the value.
+    """Return ``word`` and the words that it redirects to, in order. The last one has the value.
 
     >>> chain_of("blip", {"blip": "zork", "zork": "mip"})
     ['blip', 'zork', 'mip']
@@ -277,17 +276,17 @@ def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
 
 
 def _made_up(*true: int | None) -> int:
-    """A value for a worked example: the first of four that is none of the (at most three) ``true`` ones."""
+    """Return a value for a worked example: the first of four that is not among the (at most three) ``true`` values."""
     return next(value for value in (26, 38, 17, 45) if value not in true)
 
 
 def _scheduled_value(name: str, index: int) -> int:
-    """The value that task ``index`` asks for: each member of ``VALUES`` once in every block of ``len(VALUES)`` indices."""
+    """Return the value that task ``index`` asks for. Each block of ``len(VALUES)`` indices asks for every value once."""
     block, position = divmod(index, len(VALUES))
     return random.Random(f"values:{name}:{block}").sample(VALUES, len(VALUES))[position]
 
 
 def _with_value(table: dict[str, int], word: str, value: int) -> dict[str, int]:
-    """``table`` with ``value`` at ``word``; a word that had it gets the other's value, so that values stay distinct."""
+    """Return ``table`` with ``value`` at ``word``. A word that had ``value`` gets the old one of ``word``, so values stay distinct."""
     swapped = {table[word]: value, value: table[word]}
     return {other: swapped.get(found, found) for other, found in table.items()}
