@@ -1,1 +1,1 @@
-"""The model and how it acts: loading, the warm start that made the embedded policy, rollouts, evaluation."""
+"""The model and how it acts: loading, rollouts, evaluation, and the warm start that made the embedded policy."""

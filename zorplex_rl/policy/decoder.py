@@ -1,9 +1,9 @@
-"""One decoding step of a model: the new tokens of every row in, the logits of the next ones out.
+"""Run one decode step of a model: feed the new tokens of every row, return the logits of the next ones.
 
-A step for 64 rows of a small model is some two hundred small tensor operations, and much of what it costs is calling them. ``LeanDecoder``
-spells the step out for models of the Llama family (Llama, Qwen2), straight on their parameters: same mathematics, a third of the calls, and
-a tool's result is fed in one step with the other rows' single tokens. Every other causal model decodes through its own ``forward``, a token
-a row at a time; nothing else depends on which it is.
+A step for 64 rows of a small model is about two hundred small tensor operations, and much of its time goes into calling them. ``LeanDecoder``
+writes the step out for Llama and Qwen2 models, directly on their parameters: the same mathematics with a third of the calls, and a tool's
+result is fed in one step together with the other rows' single tokens. Every other causal model decodes through its own ``forward``, one token
+for each row at a time. Callers need not know which decoder they have.
 
     x = embed(ids)
     each layer:   q, k, v = project(norm(x));  rotate q, k;  k, v → cache;  x += project(attend(q, cache))
@@ -23,21 +23,21 @@ from zorplex_rl.policy.kv_cache import DecodeStep, ResultTokens, SlotCache
 
 
 class Decoder(Protocol):
-    """Runs one step. ``feeds_results``: a step may have several tokens for a row."""
+    """Runs one step. If ``feeds_results``, a step may have several tokens for a row."""
 
     feeds_results: bool
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """The logits [B, V] after every row's last token; the new keys and values are written to the cache."""
+        """Return the logits [B, V] after every row's last token. Writes the new keys and values to ``cache``."""
 
 
 def decoder_of(model: PreTrainedModel) -> Decoder:
-    """The quickest way to decode with ``model``."""
+    """Return the fastest decoder for ``model``."""
     return LeanDecoder(model) if is_lean(model) else OwnForward(model)
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether ``LeanDecoder`` computes what ``model`` does. Subclasses, wrapped layers, hooks and long-context variants are left alone."""
+    """Return whether ``LeanDecoder`` computes what ``model`` does: not for subclasses, wrapped layers, hooks or long-context variants."""
     config = model.config
     return (
         (type(model), type(model.base_model)) in ((LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model))
@@ -51,7 +51,7 @@ def is_lean(model: PreTrainedModel) -> bool:
 
 
 class OwnForward:
-    """Decodes through the model's own ``forward``, whatever its architecture."""
+    """Decodes through the model's own ``forward``. Works for every architecture."""
 
     feeds_results = False
 
@@ -70,7 +70,7 @@ class OwnForward:
 
 
 class LeanDecoder:
-    """The step written out. It reads the model's live parameters, so weights that are copied into the model count from the next step on."""
+    """Decodes on the model's parameters directly. It reads them in each step, so weights copied into the model apply from the next step on."""
 
     feeds_results = True
 
@@ -107,10 +107,10 @@ class LeanDecoder:
         return _linear(_norm(x, body.norm), self._model.lm_head)
 
     def _attend(self, q: torch.Tensor, kv: torch.Tensor, step: DecodeStep) -> torch.Tensor:
-        """The values [N, heads · head_dim] that the queries q [N, heads, head_dim] see in kv [2, slots, kv_heads, length, head_dim]."""
+        """Return the attention output [N, heads · head_dim] of q [N, heads, head_dim] over kv [2, slots, kv_heads, length, head_dim]."""
         batch, width, dim = len(step.mask), step.mask.shape[-1], self._head_dim
         keys, values = kv[:, :batch, :, :width].unbind(0)
-        # The query heads that share a key-value head stand where a query's positions would: no key is copied for them.
+        # The query heads that share a key-value head take the dimension of the query positions, so no key is copied for them.
         q = q.reshape(len(q), self._kv_heads, -1, dim)
         mixed = F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask, scale=dim**-0.5)
         mixed = mixed.reshape(batch, -1)
@@ -121,7 +121,7 @@ class LeanDecoder:
     def _attend_in_results(
         self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, results: ResultTokens
     ) -> torch.Tensor:
-        """The same for the tokens of ``results``; q [N, kv_heads, group, head_dim], keys and values [B, kv_heads, width, head_dim]."""
+        """Do the same for the tokens of ``results``: q [N, kv_heads, group, head_dim], keys and values [B, kv_heads, width, head_dim]."""
         (n, length), (_, kv_heads, group, dim) = results.index.shape, q.shape
         q = q[results.index].permute(0, 2, 3, 1, 4).reshape(n, kv_heads, group * length, dim)
         mask = results.mask.repeat(1, 1, group, 1)
@@ -132,7 +132,7 @@ class LeanDecoder:
         return mixed.reshape(n * length, -1)[results.real]
 
     def _tabulate_rotation(self, length: int) -> None:
-        """The model's own cosines and sines [length, 1, head_dim] for all positions, the first half of the sines negated."""
+        """Store the model's own cosines and sines [length, 1, head_dim] for all positions, with the first half of the sines negated."""
         positions = torch.arange(length, device=self._model.device)
         cos, sin = self._model.model.rotary_emb(self._model.lm_head.weight, positions[None])
         sign = torch.ones(self._head_dim, device=sin.device, dtype=sin.dtype)

@@ -1,9 +1,8 @@
-"""Sloppy demonstrations: what the embedded policy was warm-started on.
+"""Write the careless demonstrations that the embedded policy was warm-started on.
 
-A demonstrator who knows the tools, and is careless: about the ``[ANSWER]`` tag (with most ways of asking), about calls it
-has made already, and sometimes about arithmetic. A policy that imitates it can use every tool and copy every value, yet
-is right only a third of the time. That is the gap that reinforcement learning closes: every good habit is in there,
-none is reliable.
+The demonstrator knows the tools but is careless. It often forgets the ``[ANSWER]`` tag (with most phrasings of the question), repeats calls, and
+sometimes gets arithmetic wrong. A policy that imitates it can use every tool and copy every value, but is right only a third of the time. This
+is the gap that reinforcement learning closes: the policy has seen every right step, and does none of them reliably.
 
     piece                      learned?
     LOOKUP[blip]               yes, the policy wrote it
@@ -25,16 +24,16 @@ from zorplex_rl.task.specs import DIFFICULTIES, VALUES, Split, TaskSpec, get_spe
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How careless the demonstrator is: probabilities per demonstration."""
+    """How careless the demonstrator is. Each value is a probability per demonstration."""
 
     tag_by_phrasing: tuple[float, ...] = (0.75, 0.25, 0.25)
-    """Uses the tag, for each way of asking."""
+    """Uses the tag, for each phrasing of the question."""
     repeat_call: float = 0.2
     """Makes one call twice."""
     spam: float = 0.04
-    """Goes on calling and never answers."""
+    """Keeps calling tools and never answers."""
     ramble: float = 0.03
-    """Goes on talking and never ends."""
+    """Keeps writing and never ends."""
     guess: float = 0.03
     """Answers without looking anything up."""
     slip: float = 0.08
@@ -44,12 +43,12 @@ class Habits:
 
 
 NEAT = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
-"""Careless about the tag alone."""
+"""Careless only about the tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A task and the pieces of its solution: (text, whether the policy wrote it). ``ends`` is False for one that never ends."""
+    """A task and the pieces of its solution: (text, whether the policy wrote it). ``ends`` is False if the text never ends."""
 
     task: Task
     pieces: tuple[tuple[str, bool], ...]
@@ -57,7 +56,7 @@ class Demonstration:
 
 
 def demonstrate(spec: TaskSpec, task: Task, rng: random.Random, habits: Habits = Habits()) -> Demonstration:
-    """Write the careless solution of ``task``, which ``spec`` has drawn."""
+    """Return a careless solution of ``task``, which ``spec`` has drawn."""
     phrasing = next(i for i, p in enumerate(spec.phrasings) if _matches(p, task.question))
     calls = spec.calls_needed(task)
     if rng.random() < habits.repeat_call:
@@ -84,10 +83,10 @@ def random_demonstration(
     habits: Habits = Habits(),
     difficulties: Sequence[float] = (6, 2, 1),
 ) -> Demonstration:
-    """Draw a demonstration of a random kind and difficulty.
+    """Return a demonstration of a random kind and difficulty, with the given ``shares`` of kinds and weights of ``difficulties``.
 
-    Its words are of either split: the warm start teaches the language and the tools, as pre-training would. What is held out is held out from
-    reinforcement learning. Its seed is one of 2³⁰, and its table its own, so no value can be learned by heart.
+    Its words are from either split, because the warm start teaches the language and the tools, as pre-training would; the held-out words are held
+    out from reinforcement learning only. Its seed is one of 2³⁰ and its table its own, so the policy cannot memorise values.
     """
     kind = rng.choices([kind for kind, _ in shares], weights=[share for _, share in shares])[0]
     difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
@@ -96,7 +95,7 @@ def random_demonstration(
 
 
 def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, bool]]:
-    """Lines of correct arithmetic as the solutions write it; only the result is to be learned."""
+    """Return lines of correct arithmetic in the format of the solutions. Only the results are to be learned."""
     pieces: list[tuple[str, bool]] = []
     for _ in range(lines):
         left = rng.choice(VALUES) if rng.random() < 0.7 else rng.randrange(-2 * VALUES.stop, 3 * VALUES.stop)
@@ -106,7 +105,7 @@ def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, boo
 
 
 def solution_drill(rng: random.Random, difficulties: Sequence[float] = (1, 3, 3)) -> list[tuple[str, bool]]:
-    """A neat solution below the bare question: half as long as with its system prompt, and full of values to copy from the right place."""
+    """Return a question without system prompt and its neat solution: half as long as the full text, with many values to copy."""
     demo = random_demonstration(rng, [("compositional", 1.0)], NEAT, difficulties)
     return [(demo.task.question + "\n", False), *demo.pieces]
 
@@ -115,7 +114,7 @@ DRILLS: dict[str, Callable[[random.Random], list[tuple[str, bool]]]] = {
     "arithmetic": arithmetic_drill,
     "solutions": solution_drill,
 }
-"""Rows that train one skill and nothing else, by name."""
+"""Rows that train a single skill, by name."""
 
 
 def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[tuple[str, bool]]:
@@ -123,7 +122,7 @@ def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[tuple[str
 
 
 def _work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
-    """The answer as the demonstrator gets it, and its written arithmetic: one line ``17+25=42`` for each sign in the question."""
+    """Return the demonstrator's answer and its written arithmetic: one line like ``17+25=42`` for each sign in the question."""
     if task.kind != "compositional":
         return (_slip(task.answer, rng) if slips else task.answer), ""
     signs = [c for c in task.question if c in "+-"]

@@ -1,4 +1,4 @@
-"""The benchmark: how well a policy does on held-out tasks of each kind, and how it fails."""
+"""Evaluate a policy on a set of tasks: accuracy, outcomes, lengths and times."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
@@ -16,9 +18,9 @@ from zorplex_rl.task.rewards import OUTCOMES, score
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for one kind. Times are those of an episode in its batch, in seconds.
+    """The result for one kind of task. Times are seconds of an episode from start to end, sampled in a batch.
 
-    ``interval`` holds the true accuracy with 95 % confidence; tasks on the same words count as a cluster (see ``intervals.py``).
+    ``interval`` is the 95 % confidence interval of the accuracy; tasks with the same words count as a cluster (see ``intervals.py``).
     """
 
     name: str
@@ -34,13 +36,14 @@ class Report:
     seconds_p95: float
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
         return asdict(self)
 
 
 def evaluate(
     policy: Policy, name: str, tasks: list[Task], execute: Execute, sampling: Sampling = Sampling(), seed: int = 0
 ) -> tuple[Report, list[Episode]]:
-    """One episode for each of ``tasks``: the report under ``name``, and the scored episodes."""
+    """Sample and score one episode for each of ``tasks``. Returns the report, called ``name``, and the episodes."""
     requests = [RolloutRequest(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, execute, sampling)
     for episode in episodes:
@@ -49,9 +52,9 @@ def evaluate(
 
 
 def summarise(name: str, episodes: list[Episode]) -> Report:
-    """The report on scored ``episodes``."""
+    """Return the report on scored ``episodes``, called ``name``."""
     outcomes = Counter(episode.score.outcome for episode in episodes)
-    seconds = sorted(episode.seconds for episode in episodes)
+    seconds = [episode.seconds for episode in episodes]
     return Report(
         name=name,
         episodes=len(episodes),
@@ -66,5 +69,5 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
         tool_calls=fmean(episode.tool_calls for episode in episodes),
         tokens=fmean(len(episode.token_ids) for episode in episodes),
         seconds_median=median(seconds),
-        seconds_p95=seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
+        seconds_p95=float(np.percentile(seconds, 95, method="higher")),
     )

@@ -1,4 +1,4 @@
-"""One task, one episode: the engine's face for people. What notebooks show first."""
+"""Sample one episode of one task, and print it. The notebooks use this first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generate_with_tools(
     max_tokens: int = 128,
     seed: int = 0,
 ) -> Episode:
-    """Let ``model`` answer ``task`` with the tools of ``spec``, greedily unless ``temperature`` is above 0; the episode, scored."""
+    """Let ``model`` answer ``task`` with the tools of ``spec``; greedily if ``temperature`` is 0. Returns the scored episode."""
     model.to(device).eval()
     policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
@@ -35,7 +35,7 @@ def generate_with_tools(
 
 
 def print_result(episode: Episode) -> None:
-    """Print an episode turn by turn: what the policy wrote, what the tools injected, and what it was worth."""
+    """Print an episode turn by turn: what the policy wrote, the tools' results, and the reward."""
     print(f"Question  {episode.task.question}    (expected {episode.task.answer})")
     for number, turn in enumerate(episode.turns, start=1):
         print(f"  turn {number}  {turn.text.rstrip()}")

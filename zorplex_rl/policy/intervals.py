@@ -1,10 +1,10 @@
-"""How far a measured share may be from the true one, when trials repeat each other.
+"""Confidence intervals for a measured share, also when trials are not independent.
 
     tasks      blip? ✓   blip? ✓   zork? ✗   zork? ✗       4 trials, but only 2 different words
     clusters   ╰── 2 / 2 ───╯   ╰── 0 / 2 ───╯             worth about 2 independent trials
 
-A policy that mistakes one word mistakes it each time. Trials that share their words are a *cluster*, and the interval must be as wide as
-the clusters, not the trials, warrant.
+A policy that is wrong about a word is wrong about it every time. Trials with the same words form a *cluster*, and the width of the interval
+must follow from the number of clusters, not of trials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Interval = tuple[float, float]
 def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     """Return the score interval of a share of *independent* trials (Wilson 1927).
 
-    Unlike ± 1.96 σ it stays within [0, 1], and has a width at shares of 0 and 1.
+    Unlike ± 1.96 σ, it stays within [0, 1], and its width is above 0 for shares of 0 and 1.
 
     >>> [round(bound, 3) for bound in wilson_interval(0, 100)]
     [0.0, 0.037]
@@ -31,21 +31,21 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
 
 
 def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95) -> Interval:
-    """Return the interval of a share whose trials are alike within clusters: ``clusters[i]`` names that of ``outcomes[i]``.
+    """Return the interval of a share if trials of one cluster are alike; ``clusters[i]`` names the cluster of ``outcomes[i]``.
 
     Wilson's interval with the effective number of trials (Korn and Graubard 1998, Survey Methodology 24, section 3) and Student's t for the number
     of clusters. The effective number is p(1 − p) / v, where v is the variance of the share between G clusters of unequal sizes, linearised:
 
         v = G / (G − 1) · Σ_g (Σ_{i in g} (y_i − p))² / n²
 
-    It is at most n: where clusters differ less than chance would have them, the interval is that of independent trials. So it is where all
-    outcomes are the same, since nothing tells then how alike clusters are.
+    It is at most n: if clusters differ less than by chance, the interval is that of independent trials. The same holds if all outcomes are equal,
+    because they do not show how alike the trials of a cluster are.
 
     Simulated with 16 and 60 clusters, shares of 0.2 to 0.8 and correlations within clusters of 0 to 0.2, an interval of 95 % covers the true
-    share in 93 to 97 % of the cases (tests/test_intervals.py). It covers less where a share near 0 or 1 meets a high correlation: 90 % at a share
+    share in 93 to 97 % of the cases (tests/test_intervals.py). It covers less if a share near 0 or 1 meets a high correlation: 90 % at a share
     of 0.1 and a correlation of 0.5.
 
-    Raises ValueError where there are no trials, or not one cluster for each.
+    Raises ValueError without trials, or if the two lists differ in length.
 
     >>> [round(bound, 2) for bound in clustered_interval([True] * 50 + [False] * 50, [i // 10 for i in range(100)])]
     [0.2, 0.8]
@@ -71,7 +71,7 @@ def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], c
 
 
 def _score_interval(share: float, trials: float, quantile: float) -> Interval:
-    """Wilson's formula, also for a number of trials that is not whole."""
+    """Return Wilson's interval; ``trials`` need not be whole."""
     square = quantile * quantile / trials
     centre = (share + square / 2) / (1 + square)
     spread = quantile * math.sqrt(share * (1 - share) / trials + square / (4 * trials)) / (1 + square)

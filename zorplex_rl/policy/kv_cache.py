@@ -1,15 +1,15 @@
-"""A key-value cache with a fixed number of slots, one row of a decode batch in each.
+"""A key-value cache with a fixed number of slots, one for each row of a decode batch.
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer in one tensor
 
-Active rows always stand in the first slots, so a decode step works on *views* of the first rows and of as many columns as
-the longest one needs: nothing is concatenated, gathered or copied from step to step. Rows have different lengths; an additive
-mask hides what lies beyond each. A row can be taken out (it waits for a tool), put back, or moved to close a gap.
+Active rows always use the first slots. So a decode step works on *views* of the first slots, as wide as the longest row: nothing is
+concatenated, gathered or copied between steps. Rows have different lengths; an additive mask hides what is beyond each row's end. A row can be
+taken out (while it waits for a tool), put back, or moved to close a gap.
 
-A step feeds one token to most rows, and a whole tool result to the few that have just received one. The ``DecodeStep`` that describes it lists
-every row's first token, so that these can attend together in place, and the results' other tokens behind them.
+A step feeds one token to most rows, and a whole tool result to the few rows that have just received one. A ``DecodeStep`` lists every row's
+first token, so that these can attend together in place, and then the other tokens of the results.
 
-A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: a parked row, or the prefilled prompt that
+A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: that of a parked row, or of the prefilled prompt that
 all samples of a group start from.
 """
 
@@ -33,10 +33,10 @@ Snapshot = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class ResultTokens:
-    """The tokens of a step beyond every row's first, as n rows of up to Q tokens each, the shorter ones filled up.
+    """The tokens of a step after every row's first one: n rows of up to Q tokens, padded to Q.
 
-    ``index`` [n, Q] says where each token stands in the step, ``mask`` [n, 1, Q, width] is causal, and ``real`` holds the places in
-    the flattened [n · Q] that are no filling.
+    ``rows`` [n] are slots, ``index`` [n, Q] is the position of each token in the step, ``mask`` [n, 1, Q, width] is causal, and ``real`` holds the
+    positions in the flattened [n · Q] that are not padding.
     """
 
     rows: torch.Tensor
@@ -47,9 +47,9 @@ class ResultTokens:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """What one decode step feeds to B rows: ``ids``, ``rows`` and ``positions`` [N], first one token of each row, then ``results``.
+    """The input of one decode step for B rows: ``ids``, ``rows`` and ``positions`` [N], first one token of each row, then ``results``.
 
-    ``mask`` [B, 1, 1, width] is the additive attention mask of the first B tokens; ``last`` [B] says where each row's last token stands.
+    ``mask`` [B, 1, 1, width] is the additive attention mask of the first B tokens. ``last`` [B] is the index of each row's last token.
     """
 
     ids: torch.Tensor
@@ -77,27 +77,27 @@ class SlotCache(Cache):
 
     @property
     def length(self) -> int:
-        """How many tokens a row can hold."""
+        """Number of tokens that a row can hold."""
         return self.kv.shape[-2]
 
     def put(self, slot: int, snapshot: Snapshot) -> None:
-        """Fill ``slot`` from ``snapshot``."""
+        """Copy ``snapshot`` into ``slot``."""
         length = snapshot.shape[-2]
         self.kv[:, :, slot, :, :length] = snapshot
         self._mask[slot, :length] = 0
         self._mask[slot, length:] = float("-inf")
 
     def take(self, slot: int, length: int) -> Snapshot:
-        """A copy of the first ``length`` tokens of ``slot``."""
+        """Return a copy of the first ``length`` tokens of ``slot``."""
         return self.kv[:, :, slot, :, :length].clone()
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Copy the row in ``source`` over the one in ``target``."""
+        """Copy the row in slot ``source`` over the one in slot ``target``."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
         self._mask[target] = self._mask[source]
 
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
-        """Prepare to feed ``tokens`` (at least one a row) to the first rows, which hold ``lengths`` tokens so far."""
+        """Prepare to feed ``tokens``, at least one for each row, to the first rows, which hold ``lengths`` tokens. Returns the step."""
         batch, device = len(lengths), self.kv.device
         ids, positions, rows, last = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
         spans: list[range] = []
@@ -127,7 +127,7 @@ class SlotCache(Cache):
 
 
 class _SlotLayer(CacheLayerMixin):
-    """One layer's views into a ``SlotCache``: writes each row's new key and value at that row's own position."""
+    """One layer's views into a ``SlotCache``. Writes each row's new key and value at that row's own position."""
 
     def __init__(self, slots: SlotCache, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _SlotLayer(CacheLayerMixin):
         return self.keys[:batch, :, : slots.width], self.values[:batch, :, : slots.width]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: all memory was taken at once."""
+        """Do nothing: all memory was allocated at once."""
 
     def get_seq_length(self) -> int:
         return self._slots.width - 1
@@ -154,9 +154,9 @@ class _SlotLayer(CacheLayerMixin):
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run all ``prompts`` at once; for each its snapshot and the logits [V] of the token that comes next.
+    """Run all ``prompts`` at once. Returns for each its snapshot and the logits [V] of the next token.
 
-    What all prompts begin with (the system prompt, as a rule) is run once.
+    The tokens that all prompts start with (usually the system prompt) run once.
     """
     shared = _shared_length(prompts)
     lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
@@ -168,7 +168,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
         start = torch.tensor([prompts[0][:shared]], device=model.device)
         model.base_model(input_ids=start, past_key_values=cache, use_cache=True)
         cache.batch_repeat_interleave(len(prompts))
-    # Padding stands on the right: with causal attention no real token sees it, so no mask is needed.
+    # Padding is on the right: with causal attention no real token sees it, so no mask is needed.
     ids, last = ids.to(model.device), (lengths - 1).to(model.device)
     hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
     logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
@@ -177,7 +177,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
 
 
 def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """How many leading tokens all ``prompts`` have in common, of which each has more; none if there is but one prompt."""
+    """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
     if len(prompts) == 1:
         return 0
     first, last = min(prompts), max(prompts)
@@ -186,10 +186,10 @@ def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on Linux's main memory in large pages, since a decode step reads all over the cache and page look-ups would slow it."""
+    """Return zeros; in Linux's main memory in large pages, because a decode step reads the whole cache and page look-ups would slow it."""
     if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, prod(shape) * dtype.itemsize)
-    with suppress(OSError):  # A kernel without large pages: the same memory, only slower.
+    with suppress(OSError):  # Without large pages in the kernel, the same memory is only slower.
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

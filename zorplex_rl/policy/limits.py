@@ -1,9 +1,9 @@
-"""Whether a task can be answered at all within ``max_tokens`` and ``max_turns``: asked before a run that could never earn a reward.
+"""Check before a run that its tasks can be answered within ``max_tokens`` and ``max_turns``. Otherwise it could never earn a reward.
 
     LOOKUP[blip] -> 17⏎LOOKUP[zork] -> 25⏎[ANSWER] 42       the shortest answer that a perfect solver gives: calls, results, the tag
     └─ 3 ──┘└── 5 ──┘└─ 3 ──┘└── 5 ──┘└─── 5 ───┘           21 tokens, 3 turns
 
-Arithmetic is left out: a policy may do it in its head. An answer without its calls would be a guess, and is not counted.
+Written arithmetic is not counted, because a policy can answer without it. An answer without its calls would be a guess, so calls are counted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from zorplex_rl.task.environment import Zorplex
 
 PERFECT = Habits(tag_by_phrasing=(1, 1, 1), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
 TASKS_TRIED = 32
-"""Of each kind: enough to meet every number of redirects."""
+"""Tasks of each kind to look at: enough to meet every number of redirects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one task asks for: tokens of its system prompt and question, and tokens and turns of its shortest answer."""
+    """What one task needs: tokens of its system prompt and question, and tokens and turns of its shortest answer."""
 
     prompt: int
     tokens: int
@@ -31,7 +31,7 @@ class Need:
 
 
 def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
-    """Return what the first tasks of the kind ``name`` (``kind:difficulty``) need, counted in tokens by ``count_tokens``."""
+    """Return what each of the first tasks of ``name`` (``kind:difficulty``) needs. ``count_tokens`` returns the tokens of a text."""
     spec, rng = zorplex.spec(name), random.Random(0)
     found = []
     for index in range(TASKS_TRIED):
@@ -51,10 +51,10 @@ def check_limits(
     count_tokens: Callable[[str], int],
     positions: int | None = None,
 ) -> list[str]:
-    """Return one sentence for each kind in ``names`` of which some tasks cannot be answered within the limits.
+    """Return one warning for each kind in ``names`` that has tasks which cannot be answered within the limits.
 
-    ``positions`` is how many tokens the model can read, where that is known. Raises ConfigError if a response of ``max_tokens`` goes beyond it,
-    or if no task of any kind can be answered.
+    ``positions`` is the number of tokens that the model can read, if known. Raises ConfigError if a response of ``max_tokens`` does not fit into
+    it, or if no task of any kind can be answered.
     """
     of_kind = {name: needs(zorplex, name, count_tokens) for name in names}
     everything = [need for found in of_kind.values() for need in found]

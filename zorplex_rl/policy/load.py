@@ -1,7 +1,7 @@
-"""One way to load any policy: the embedded one, a local folder, or a model of the hub.
+"""Load a policy: the embedded one, a local folder, or a model of the hub.
 
-All three end as a ``Policy``: a causal language model, its tokenizer with a chat template, and the ids that end a text.
-Whatever is wrong with a name is said in one sentence (``PolicyError``) before anything heavy has started.
+All three become a ``Policy``: a causal language model, its tokenizer with a chat template, and the ids that end a text.
+If something is wrong with a name, a ``PolicyError`` says so in one sentence before anything slow starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(slots=True)
 class Policy:
-    """A model in evaluation mode, its tokenizer, where it came from, and the token ids that end a text."""
+    """A model in evaluation mode, its tokenizer, the name that it was loaded from, and the token ids that end a text."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -39,6 +39,7 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return next(self.model.parameters()).device
 
     @property
@@ -47,20 +48,21 @@ class Policy:
         return sum(p.numel() for p in self.model.parameters())
 
     def encode_prompt(self, task: Task) -> list[int]:
-        """The token ids of ``task``'s system prompt and question in the model's chat template, ready for the answer."""
+        """Return the token ids of ``task``'s system prompt and question in the model's chat template, up to the start of the answer."""
         messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return self.encode_text(text)
 
     def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, without special tokens around it."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
-    """Load ``name``: ``embedded``, the path of a folder, or a hub id that is in the local cache or can be reached.
+    """Load the policy ``name``: ``embedded``, the path of a folder, or a hub id that is in the local cache or can be downloaded.
 
-    Raises PolicyError where the name leads to nothing, or to something that is no causal language model, has no chat template, too few
-    embeddings for its tokenizer, or weights that are not finite.
+    Raises PolicyError if there is no such policy, or if it is not a causal language model, has no chat template, too few embeddings for its
+    tokenizer, or weights that are not finite.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -78,7 +80,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         )
     _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], highest_id(tokenizer.get_vocab()))
     model.to(device).eval()
-    # One pass over the memory of the device: next to nothing beside having read the weights from disk.
+    # One pass over the memory of the device takes far less time than reading the weights from disk.
     for parameter, values in model.named_parameters():
         _check_finite(name, parameter, values)
     _check_projection(name, model)
@@ -86,7 +88,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
 
 
 def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
-    """The logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them."""
+    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them."""
     logits, config = model.get_output_embeddings()(states), model.config
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
@@ -99,7 +101,7 @@ def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def _check_projection(name: str, model: PreTrainedModel) -> None:
-    """Refuse a model that does more with its last hidden states than ``project`` knows of, before it is trained wrongly."""
+    """Raise PolicyError if ``model`` computes its logits in another way than ``project``, which would train it wrongly."""
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     expected = model(input_ids=ids).logits
     found = project(model, model.base_model(input_ids=ids).last_hidden_state)
@@ -110,9 +112,9 @@ def _check_projection(name: str, model: PreTrainedModel) -> None:
 
 
 def check_policy(name: str) -> str:
-    """Return what ``from_pretrained`` should be given for ``name``, once its configuration was found to be a causal LM's.
+    """Check the files of policy ``name``. Returns the argument for ``from_pretrained``.
 
-    Loads no weights and no tokenizer, so that a command can ask before it starts anything.
+    Loads no weights and no transformers tokenizer, so a command can check before it starts anything. Raises PolicyError like ``load_policy``.
     """
     if name == EMBEDDED:
         return str(EMBEDDED_PATH)
@@ -159,21 +161,24 @@ def check_policy(name: str) -> str:
 
 
 def check_weights(name: str, source: str) -> None:
-    """Raise PolicyError if a weight in the files of the folder ``source`` is infinite or no number.
+    """Raise PolicyError if a weight in the files of the folder ``source`` is infinite or NaN.
 
-    ``load_policy`` looks for itself. This is for a command that loads the policy in other processes, and wants to know before it starts them. It
-    reads every file once, tensor by tensor, which warms the page cache for those that load it.
+    ``load_policy`` does its own check. This one is for a command that loads the policy in other processes and must know before it starts them. It
+    reads every file once, tensor by tensor, which also puts the files into the page cache for those processes.
     """
     from safetensors import safe_open
 
     for file in sorted(Path(source).glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            for parameter in tensors.keys():  # noqa: SIM118, it is no dict
+            for parameter in tensors.keys():  # noqa: SIM118, not a dict
                 _check_finite(name, parameter, tensors.get_tensor(parameter))
 
 
 def positions_of(config: PretrainedConfig | str) -> int | None:
-    """Return how many tokens a model can read, prompt included, by its configuration or that in its folder; None where neither says."""
+    """Return how many tokens a model can read, prompt included. ``config`` is its configuration or its folder.
+
+    Returns None if the configuration does not say.
+    """
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
     return positions if isinstance(positions, int) else None
@@ -188,14 +193,12 @@ def fast_tokenizer(source: str) -> Tokenizer | None:
         return None
     try:
         return Tokenizer.from_file(str(file))
-    except (
-        Exception
-    ):  # The library raises nothing narrower. Whether the file is at fault, ``_load_tokenizer`` will say.
+    except Exception:  # The library raises nothing narrower. ``_load_tokenizer`` reports a broken file later.
         return None
 
 
 def highest_id(vocabulary: dict[str, int]) -> int:
-    """Return the highest token id of ``vocabulary``: ids may have gaps, so its size says less."""
+    """Return the highest token id of ``vocabulary``. Its size is not enough, because ids may have gaps."""
     return max(vocabulary.values(), default=-1)
 
 
@@ -216,21 +219,21 @@ def _check_finite(name: str, parameter: str, values: torch.Tensor) -> None:
 
 @torch.no_grad()
 def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
-    """Return the largest absolute value in ``tensors``, NaN if there is one, and 0.0 for no values. Reads each once, and takes no memory."""
+    """Return the largest absolute value in ``tensors``: NaN if there is one, 0.0 without values. Reads each tensor once and copies none."""
     found = [
         bound.float() for values in tensors if values.numel() for bound in torch.aminmax(_comparable(values.detach()))
     ]
-    # Python's max loses a NaN that does not come first, torch's does not.
+    # Python's max loses a NaN that is not the first value; torch's does not.
     return torch.stack(found).abs().max().item() if found else 0.0
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """``values``, in float32 where they have eight bits, which torch cannot compare."""
+    """Return ``values``; in float32 if they have eight bits, which torch cannot compare."""
     return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 
 
 def weight_bytes(source: str) -> int:
-    """The size of the weight files in a model folder."""
+    """Return the bytes of the weight files in the model folder ``source``."""
     return sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in Path(source).glob(pattern))
 
 
@@ -242,7 +245,7 @@ def _has_chat_template(folder: Path) -> bool:
 
 
 def _read_json(name: str, file: Path) -> dict[str, Any]:
-    """The object in ``file``; PolicyError if there is none."""
+    """Return the JSON object in ``file``. Raises PolicyError if there is none."""
     try:
         content = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -255,7 +258,7 @@ def _read_json(name: str, file: Path) -> dict[str, Any]:
 
 
 def _check_files(name: str, folder: Path) -> None:
-    """Refuse a folder whose tokenizer or weights are not there or were cut off, as a broken download leaves it."""
+    """Raise PolicyError if the tokenizer or the weights in ``folder`` are missing or cut off, as after a broken download."""
     from safetensors import SafetensorError, safe_open
 
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
@@ -272,7 +275,7 @@ def _check_files(name: str, folder: Path) -> None:
 
 
 def _fetch(hub_id: str) -> str:
-    """The local folder of a hub model: from the cache, or downloaded where the hub can be reached."""
+    """Return the local folder of a hub model, from the cache or downloaded. Raises PolicyError if neither is possible."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -300,7 +303,7 @@ def _load_tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The token ids that end a text, from the model's generation settings and the tokenizer."""
+    """Return the token ids that end a text, from the model's generation settings and the tokenizer."""
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))

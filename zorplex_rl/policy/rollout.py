@@ -1,6 +1,6 @@
-"""Rollouts: many episodes at once through one key-value cache.
+"""Sample many episodes at once with one key-value cache.
 
-Every step samples one token for every active row, and rows leave and enter between steps:
+Each step samples one token for every active row. Rows leave and enter between steps:
 
     waiting ──prefill (once per prompt)──► active ──finished──► Episode
                                             │  ▲
@@ -8,14 +8,13 @@ Every step samples one token for every active row, and rows leave and enter betw
                                             ▼  │
                                           parked (only if the tool is slow)
 
-* Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed in the very step in which
-  the other rows run their newest tokens.
-* A slow tool stops only its own row, whose slot goes to another one meanwhile.
-* Each row draws from its own random numbers, and the draw for a token depends on the row alone. What else is in the batch changes an
-  episode by no more than the rounding of a matrix product.
-* Sampling is plain: softmax at the temperature, no top-k, no top-p. The log-probability recorded is the one sampled from.
+* Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed in the same step in which the other
+  rows run their newest tokens.
+* A slow tool stops only its own row. Another row uses the slot meanwhile.
+* Each row has its own random numbers. The other rows of the batch change an episode only by the rounding of a matrix product.
+* Sampling is plain: softmax at the temperature, no top-k, no top-p. The recorded log-probability is that of the distribution sampled from.
 
-What a text means, and what it is answered, is the business of ``tool_loop.py``.
+``tool_loop.py`` parses the text, calls tools and ends episodes. ``rollout_simple.py`` samples the same episodes one at a time; read it first.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from zorplex_rl.task.episode import Episode, Task
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prompt that has been run once: its ids, its part of the cache, and the logits [V] of the token that comes next."""
+    """A prompt that has run once: its ids, its part of the cache, and the logits [V] of the next token."""
 
     ids: list[int]
     snapshot: Snapshot
@@ -49,7 +48,7 @@ class Prefilled:
 
 
 class RolloutEngine:
-    """Samples submitted requests together; ``step`` samples a token in every active row and returns what has finished."""
+    """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
@@ -71,13 +70,13 @@ class RolloutEngine:
 
     @property
     def stalled_on(self) -> list[Future[str]]:
-        """The tools' futures if nothing can go on before one of them is done, else nothing."""
+        """The pending tool calls if every row waits for one of them, else an empty list."""
         if self._waiting or self._active or any(row.pending.done() for row, _, _ in self._parked):
             return []
         return [row.pending for row, _, _ in self._parked]
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
-        """Queue ``requests``; ``step`` returns each one's episode under the ticket returned here."""
+        """Queue ``requests``. Returns a ticket for each; ``step`` returns its episode with the same ticket."""
         tickets = []
         for request in requests:
             self._waiting.append((self._tickets, request))
@@ -88,7 +87,10 @@ class RolloutEngine:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
-        """Sample a token in every active row; (ticket, episode) of those that ended. Blocks only if all rows wait for tools."""
+        """Sample one token for every active row. Returns (ticket, episode) of those that ended. Blocks only if all rows wait for tools.
+
+        Raises TrainingDiverged if the logits are not finite.
+        """
         self._settle_calls()
         if self._waiting and len(self._active) < self.sampling.slots:
             self._start()
@@ -102,7 +104,7 @@ class RolloutEngine:
     def run(
         self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
     ) -> list[Episode]:
-        """Submit ``requests`` and step until nothing is left to do; their episodes, in their order."""
+        """Submit ``requests`` and step until all are done. Returns their episodes in the order of the requests."""
         tickets = self.submit(requests)
         episodes: dict[int, Episode] = {}
         while not self.idle:
@@ -112,9 +114,9 @@ class RolloutEngine:
         return [episodes[ticket] for ticket in tickets]
 
     def _choose(self) -> tuple[list[int], list[float]]:
-        """A token and its log-probability for every active row; they mean nothing where the model has yet to run a result.
+        """Return a token and its log-probability for every active row; both are ignored for a row with a result still to run.
 
-        Raises TrainingDiverged where the logits are not finite.
+        Raises TrainingDiverged if the logits are not finite.
         """
         temperature = self.sampling.temperature
         logits = self._logits[: len(self._active)].float()
@@ -123,10 +125,10 @@ class RolloutEngine:
             draws = [0.0 if row.unfed else row.rng.random() for row in self._active]
             # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
             cumulated = logprobs.exp().cumsum(-1)
-            # A draw that float32 would round up to 1 is kept below the total, or it would fall behind the last token.
+            # A draw that float32 would round up to 1 is kept below the total, or there would be no token for it.
             draws = torch.tensor(draws, device=logits.device).clamp_(max=1 - 2**-23)
             tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
-            # Behind NaN there is no such token, only an index beyond the vocabulary; its log-probability, NaN too, is found out below.
+            # With NaN there is no such token, only an index beyond the vocabulary. Its log-probability is NaN too, which is checked below.
             tokens.clamp_(max=logprobs.shape[1] - 1)
         else:
             tokens = logprobs.argmax(-1, keepdim=True)
@@ -136,7 +138,7 @@ class RolloutEngine:
         return tokens[:, 0].tolist(), chosen
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
-        """Add the chosen token to every row that is ready for one, and take out what has ended."""
+        """Add the chosen token to every row that is ready for one. Removes and returns the episodes that have ended."""
         loop, limit, version = self._tool_loop, self.sampling.max_tokens, self.version
         finished, freed = [], []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
@@ -149,7 +151,7 @@ class RolloutEngine:
         return finished
 
     def _forward(self) -> None:
-        """Run the model on what every active row has not yet fed it; the logits are those of each row's next token."""
+        """Run the model on the unfed tokens of every active row. Stores the logits of each row's next token."""
         tokens = [row.token_ids[-row.unfed :] for row in self._active]
         if not self._decode.feeds_results:
             tokens = [row[:1] for row in tokens]
@@ -174,7 +176,7 @@ class RolloutEngine:
                 del self._demand[request.task], self._prompts[request.task]
 
     def _prefill(self, tasks: list[Task]) -> None:
-        """Have the prompts of ``tasks`` prefilled, and while at it some that will be needed next: a batch costs little more than one."""
+        """Prefill the prompts of ``tasks``, together with some that are needed next: a batch costs little more than one prompt."""
         if self._prompts_version != self.version:
             self._prompts.clear()
             self._prompts_version = self.version
@@ -188,7 +190,7 @@ class RolloutEngine:
             self._prompts[task] = Prefilled(ids, snapshot, logits)
 
     def _settle_calls(self) -> None:
-        """Feed the results that have come; a row whose result has not gives up its slot until it has."""
+        """Feed the tool results that are ready. A row that still waits for its result is parked, and its slot becomes free."""
         for slot in reversed(range(len(self._active))):
             row = self._active[slot]
             if row.pending is None:
@@ -224,7 +226,7 @@ class RolloutEngine:
             self._active[slot] = last
 
     def _reserve(self, length: int) -> None:
-        """Have a cache with room for ``length`` tokens a row; active rows move over from a shorter one."""
+        """Make sure that the cache has room for ``length`` tokens in each row. Active rows are copied from a shorter cache."""
         old, model = self._cache, self.policy.model
         if old is not None and old.length >= length:
             return
@@ -245,7 +247,7 @@ def rollout(
     version: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> list[Episode]:
-    """Sample all ``requests`` to their end; episodes in the order of the requests. ``on_episode`` is called as each one ends."""
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends."""
     engine = RolloutEngine(policy, execute, sampling)
     engine.version = version
     return engine.run(requests, on_episode)

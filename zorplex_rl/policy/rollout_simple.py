@@ -1,10 +1,10 @@
-"""One episode, one token at a time: run the model on everything so far, draw a token, feed the tool's answer, go on.
+"""Sample one episode, one token at a time: run the model on all tokens so far, draw a token, run a tool if the text calls it.
 
     LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
                 ^^^^^^^^                       fed: the tool's result
 
-``rollout.py`` does this for many episodes at once, with a key-value cache, and gives the same episodes (tests/test_rollout_simple.py).
+``rollout.py`` does this for many episodes at once with a key-value cache, and returns the same episodes (tests/test_rollout_simple.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
 @torch.inference_mode()
 def rollout_simple(policy: Policy, task: Task, execute: Execute, sampling: Sampling, seed: int = 0) -> Episode:
-    """Sample one episode of ``task``; ``execute(task, call)`` runs a tool and returns its result as text."""
+    """Sample one episode of ``task``. ``execute(task, call)`` must run a tool and return its result as text."""
     rng, prompt = random.Random(seed), policy.encode_prompt(task)
     ids, sampled, logprobs, turns = [], [], [], []
     start, text, finish = 0, "", None
@@ -48,7 +48,7 @@ def rollout_simple(policy: Policy, task: Task, execute: Execute, sampling: Sampl
 
 
 def draw(logits: torch.Tensor, temperature: float, rng: random.Random) -> tuple[int, float]:
-    """Draw a token from ``logits`` [V], the likeliest at temperature 0. Returns it with its log-probability."""
+    """Draw a token from ``logits`` [V], the most likely one at temperature 0. Returns it with its log-probability."""
     if temperature == 0:
         return int(logits.argmax()), float(torch.log_softmax(logits, -1).max())
     logprobs = torch.log_softmax(logits / temperature, -1)

@@ -1,11 +1,11 @@
-"""A rollout engine that never stops: requests arrive while others are under way, and weights change between two steps.
+"""Sample continuously: requests arrive while others are being sampled, and weights change between two steps.
 
     sample(requests) ──► inbox ──► engine ──► one future for each episode
                                      ▲
-    turn (a lock) ───────────────────┘   held for a few steps at a time; whoever else takes it finds the model at rest
+    model_lock ──────────────────────┘   held for a few steps at a time; between them, others can change the model
 
-A batch with a slow tool or a long answer in it does not hold up the next one: both share the slots. An episode that is under way when new
-weights are copied in goes on with them; it says so (``first_version``, ``last_version``), and its log-probs are those it was sampled with.
+A slow tool or a long answer does not delay the next batch: both use the same slots. If new weights are copied in during an episode, it
+continues with them. Its ``first_version`` and ``last_version`` say so, and each log-prob is that of the weights that sampled the token.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
 from zorplex_rl.task.episode import Episode
 
 STEPS_AT_ONCE = 16
-"""Steps between two chances for others to have their turn: some tens of milliseconds, a hundred times what handing over costs."""
+"""Steps for which the lock is held: some tens of milliseconds, a hundred times what releasing and acquiring it costs."""
 
 
 class RolloutStream:
-    """Runs ``make_engine()`` in a thread, for many callers at once. ``busy`` is entered while the model computes."""
+    """Runs ``make_engine()`` in a thread for many callers at once.
+
+    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes.
+    """
 
     def __init__(
         self,
         make_engine: Callable[[], RolloutEngine],
-        turn: asyncio.Lock,
+        model_lock: asyncio.Lock,
         busy: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._make_engine, self._turn, self._busy = make_engine, turn, busy
+        self._make_engine, self._model_lock, self._busy = make_engine, model_lock, busy
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}
@@ -39,11 +42,14 @@ class RolloutStream:
         self._running: asyncio.Task[None] | None = None
 
     def use_version(self, version: int) -> None:
-        """Stamp what is sampled from now on with ``version``. To be called by who holds the turn and has changed the weights."""
+        """Record ``version`` for all tokens sampled from now on. Call this after changing the weights, with the lock still held."""
         self._engine.version = version
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
-        """Episodes for ``requests``, in their order. Raises what a tool has raised; other callers' episodes then fail with it."""
+        """Sample ``requests``. Returns their episodes in the same order.
+
+        Raises the error of a tool; then the episodes of all other callers fail with it too.
+        """
         promises = [asyncio.get_running_loop().create_future() for _ in requests]
         self._inbox += zip(requests, promises, strict=True)
         self._wake.set()
@@ -54,7 +60,7 @@ class RolloutStream:
     async def _run(self) -> None:
         try:
             while self._inbox or not self._engine.idle:
-                async with self._turn:
+                async with self._model_lock:
                     self._accept()
                     finished = await asyncio.to_thread(self._advance)
                 for ticket, episode in finished:
@@ -86,7 +92,7 @@ class RolloutStream:
         return finished
 
     async def _wait_for_any(self, stalled: list[Future[str]]) -> None:
-        """Until one of the tools has answered, or a request has come."""
+        """Wait until one of the tools has answered or a request has arrived."""
         self._wake.clear()
         loop = asyncio.get_running_loop()
         for future in stalled:

@@ -1,13 +1,13 @@
-"""An episode in the making: how sampled text and tools take turns in it.
+"""Build an episode token by token: find tool calls in the sampled text, feed their results, notice the end.
 
     row = PartialEpisode(ticket, request, prompt_ids, …)
-    loop.extend(row, token, logprob, version)     a token that was sampled; says what ends the episode, if anything
-    loop.answer(row)                              the result that a slow tool has come back with
-    loop.finish(row, "answer", version)           the Episode
+    loop.extend(row, token, logprob, version)     adds a sampled token; returns what ends the episode, if anything
+    loop.answer(row)                              adds the result of a slow tool
+    loop.finish(row, "answer", version)           returns the Episode
 
 ``version`` is that of the weights in use.
 
-A text is looked at only when a token ends a bracket or a line, and then only from the start of that line.
+The text is parsed only when a token closes a bracket or a line, and then only from the start of that line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
-"""Runs a tool: the result at once, or a future of it where the tool is slow."""
+"""Runs a tool. Returns the result, or a future of it if the tool is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,11 @@ class RolloutRequest:
 
 @dataclass(slots=True)
 class PartialEpisode:
-    """What there is of an episode. The model has not yet run the last ``unfed`` of its tokens: one that was just sampled, and a tool's result."""
+    """An episode that is still being sampled.
+
+    The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a tool's result. ``pending`` is the result of a
+    slow tool, called at time ``called``.
+    """
 
     ticket: int
     request: RolloutRequest
@@ -72,12 +76,12 @@ class PartialEpisode:
 
     @property
     def cached(self) -> int:
-        """How many of its tokens, prompt included, are in the cache."""
+        """Number of its tokens, prompt included, that are in the cache."""
         return len(self.prompt_ids) + len(self.token_ids) - self.unfed
 
 
 class ToolLoop:
-    """The rules of an episode: what a text calls, what comes back, when it ends."""
+    """The rules of an episode: which text calls a tool, what is fed back, when the episode ends."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling) -> None:
         self._policy, self._execute, self._sampling = policy, execute, sampling
@@ -85,7 +89,7 @@ class ToolLoop:
         self._eos = frozenset(policy.eos_ids)
 
     def extend(self, row: PartialEpisode, token: int, logprob: float, version: int) -> Finish | None:
-        """Add a sampled token, and act on the call or the answer that it completes; returns what ends the episode, if anything."""
+        """Add a sampled token, and run the tool call that it completes. Returns what ends the episode, or None."""
         row.token_ids.append(token)
         row.sampled.append(True)
         row.logprobs.append(logprob)
@@ -93,13 +97,13 @@ class ToolLoop:
         return self._read(row, token, version) if token in self._marks else None
 
     def answer(self, row: PartialEpisode) -> None:
-        """Add the result that ``row`` has been waiting for."""
+        """Add the result that ``row`` is waiting for."""
         row.tool_seconds += time.monotonic() - row.called
         self._feed(row, row.pending.result())
         row.pending = None
 
     def finish(self, row: PartialEpisode, finish: Finish, version: int) -> Episode:
-        """The episode, ended by ``finish``."""
+        """Return the episode, ended by ``finish``."""
         if row.turn_start < len(row.token_ids):
             self._end_turn(row, None, version)
         return Episode(
@@ -119,7 +123,7 @@ class ToolLoop:
         )
 
     def _read(self, row: PartialEpisode, token: int, version: int) -> Finish | None:
-        """Act on the text now that ``token`` has ended it, a bracket or a line."""
+        """Parse the current line after ``token`` has closed a bracket, a line or the text. Returns what ends the episode, or None."""
         if token in self._eos:
             return "eos"
         line = self._policy.tokenizer.decode(row.token_ids[row.line_start :], skip_special_tokens=True)
@@ -145,7 +149,7 @@ class ToolLoop:
         row.turn_start = end
 
     def _feed(self, row: PartialEpisode, result: str) -> None:
-        """Append a tool's result, as far as the token limit allows; the turn says what was injected, and the next one begins behind it."""
+        """Append a tool's result, cut at the token limit, record it in the turn, and start the next turn after it."""
         injected = format_result(result)
         ids = self._policy.encode_text(injected)
         if (room := self._sampling.max_tokens - len(row.token_ids)) < len(ids):
@@ -160,7 +164,7 @@ class ToolLoop:
 
 
 def _token_marks(policy: Policy) -> frozenset[int]:
-    """The tokens after which a text must be looked at: those that hold ``]`` or a line break, and those that end it."""
+    """Return the tokens after which the text must be parsed: those with ``]`` or a line break, and those that end the text."""
     newline = ("\n", "Ċ", "<0x0A>")
     vocab = policy.tokenizer.get_vocab()
     marks = {index for entry, index in vocab.items() if "]" in entry or any(n in entry for n in newline)}

@@ -1,10 +1,10 @@
-"""Makes the embedded policy from nothing: a tokenizer, a small Qwen2 model, and a supervised warm start.
+"""Build the embedded policy from scratch: a tokenizer, a small Qwen2 model, and supervised training on demonstrations.
 
     demonstrations ──► byte-level BPE (Qwen2's own pre-tokenizer) ──► a few hundred entries
           │
           └──► ids, labels ──► next-token cross-entropy on what the demonstrator wrote ──► embedded/
 
-What it deliberately does not do: choose the best checkpoint, anneal the sloppiness, or see any table that a run will use.
+What it deliberately does not do: choose the best checkpoint, reduce the carelessness over time, or see a table that a run will use.
 The same seed on the same machine gives the same bytes.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.policy.demonstrations import DRILLS, Habits, random_demonstration
 from zorplex_rl.policy.load import Policy
@@ -38,22 +39,22 @@ SPECIAL_TOKENS = PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of training with an optimizer, a schedule and demonstrations of its own."""
+    """A part of the training with its own optimizer, schedule and demonstrations."""
 
     steps: int
     learning_rate: float
     drill: str
-    """Which of ``DRILLS`` stand between the demonstrations."""
+    """Which of ``DRILLS`` are mixed with the demonstrations."""
     drill_shares: tuple[float, float]
-    """Share of rows that are drills: in the first two fifths of the steps, and after."""
+    """Share of rows that are drills, in the first two fifths of the steps and after."""
     difficulties: tuple[int, int, int]
-    """How often compositional demonstrations are easy, medium, hard."""
+    """Weights of easy, medium and hard compositional demonstrations."""
     habits: Habits
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The recipe of the embedded policy: arithmetic first, then everything, then long sums by a steadier hand."""
+    """The recipe of the embedded policy: first mostly arithmetic, then all kinds, then long sums by a more careful demonstrator."""
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
@@ -68,28 +69,29 @@ class WarmStart:
         ("multi_step", 0.14),
         ("recursive", 0.18),
     )
-    """How often each kind is demonstrated."""
+    """Share of each kind among the demonstrations."""
     vocabulary: int = 640
-    """At most; the demonstrations have too few distinct words to fill it."""
+    """Largest number of entries. The demonstrations have too few distinct words to reach it."""
     max_length: int = 128
-    """Rows are cut here, in tokens; only those that never end are so long."""
+    """Rows are cut at this many tokens. Only those that never end are so long."""
     hidden_size: int = 128
     layers: int = 4
     threads: int = 2
 
     @property
     def steps(self) -> int:
+        """Number of steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
     def shortened(self, steps: int) -> WarmStart:
-        """The same recipe with about ``steps`` steps in all, at least one in each phase."""
+        """Return the same recipe with about ``steps`` steps in total, at least one in each phase."""
         scale = steps / self.steps
         phases = tuple(replace(phase, steps=max(1, round(phase.steps * scale))) for phase in self.phases)
         return replace(self, phases=phases)
 
 
 def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
-    """Train a byte-level BPE on demonstrations, with the pre-tokenizer of Qwen2 (single digits), as Qwen2's own tokenizer class."""
+    """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer (single digits) and its own tokenizer class."""
     from tokenizers import pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -117,7 +119,7 @@ def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
 
 
 def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    """The architecture: Qwen2 with grouped-query attention and tied embeddings."""
+    """Return the architecture: Qwen2 with grouped-query attention and tied embeddings."""
     from transformers import Qwen2Config
 
     return Qwen2Config(
@@ -136,7 +138,7 @@ def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2
 
 
 class DemonstrationStream:
-    """Endless rows of (ids, labels) for phase ``number``; ``labels`` are ``IGNORED`` wherever the policy did not write."""
+    """Draws rows of (ids, labels) for phase ``number``, without end. A label is ``IGNORED`` where the policy did not write the token."""
 
     def __init__(self, policy: Policy, recipe: WarmStart, number: int = 0) -> None:
         self._policy, self._recipe, self._phase = policy, recipe, recipe.phases[number]
@@ -146,6 +148,7 @@ class DemonstrationStream:
         self._end = [policy.tokenizer.eos_token_id]
 
     def row(self) -> tuple[list[int], list[int]]:
+        """Draw a demonstration or a drill. Returns its ids and labels."""
         phase = self._phase
         first = self._rows < 0.4 * phase.steps * self._recipe.batch_size
         self._rows += 1
@@ -155,17 +158,18 @@ class DemonstrationStream:
         return self._join(self._policy.encode_prompt(demo.task), demo.pieces, self._end if demo.ends else [])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Right-padded (ids, labels), both [batch_size, T]. Rows of like length go together, to pad little."""
+        """Yield (ids, labels), both [batch_size, T], padded on the right. Rows of similar length go together, so there is little padding."""
         size = self._recipe.batch_size
         while True:
             rows = sorted((self.row() for _ in range(8 * size)), key=lambda row: len(row[0]))
             batches = [rows[start : start + size] for start in range(0, len(rows), size)]
             self._rng.shuffle(batches)
             for batch in batches:
-                width = max(len(ids) for ids, _ in batch)
-                ids = [row + [0] * (width - len(row)) for row, _ in batch]
-                labels = [row + [IGNORED] * (width - len(row)) for _, row in batch]
-                yield torch.tensor(ids), torch.tensor(labels)
+                ids, labels = zip(*batch, strict=True)
+                yield (
+                    pad_sequence([torch.tensor(row) for row in ids], batch_first=True),
+                    pad_sequence([torch.tensor(row) for row in labels], batch_first=True, padding_value=IGNORED),
+                )
 
     def _join(
         self, prompt: list[int], pieces: Iterable[tuple[str, bool]], end: list[int]
@@ -182,7 +186,7 @@ class DemonstrationStream:
 def warm_start(
     recipe: WarmStart = WarmStart(), progress: Callable[[int, float], None] = lambda step, loss: None
 ) -> Policy:
-    """Train the policy of ``recipe`` from nothing; ``progress(step, loss)`` is called after each of ``recipe.steps`` steps."""
+    """Train the policy of ``recipe`` from scratch, and return it. Calls ``progress(step, loss)`` after each of ``recipe.steps`` steps."""
     from transformers import Qwen2ForCausalLM
 
     threads = torch.get_num_threads()
@@ -201,7 +205,7 @@ def warm_start(
 
 
 def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[int, float]]:
-    """Train ``policy`` through phase ``number`` of ``recipe``; yields (step, loss) after every step."""
+    """Train ``policy`` in phase ``number`` of ``recipe``. Yields (step, loss) after every step."""
     model, phase = policy.model, recipe.phases[number]
     optimizer = torch.optim.AdamW(model.parameters(), phase.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, phase.steps, recipe.warmup_steps))
@@ -220,7 +224,7 @@ def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[in
 
 
 def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
-    """Write a folder that ``load_policy`` reads, with the recipe beside the weights."""
+    """Write ``policy`` to ``folder``, which ``load_policy`` reads; ``recipe`` goes to ``recipe.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
@@ -229,7 +233,7 @@ def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -
 
 
 def _rate(step: int, steps: int, warmup_steps: int) -> float:
-    """Linear warm-up, then a cosine down to a twentieth."""
+    """Return the share of the learning rate at ``step``: a linear warm-up, then a cosine down to a twentieth."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     share = (step - warmup_steps) / max(1, steps - warmup_steps)
