@@ -1,1 +1,1 @@
-"""How the policy improves: advantages and losses, the learner that takes steps, and the buffer that bounds staleness."""
+"""Training: advantages and losses, the learner that takes steps, and the replay buffer that bounds staleness."""

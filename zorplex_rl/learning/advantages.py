@@ -1,6 +1,6 @@
-"""How much better than expected an episode was. Pure functions of rewards.
+"""Compute advantages: how much better than expected each episode was. Pure functions of rewards.
 
-rewards [[1.2, 0.0, 0.2, 1.2], …]   one list a group: the samples of one prompt
+rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the samples of one prompt
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
 
 
 def batch_baseline(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Reward less the mean reward of the batch: the baseline of REINFORCE (Williams 1992, section 5). Needs no groups.
+    """Return each reward minus the mean reward of the batch: the baseline of REINFORCE (Williams 1992, section 5).
 
     >>> batch_baseline([[1.0], [0.0]])
     [[0.5], [-0.5]]
@@ -22,9 +22,9 @@ def batch_baseline(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) -> list[list[float]]:
-    """Reward less its group's mean, over its group's standard deviation (GRPO, Shao et al. 2024, section 4.1.2).
+    """Return each reward minus its group's mean, divided by its group's standard deviation (GRPO, Shao et al. 2024, section 4.1.2).
 
-    A group whose rewards are all alike says nothing about which sample was better, and gets exactly 0.
+    A group with equal rewards does not show which sample was better: all its advantages are exactly 0.
 
     >>> group_relative([[1.0, 0.0], [1.0, 1.0]], epsilon=0.0)
     [[1.0, -1.0], [0.0, 0.0]]
@@ -39,7 +39,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "tis": group_relative,
     "decoupled_ppo": group_relative,
 }
-"""Which advantage each loss (``losses.py``) is given."""
+"""The advantage that each loss (``losses.py``) uses."""
 
 
 def _standardise(group: Sequence[float], epsilon: float) -> list[float]:
@@ -48,5 +48,5 @@ def _standardise(group: Sequence[float], epsilon: float) -> list[float]:
 
 
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:
-    """The share of groups whose rewards are all alike: prompts that teach nothing this time."""
+    """Return the share of groups whose rewards are all equal. Such a group has no gradient."""
     return fmean(float(max(group) == min(group)) for group in rewards)

@@ -1,11 +1,11 @@
-"""Episodes become tensors: responses in rows of like length, and every prompt once, however many responses follow it.
+"""Collate episodes into tensors: responses in rows of similar length, and each distinct prompt once.
 
 prompts   p₀ p₁ p₂            one row for each distinct prompt
 rows      │ t₀ t₁ t₂ t₃       the responses; ``follows`` says which prompt each continues
 mask        1  1  0  1        0 where injected or padding
 
-A group's samples share their prompt, and the prompt is often longer than the response: running it once for all of them halves the work of
-a training step, forward and backward.
+The samples of a group share their prompt, which is often longer than the response. Running the prompt once for all of them halves the work of a
+training step, forward and backward.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.task.episode import Episode
 
 PADDING = 1.35
-"""A row may be made this many times as long by padding; beyond it, a micro-batch of its own is cheaper."""
+"""Padding may make a row this many times as long. Beyond that, another micro-batch is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B responses of up to T tokens that follow G prompts of up to P tokens; both are padded on the right.
+    """B responses of up to T tokens that follow G prompts of up to P tokens. Both are padded on the right.
 
-    prompts [G, P], prompt_lengths [G]; follows [B]; ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B]. ``episodes`` says which of
-    the batch the rows are.
+    Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B]. ``episodes`` holds the
+    index in the batch of each row's episode.
     """
 
     episodes: tuple[int, ...]
@@ -42,9 +43,10 @@ class MicroBatch:
 
 
 def split_by_tokens(lengths: Sequence[int], token_budget: int, prompt_length: int = 0) -> list[list[int]]:
-    """Indices of responses of ``lengths`` in micro-batches of at least one row, of like lengths, and of at most ``token_budget`` padded tokens.
+    """Split responses of ``lengths`` into micro-batches of similar lengths. Returns the indices of each.
 
-    A row counts with its prompt, which stands in the key-value memory of each.
+    A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more. Each row counts with its prompt, because the
+    prompt's keys and values are copied for each row.
 
     >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
     [[4, 2, 0], [3], [1]]
@@ -69,7 +71,7 @@ def collate(
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[MicroBatch]:
-    """The micro-batches of ``episodes``. Rows whose advantage is 0 are kept apart from the others: there is nothing to learn from them.
+    """Return the micro-batches of ``episodes``. Rows with advantage 0 get micro-batches of their own, because they have no gradient.
 
     ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``.
     """
@@ -91,22 +93,24 @@ def _micro_batch(
     reference_logprobs: Sequence[Sequence[float]] | None,
     device: torch.device | str,
 ) -> MicroBatch:
-    prompts = list(dict.fromkeys(tuple(episodes[i].prompt_ids) for i in indices))
-    follows = [prompts.index(tuple(episodes[i].prompt_ids)) for i in indices]
-    shape = (len(indices), max(len(episodes[i].token_ids) for i in indices))
-    ids = torch.zeros(shape, dtype=torch.long)
-    mask, behaviour, reference = torch.zeros(3, *shape)
-    for row, index in enumerate(indices):
-        episode = episodes[index]
-        end = len(episode.token_ids)
-        ids[row, :end] = torch.tensor(episode.token_ids)
-        mask[row, :end] = torch.tensor(episode.sampled, dtype=torch.float32)
-        behaviour[row, :end] = torch.tensor(episode.logprobs)
-        if reference_logprobs is not None:
-            reference[row, :end] = torch.tensor(reference_logprobs[index])
-    padded = torch.zeros(len(prompts), max(map(len, prompts)), dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        padded[row, : len(prompt)] = torch.tensor(prompt)
-    prompt_lengths, advantage = [len(p) for p in prompts], [float(advantages[i]) for i in indices]
-    tensors = (padded, torch.tensor(prompt_lengths), torch.tensor(follows), ids, mask, behaviour, reference)
-    return MicroBatch(tuple(indices), *(tensor.to(device) for tensor in (*tensors, torch.tensor(advantage))))
+    chosen = [episodes[i] for i in indices]
+    row_prompts = [tuple(episode.prompt_ids) for episode in chosen]
+    prompts = list(dict.fromkeys(row_prompts))
+    behaviour = _pad([episode.logprobs for episode in chosen], torch.float32)
+    reference = [reference_logprobs[i] for i in indices] if reference_logprobs is not None else None
+    tensors = (
+        _pad(prompts, torch.long),
+        torch.tensor([len(prompt) for prompt in prompts]),
+        torch.tensor([prompts.index(prompt) for prompt in row_prompts]),
+        _pad([episode.token_ids for episode in chosen], torch.long),
+        _pad([episode.sampled for episode in chosen], torch.float32),
+        behaviour,
+        torch.zeros_like(behaviour) if reference is None else _pad(reference, torch.float32),
+        torch.tensor([float(advantages[i]) for i in indices]),
+    )
+    return MicroBatch(tuple(indices), *(tensor.to(device) for tensor in tensors))
+
+
+def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+    """Return ``rows`` as one tensor, padded on the right with zeros."""
+    return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)

@@ -1,4 +1,4 @@
-"""A learner on disk: weights, optimizer, version and torch's random state, as a torch.distributed.checkpoint."""
+"""Save and load a learner: weights, optimizer, version and torch's random state, as a torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def save_learner(learner: Learner, folder: Path) -> None:
         with _without_process_group():
             checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
     except checkpoint.CheckpointException as error:
-        # No Exception but a BaseException, which an actor does not survive. It holds one failure for each rank; here there is one rank.
+        # CheckpointException is a BaseException, which ends an actor. It holds one failure for each rank; here there is one rank.
         (failure, _), *_ = error.failures.values()
         raise StorageError(f"the checkpoint cannot be written ({_reason(failure)})") from failure
 
 
 def load_learner(learner: Learner, folder: Path) -> None:
-    """Bring ``learner`` and torch's random state to what ``save_learner`` wrote."""
+    """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``."""
     state = _state(learner)
     with _without_process_group():
         checkpoint.load(state, checkpoint_id=folder, no_dist=True)
@@ -36,7 +36,7 @@ def load_learner(learner: Learner, folder: Path) -> None:
 
 
 def _reason(failure: BaseException | None) -> str:
-    """What the system said, which torch's file writer hides behind an error of its own."""
+    """Return the system's error message, which torch's file writer hides behind its own error."""
     cause = failure
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -49,7 +49,7 @@ def _state(learner: Learner) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _without_process_group() -> Iterator[None]:
-    """A single process saves and loads without torch.distributed; keep it from warning of that each time."""
+    """Suppress torch's warning that a single process saves and loads without torch.distributed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.distributed.*")
         yield

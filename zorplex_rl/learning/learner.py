@@ -1,13 +1,14 @@
-"""The learner: a batch of episodes in, one version of better weights out.
+"""The learner: each step trains the model on a batch of episodes and makes the next version of its weights.
 
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
-Memory is bounded by ``token_budget``, not by the batch: the gradients of micro-batches add up to that of the whole. In float32 they do so exactly,
-up to the order of a sum: 6e-7 of the gradient's norm from 6 micro-batches to 64 (measured on the embedded policy, 64 episodes).
+``token_budget`` bounds the memory, however large the batch is: the gradients of micro-batches add up to that of the batch. In float32 the sums
+differ only by rounding: by 6e-7 of the gradient's norm between 6 micro-batches and 64 (measured on the embedded policy, 64 episodes).
 
-A bfloat16 model is trained through float32 master weights and adds its gradients up in float32: eight bits of mantissa lose a small step, and
-whatever is below a 256th of a sum. From 6 micro-batches to 64 the gradient then changes by 0.3 to 0.5 % of its norm; added up in bfloat16 it
-changed by 1.1 to 1.4 %. What bfloat16 itself costs, forward and backward, is more: 2 to 6 % of the float32 gradient, however it is split.
+A bfloat16 model has float32 master weights, and its gradients are added up in float32. With eight bits of mantissa, bfloat16 weights would lose a
+small step, and a sum would lose whatever is below a 256th of it. Between 6 micro-batches and 64 the gradient then changes by 0.3 to 0.5 % of its
+norm; added up in bfloat16 it changed by 1.1 to 1.4 %. Computing the forward and backward pass in bfloat16 changes it more: by 2 to 6 % of the
+float32 gradient, however the batch is split.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How the learner takes a step. What these mean, and by default are, is said in ``Config``."""
+    """The options of the learner. ``Config`` documents them and sets their defaults."""
 
     loss: str = Config.loss
     learning_rate: float = Config.learning_rate
@@ -55,13 +56,13 @@ class Learning:
 
     @classmethod
     def of(cls, config: Config) -> Learning:
-        """What ``config`` says; the rate reaches its tenth at the run's last step."""
+        """Return the options in ``config``. The learning rate reaches a tenth at the run's last step."""
         shared = {field.name: getattr(config, field.name) for field in fields(cls) if field.name != "decay_steps"}
         return cls(**shared, decay_steps=config.steps)
 
 
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` counts the steps taken; version 0 is the policy as it was loaded."""
+    """Trains ``policy``'s model in place. ``version`` is the number of steps taken; version 0 is the policy as it was loaded."""
 
     def __init__(self, policy: Policy, learning: Learning = Learning()) -> None:
         self.policy, self.learning, self.version = policy, learning, 0
@@ -75,7 +76,7 @@ class Learner:
             self._masters, learning.learning_rate, betas=(0.9, 0.95), weight_decay=learning.weight_decay
         )
         for master in self._masters:
-            # What AdamW would set up in its first step; set up here, so that a checkpoint has the same entries at any time.
+            # AdamW would create these in its first step. Created here, so that every checkpoint has the same entries.
             moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
             self.optimizer.state[master] = {"step": torch.tensor(0.0), **moments}
 
@@ -85,10 +86,10 @@ class Learner:
         advantages: Sequence[float],
         reference_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
-        """Train on ``episodes`` (one advantage each) and return the step's diagnostics.
+        """Train on ``episodes``, each with its advantage. Returns the step's diagnostics.
 
-        Raises ValueError on an empty batch, and TrainingDiverged if the loss, the gradient, the new weights or what they compute are not
-        finite. The weights are of no use then: whoever calls this must neither publish nor save them.
+        Raises ValueError if the batch has no sampled token, and TrainingDiverged if the loss, the gradient, the new weights or their logits are
+        not finite. The weights are useless then: the caller must neither publish nor save them.
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
@@ -109,11 +110,14 @@ class Learner:
     def _update(
         self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]
     ) -> tuple[Diagnostics, list[Tensor]]:
-        """One optimizer update; its diagnostics and each micro-batch's log-probs as they were before it."""
+        """Do one optimizer update. Returns its diagnostics and each micro-batch's log-probs from before the update.
+
+        ``proximal`` holds the log-probs from before the step's first update, empty in that update.
+        """
         totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
-            # Without an advantage the gradient is 0, unless a penalty has one: then the diagnostics are all that is needed.
+            # If all advantages are 0 and there is no KL penalty, the gradient is 0, and only the diagnostics are needed.
             with torch.set_grad_enabled(self.learning.kl_coefficient > 0 or bool(batch.advantage.any())):
                 logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
@@ -138,11 +142,11 @@ class Learner:
         return totals | mismatch(*flat), logps
 
     def _collect_gradients(self) -> None:
-        """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master and has added them up already."""
+        """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master, so torch has already done it."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is parameter or parameter.grad is None:
                 continue
-            # The sum of many would lose in bfloat16 whatever is below a 256th of it.
+            # A sum in bfloat16 would lose whatever is below a 256th of it.
             if master.grad is None:
                 master.grad = parameter.grad.float()
             else:
@@ -150,11 +154,12 @@ class Learner:
             parameter.grad = None
 
     def _apply_gradients(self) -> float:
+        """Clip the gradients and take an optimizer step. Returns the norm of the gradients before clipping."""
         for master in self._masters:
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
-        # Before the update: gradients that are not finite have not touched the weights yet.
+        # Checked before the update, so gradients that are not finite never reach the weights.
         self._expect_finite("norm of the gradient", norm)
         rate = self.learning.learning_rate * schedule(
             self.version, self.learning.warmup_steps, self.learning.decay_steps
@@ -174,7 +179,7 @@ class Learner:
             raise TrainingDiverged(f"the {what} of step {self.version + 1} is {value}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on: weights (as masters), optimizer, version."""
+        """Return everything that the next step depends on: weights (as masters), optimizer, version."""
         return {
             "masters": {str(i): master.detach() for i, master in enumerate(self._masters)},
             "optimizer": self.optimizer.state_dict(),
@@ -182,6 +187,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
         with torch.no_grad():
             for i, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
                 master.copy_(state["masters"][str(i)])
@@ -192,14 +198,14 @@ class Learner:
 
 @torch.no_grad()
 def largest_logit(policy: Policy, batch: MicroBatch) -> float:
-    """Return the largest absolute logit behind the first prompt of ``batch``: weights can be finite and yet overflow in every layer."""
+    """Return the largest absolute logit after the first prompt of ``batch``. Finite weights can still overflow in every layer."""
     prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
     logits = project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
     return largest_magnitude([logits])
 
 
 def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
-    """The share of the learning rate that the step from ``version`` uses.
+    """Return the share of the learning rate that the step from ``version`` uses: a linear warm-up, then a linear fall to a tenth.
 
     >>> [schedule(version, warmup_steps=2, decay_steps=12) for version in (0, 1, 2, 7, 12, 20)]
     [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
@@ -212,9 +218,9 @@ def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(log π, entropy) of every sampled token of ``batch``, both [B, T], 0 where ``mask`` is 0. The entropy carries no gradient.
+    """Return log π and entropy of every sampled token of ``batch``, both [B, T], 0 where ``mask`` is 0. The entropy has no gradient.
 
-    The vocabulary projection, the largest tensor of a step, is computed for sampled positions only.
+    The logits, the largest tensor of a step, are computed for sampled positions only.
     """
     chosen = batch.mask.bool()
     states = response_states(policy.model, batch)[chosen]
@@ -228,13 +234,13 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
 
 
 def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    """The last hidden states [B, T, hidden_size] from which each token of the responses is predicted.
+    """Return the last hidden states [B, T, hidden_size] that predict each token of the responses.
 
-    Prompts run once. Their keys and values are handed to every response that follows, and collect the gradients of all of them.
+    Each prompt runs once. Every response that follows it uses its keys and values, and the gradients of all of them add up there.
     """
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
     shared = DynamicCache()
-    # Padding stands on the right, where causal attention hides it from every real token of its row.
+    # Padding is on the right, where causal attention hides it from every real token of its row.
     prompts = embed(model, batch.prompts)
     states = model.base_model(inputs_embeds=prompts, past_key_values=shared, use_cache=True).last_hidden_state
     first = _rows(states, follows, lengths - 1)[:, None]
@@ -256,13 +262,13 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
 
 def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """The embeddings [B, T, hidden_size] of ``ids`` [B, T]. A token's gradients, one for each place it stands in, add up in float32."""
+    """Return the embeddings [B, T, hidden_size] of ``ids`` [B, T]. The gradients of all occurrences of a token add up in float32."""
     table = model.get_input_embeddings()
     return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)
 
 
 def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
-    """``tensor[index]``. The gradients of a row that is chosen several times add up in float32."""
+    """Return ``tensor[index]``. The gradients of a row that is chosen several times add up in float32."""
     return tensor.float()[index].to(tensor.dtype)
 
 
@@ -273,7 +279,7 @@ def response_logprobs(
     temperature: float = Config.temperature,
     token_budget: int = Config.token_budget,
 ) -> list[list[float]]:
-    """log π of every token of each response under ``policy``, 0.0 where injected: what a reference policy is asked for."""
+    """Return log π of every token of each response under ``policy``, 0.0 where injected. Used for the reference policy."""
     found: list[list[float]] = [[] for _ in episodes]
     for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.device):
         logp, _ = token_logprobs(policy, batch, temperature)
@@ -283,7 +289,7 @@ def response_logprobs(
 
 
 def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
-    """What a batch looked like when it was trained on at ``version``: rewards, outcomes, ages."""
+    """Return statistics of a batch that is trained on at ``version``: rewards, outcomes, lags."""
     scores = [episode.score for episode in episodes if episode.score is not None]
     ages = [version - episode.policy_version for episode in episodes]
     described: Diagnostics = {

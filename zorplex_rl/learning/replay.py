@@ -1,20 +1,21 @@
-"""The replay buffer: whole groups of episodes, a bound on their age, and a count of everything.
+"""The replay buffer: whole groups of episodes, with a bound on their age.
 
-Two questions are asked of it, one by each side of an asynchronous run:
+The two sides of an asynchronous run ask it one question each:
 
     generator, at weights w:   may I start a group?       ``admit``
     trainer, at version v:     what do I train on next?   ``take``
 
 A group that was sampled with weights w must be trained on at version w + max_lag at the latest: that is its *deadline*. The trainer takes P
-groups a version, so it can meet a set of deadlines d₀ ≤ d₁ ≤ … exactly if d_k ≥ v + ⌊k / P⌋ for every k ("feasible"). Both answers
-are that one test:
+groups per version, so it can meet a set of deadlines d₀ ≤ d₁ ≤ … exactly if d_k ≥ v + ⌊k / P⌋ for every k ("feasible"). Both answers use this
+test:
 
-    admit   only if the groups on their way, with the new one, stay feasible: so nothing is born too old
-    take    the P earliest deadlines, as soon as what stays behind is feasible: so nothing grows too old
+    admit   a new group only if all groups in flight, with the new one, stay feasible: so no group is too old from the start
+    take    the P earliest deadlines, as soon as the remaining groups are feasible: so no group becomes too old
 
-It never deadlocks. If fewer than P groups are on their way, a generator at the newest weights v may start one: its deadline is v + max_lag ≥ v,
-and so are those of the others. If P or more are, ``take`` waits only for groups that are being generated; each of them
-arrives or is abandoned. With ``max_lag`` 0 the sides take turns, which is synchronous training.
+A group is *in flight* while it is being generated or waits to be trained on. The buffer never deadlocks. If fewer than P groups are in flight, a
+generator at the newest weights v may start one: its deadline is v + max_lag ≥ v, and so are those of the others. If P or more are in flight,
+``take`` waits only for groups that are being generated; each of them arrives or is abandoned. With ``max_lag`` 0 generation and training
+alternate, which is synchronous training.
 
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
 >>> buffer.admit(version=0, count=8)        # two groups can be trained on at version 0, not more
@@ -41,7 +42,7 @@ Group = TypeVar("Group")
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened to groups. ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those now on their way or waiting."""
+    """Counts of groups. ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those in flight."""
 
     started: int = 0
     added: int = 0
@@ -49,13 +50,13 @@ class Counters:
     abandoned: int = 0
     """Lost with their generator, and queued to be generated again."""
     stale: int = 0
-    """Too old when they were to be trained on, and queued to be generated again. 0 in normal running."""
+    """Too old to be trained on, and queued to be generated again. 0 in a normal run."""
     refused: int = 0
-    """Arrived though nobody waited for them: a second copy, or one that had been abandoned."""
+    """Not expected when they arrived: a second copy, or a group that had been abandoned."""
 
 
 class ReplayBuffer(Generic[Group]):
-    """Groups between generators and trainer. Pure: no clock, no threads, no waiting; an actor adds those."""
+    """The groups between generators and trainer. It has no clock, no threads and never waits; an actor adds those."""
 
     def __init__(self, groups_per_step: int, max_lag: int, total_groups: int) -> None:
         self.groups_per_step, self.max_lag, self.total_groups = groups_per_step, max_lag, total_groups
@@ -69,7 +70,7 @@ class ReplayBuffer(Generic[Group]):
 
     @property
     def ready(self) -> int:
-        """Complete groups that wait to be trained on."""
+        """Number of groups that wait to be trained on."""
         return len(self._ready)
 
     @property
@@ -79,15 +80,15 @@ class ReplayBuffer(Generic[Group]):
 
     @property
     def left_of_step(self) -> int:
-        """How many groups come next that no other step waits for: those to be generated again, else what is left to begin of a step.
+        """How many of the next groups belong to the same training step: those to be generated again, else the rest of the step.
 
-        A generator that hands in several groups together asks for no more than these: with groups of two steps in its hands, the first step
-        would wait for groups of the second.
+        A generator that returns several groups together should ask for no more than these. If it sampled groups of two steps together, the first
+        step would wait for groups of the second.
         """
         return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
 
     def admit(self, version: int, count: int) -> list[int]:
-        """Up to ``count`` group numbers that a generator with weights ``version`` may start now; groups to be generated again come first."""
+        """Return up to ``count`` group numbers that a generator with weights ``version`` may start now. Groups to be generated again come first."""
         admitted: list[int] = []
         deadlines = self._deadlines()
         while len(admitted) < count and (self._again or self._next_group < self.total_groups):
@@ -101,7 +102,7 @@ class ReplayBuffer(Generic[Group]):
         return admitted
 
     def add(self, number: int, version: int, group: Group) -> bool:
-        """Accept a generated group whose oldest token was sampled at ``version``; False if nobody waits for that number."""
+        """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if that number is not expected."""
         if self._generating.pop(number, None) is None:
             self.counters.refused += 1
             return False
@@ -110,14 +111,14 @@ class ReplayBuffer(Generic[Group]):
         return True
 
     def abandon(self, numbers: Iterable[int]) -> None:
-        """Give up groups whose generator has died; they are generated again."""
+        """Give up groups whose generator has died. They will be generated again."""
         for number in numbers:
             if self._generating.pop(number, None) is not None:
                 self._again.append(number)
                 self.counters.abandoned += 1
 
     def take(self) -> list[tuple[int, Group]] | None:
-        """The groups of the next training step, ordered by number, or None while it has to wait. Moves on to the next version."""
+        """Return the groups of the next training step, ordered by number, and advance ``version``; or return None if the step must wait."""
         self._drop_stale()
         if len(self._ready) < self.groups_per_step:
             return None
@@ -132,14 +133,14 @@ class ReplayBuffer(Generic[Group]):
         return [(number, self._ready.pop(number)[1]) for number in sorted(chosen)]
 
     def forget_taken(self, version: int) -> None:
-        """Steps below ``version`` are done: what was taken for them is in the weights."""
+        """Forget the groups taken for steps below ``version``: these steps are done."""
         while self._taken and self._taken[0][0] < version:
             self._taken.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs. Groups on their way are not kept; their numbers are, and they are generated again.
+        """Return the state for a checkpoint. It holds the numbers of the groups in flight, not the groups: they are generated again.
 
-        So are those that have been taken for a step which is not done yet: the state is that before this step.
+        The same holds for groups taken for a step that is not done yet: the state is that before this step.
         """
         taken = [number for _, numbers in self._taken for number in numbers]
         counters = asdict(self.counters)
@@ -153,7 +154,7 @@ class ReplayBuffer(Generic[Group]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; whatever was on its way then counts as abandoned."""
+        """Continue from ``state``. Groups that were in flight then count as abandoned."""
         self.version, self._next_group = state["version"], state["next_group"]
         self.counters = Counters(**state["counters"])
         self._again = deque(state["again"])
@@ -170,7 +171,7 @@ class ReplayBuffer(Generic[Group]):
         return sorted(version + self.max_lag for version in versions)
 
     def _feasible(self, deadlines: list[int], version: int) -> bool:
-        """Whether steps at ``version``, ``version`` + 1, … of ``groups_per_step`` each meet the sorted ``deadlines``."""
+        """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … meet the sorted ``deadlines``."""
         return all(deadline >= version + k // self.groups_per_step for k, deadline in enumerate(deadlines))
 
     def _drop_stale(self) -> None:

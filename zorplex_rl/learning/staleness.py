@@ -1,13 +1,13 @@
-"""What stale data cost: training on episodes that the weights of ``lag`` versions ago have sampled. No actors, and nothing left to timing.
+"""Measure the cost of stale data: train on episodes that the weights of ``lag`` versions ago have sampled. No actors, no timing.
 
     trained         0  1  2  3  4  5 …
     sampled with    0  0  0  1  2  3 …      at lag 2
 
-The first ``lag`` steps have no version that is so old. They train on data of version 0, so the mean lag of a trial is below its ``lag``:
-5.2 at lag 8 in 13 steps. ``TrialResult.mean_lag`` says it.
+In the first ``lag`` steps there is no version that is so old. They train on data of version 0, so the mean lag of a trial is below its ``lag``:
+5.2 at lag 8 in 13 steps (``TrialResult.mean_lag``).
 
-An asynchronous run is as stale as its timing makes it, and no two are alike. Here the lag is set, and on a CPU with the same number of threads
-the same trial gives the same outcome again.
+The lag of an asynchronous run depends on its timing and differs from run to run. Here it is fixed, and on a CPU with the same number of threads
+the same trial gives the same result again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVALUATION_SEED = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What all trials of a study have in common."""
+    """The settings that all trials of a study share."""
 
     policy: str = "embedded"
     device: str = "cpu"
@@ -43,12 +43,12 @@ class Conditions:
     hints: bool = False
     steps: int = 20
     prompts: int = 6
-    """In a training batch."""
+    """Prompts in a training batch."""
     samples: int = 6
-    """Of each prompt."""
+    """Samples of each prompt."""
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
-    """Twice that of a run, so that a few steps show what staleness does; it falls to a tenth at the last step."""
+    """Twice that of a run, so that a few steps show the effect of staleness. It falls to a tenth at the last step."""
     warmup_steps: int = Config.warmup_steps
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
@@ -60,26 +60,26 @@ class Trial:
 
     loss: str
     lag: int
-    """At most: see ``TrialResult.mean_lag``."""
+    """The largest lag, in versions; the mean is ``TrialResult.mean_lag``."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What became of a trial: accuracy on held-out tasks after the last step, sampled, and what its training data were worth."""
+    """The result of a trial: sampled accuracy on held-out tasks after the last step, and how stale its training data were."""
 
     trial: Trial
     accuracy: float
     mean_lag: float
-    """In versions, over all episodes trained on."""
+    """Mean lag of all episodes trained on, in versions."""
     effective_sample_size: float
-    """Of the tokens, as a share (``losses.effective_sample_size``). Mean over the steps, at the first update of each."""
+    """That of the tokens, as a share (``losses.effective_sample_size``): the mean over the steps, at the first update of each."""
     max_logp_difference: float
     """The largest change of a sampled token's log-prob between sampling and training."""
 
 
 def train_with_lag(trial: Trial, conditions: Conditions) -> TrialResult:
-    """Train on data that are ``trial.lag`` versions old, or as old as they can be in the first ``trial.lag`` steps."""
+    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data of version 0. Returns the result."""
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
@@ -100,7 +100,7 @@ def train_with_lag(trial: Trial, conditions: Conditions) -> TrialResult:
 
 
 def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
-    """A learner at version 0 that takes steps as ``trial`` says."""
+    """Return a learner at version 0 with the loss of ``trial``."""
     learning = Learning(
         loss=trial.loss,
         learning_rate=conditions.learning_rate,
@@ -112,7 +112,7 @@ def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
 
 
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
-    """A copy of the present weights."""
+    """Return a copy of ``policy``'s weights."""
     return {name: tensor.detach().clone() for name, tensor in policy.model.state_dict().items()}
 
 
@@ -127,14 +127,14 @@ def sample_batch(
 
 
 def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
-    """Group-relative, whatever the loss: what a study compares is the losses alone."""
+    """Return group-relative advantages for any loss, so that a study compares only the losses."""
     rewards = [episode.score.reward for episode in episodes]
     groups = [rewards[start : start + samples] for start in range(0, len(rewards), samples)]
     return [advantage for group in group_relative(groups) for advantage in group]
 
 
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
-    """The share of held-out tasks that one sampled episode each gets right."""
+    """Sample one episode of each held-out task. Returns the share of correct ones."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.held_out_tasks, "held_out")
     episodes = _play(policy, environment, tasks, EVALUATION_SEED, conditions.max_tokens)
     return fmean(episode.score.outcome == "success" for episode in episodes)
@@ -142,7 +142,7 @@ def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditio
 
 @dataclass(frozen=True, slots=True)
 class CostOfLag:
-    """What each loss lost in mean accuracy between two lags, and how far apart two of these have to be before they mean anything."""
+    """The loss in mean accuracy between two lags, for each loss function, and how much of a difference is noise."""
 
     lost: dict[str, float]
     deviation: float
@@ -152,27 +152,27 @@ class CostOfLag:
 
     @property
     def in_order(self) -> bool:
-        """Whether the most and the least of ``lost`` are further apart than ``noise``."""
+        """Whether the largest and the smallest value of ``lost`` differ by more than ``noise``."""
         return max(self.lost.values()) - min(self.lost.values()) > self.noise
 
 
-def cost_of_lag(outcomes: Iterable[TrialResult], low: int, high: int) -> CostOfLag:
-    """Compare the accuracy at lag ``high`` with that at lag ``low``, for every loss that was tried at both.
+def cost_of_lag(results: Iterable[TrialResult], low: int, high: int) -> CostOfLag:
+    """Compare the accuracy at lag ``high`` with that at lag ``low``, for every loss function with trials at both. Returns the differences.
 
-    >>> outcomes = [
+    >>> results = [
     ...     TrialResult(Trial(loss, lag, seed), accuracy - 0.1 * seed, lag, 1.0, 0.0)
     ...     for loss, lag, accuracy in (("grpo", 0, 0.9), ("grpo", 8, 0.3), ("tis", 0, 0.9), ("tis", 8, 0.8))
     ...     for seed in (0, 1, 2)
     ... ]
-    >>> cost = cost_of_lag(outcomes, 0, 8)
+    >>> cost = cost_of_lag(results, 0, 8)
     >>> {loss: round(lost, 2) for loss, lost in cost.lost.items()}, round(cost.deviation, 2), round(cost.noise, 2)
     ({'grpo': 0.6, 'tis': 0.1}, 0.1, 0.23)
     >>> cost.in_order
     True
     """
     points: dict[tuple[str, int], list[float]] = {}
-    for outcome in outcomes:
-        points.setdefault((outcome.trial.loss, outcome.trial.lag), []).append(outcome.accuracy)
+    for result in results:
+        points.setdefault((result.trial.loss, result.trial.lag), []).append(result.accuracy)
     losses = [loss for loss, lag in points if lag == low and (loss, high) in points]
     deviation = pooled_deviation(points.values())
     seeds = min(len(points[loss, lag]) for loss in losses for lag in (low, high))
@@ -184,7 +184,7 @@ def cost_of_lag(outcomes: Iterable[TrialResult], low: int, high: int) -> CostOfL
 
 
 def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
-    """The standard deviation within ``samples``, each about its own mean, with n − 1 for each. NaN where none has two values.
+    """Return the standard deviation within ``samples``, each around its own mean, with n − 1 for each. NaN if none has two values.
 
     >>> round(pooled_deviation([[0.8, 0.9, 1.0], [0.3, 0.3, 0.3], [0.5]]), 3)
     0.071

@@ -1,13 +1,13 @@
-"""Reinforcement learning of a language model in one process and one file: sample, score, compare, take a step.
+"""Train a language model with reinforcement learning in one process and one file: sample, score, compare, take a step.
 
     tasks ──► sample G episodes of each ──► score ──► better than its group? ──► push those tokens up, the others down
                        ▲                                                                │
                        └──────────────────── the same weights ◄─────────────────────────┘
 
-    python -m zorplex_rl.learning.train_simple          trains the embedded policy; a line for each step
+    python -m zorplex_rl.learning.train_simple          trains the embedded policy, and prints a line for each step
 
-What this deliberately does not do: run anything side by side, share prompts between samples, split a batch that is too large for the memory, clip
-or correct anything, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (tests/test_train_simple.py).
+What it deliberately does not do: run parts in parallel, share prompts between samples, split a batch that is too large for the memory, clip ratios
+or correct for stale data, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (tests/test_train_simple.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zorplex_rl.task.rewards import score
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step did: mean reward and accuracy of the episodes it learned from, its loss, and the seconds it took."""
+    """The result of a training step: mean reward and accuracy of its episodes, its loss, and the seconds it took."""
 
     number: int
     reward: float
@@ -50,7 +50,7 @@ def train(
     learning_rate: float = 2e-4,
     seed: int = 0,
 ) -> Iterator[Step]:
-    """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes a step; yields what each step did."""
+    """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes per step. Yields the result of each step."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         began = time.monotonic()
@@ -69,7 +69,7 @@ def train(
 
 
 def play(policy: Policy, environment: Zorplex, tasks: list[Task], seed: int, temperature: float = 1.0) -> list[Episode]:
-    """Sample one episode for each of ``tasks`` with the present weights, and score it."""
+    """Sample one episode for each of ``tasks`` with the current weights. Returns the scored episodes."""
     requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, environment.execute, Sampling(temperature))
     for episode in episodes:
@@ -84,10 +84,10 @@ def compare(rewards: list[float]) -> list[float]:
 
 
 def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[float]) -> Tensor:
-    """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4); its gradient improves the policy."""
+    """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4)."""
     ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True)
     mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
-    # The logits [B, T, V] at a position are those of the token after it. What stands on the right of a row cannot change it.
+    # The logits [B, T, V] at a position are those of the next token. Padding is on the right, so causal attention hides it.
     logits = policy.model(ids[:, :-1]).logits
     logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
     weighted = torch.tensor(advantages)[:, None] * logp * mask[:, 1:]
@@ -95,7 +95,7 @@ def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[fl
 
 
 def accuracy(episodes: list[Episode]) -> float:
-    """Return the share of scored ``episodes`` that were right."""
+    """Return the share of correct ones among scored ``episodes``."""
     return fmean(episode.score is not None and episode.score.outcome == "success" for episode in episodes)
 
 
