@@ -259,7 +259,7 @@ def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = F
 
 
 def run_tool(task: Task, call: ToolCall) -> str:
-    """Return what the tools of ``task``'s kind answer to ``call``, on the table of ``task``. They know nothing else, so they have no state."""
+    """Run ``call`` with the tools and the table of ``task``. Returns the result as text. Tools have no state: they need only these two."""
     return get_spec(task.kind).execute(task, call)
 
 
