@@ -63,7 +63,7 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.training.controller import services_of
     from zorplex_rl.viz import exercise, lesson, scene
-    from zorplex_rl.viz.service_charts import Blow, rotation_chart, scaling_chart
+    from zorplex_rl.viz.service_charts import Fault, rotation_chart, scaling_chart
     from zorplex_rl.viz.widgets import ServiceBoard
 
     # Every death below is intended; the page says more about it than a warning would.
@@ -931,7 +931,7 @@ async def strike(stage, blow, what, settle):
     back = await until(lambda row: row.state == "ready")
     await asyncio.sleep(settle)
     return SimpleNamespace(
-        blow=Blow(struck, victim.replica, what),
+        blow=Fault(struck, victim.replica, what),
         left=left - struck,
         back=back - struck,
         restart=stage.restarts[restarts],

@@ -13,7 +13,7 @@ import matplotlib
 import pytest
 from test_figures import REPORTS, lasting
 from test_plots import ROWS, TIMELINE
-from test_service_charts import BLOW, KILLED, status
+from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
 from zorplex_rl.learning.staleness import Trial, TrialResult
@@ -80,7 +80,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: staleness_chart(OUTCOMES, {"tis": "truncated IS", "grpo": "clipped"}, 0.3), 600,
         "truncated IS: lag 0 80%, lag 4, mean 3.0 50%; clipped: lag 0 60%",
     ),
-    "rotation": (lambda: rotation_chart(KILLED, BLOW), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
+    "rotation": (lambda: rotation_chart(KILLED, FAULT), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
     "scaling": (
         lambda: scaling_chart(GROWN), 560,
         "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",

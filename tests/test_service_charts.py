@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from zorplex_rl.services.status import ReplicaStatus, ServiceStatus
-from zorplex_rl.viz.service_charts import Blow, rates, stretches
+from zorplex_rl.viz.service_charts import Fault, rates, stretches
 
-BLOW = Blow(10.0, "tools_0", "kill -9")
+FAULT = Fault(10.0, "tools_0", "kill -9")
 
 
 def status(*replicas: str, answered: int = 0, waiting: int = 0) -> ServiceStatus:
@@ -31,18 +31,18 @@ KILLED = [
 ]
 
 
-def test_a_place_is_in_rotation_then_struck_then_replaced_then_in_rotation_again():
-    found = [(s.state, s.replica, s.start, s.end) for s in stretches(KILLED, BLOW) if s.place == 0]
+def test_a_place_is_in_rotation_then_failed_then_replaced_then_in_rotation_again():
+    found = [(s.state, s.replica, s.start, s.end) for s in stretches(KILLED, FAULT) if s.place == 0]
     assert found == [
         ("in rotation", "tools_0", -1.0, 0.0),
-        ("struck, not noticed yet", "tools_0", 0.0, 1.0),
+        ("failed, not detected yet", "tools_0", 0.0, 1.0),
         ("being replaced", "—", 1.0, 2.0),
         ("in rotation", "tools_2", 2.0, 3.0),
     ]
 
 
 def test_the_other_place_is_in_rotation_all_the_time_but_for_the_mark_of_the_blow():
-    others = [s for s in stretches(KILLED, BLOW) if s.place == 1]
+    others = [s for s in stretches(KILLED, FAULT) if s.place == 1]
     assert {s.state for s in others} == {"in rotation"}
     assert (others[0].start, others[-1].end) == (-1.0, 3.0)
 

@@ -1,1 +1,1 @@
-"""What happened in a run, what would happen in another, and how fast one can be at best. Standard library only."""
+"""Measure a run, simulate another one, and compute lower bounds on its wall time. Standard library only."""

@@ -1,29 +1,30 @@
-"""How fast a run can be at best: lower bounds on its wall time, and its exact wall time where latencies do not vary.
+"""Compute how fast a run can be at best: lower bounds on its wall time, and the exact wall time where latencies do not vary.
 
-P groups make a step, G generators sample, L is the lag bound. A_v is the time at which version v has arrived at the generators, E_v the
-time at which step v has been trained and published. Whatever the order in which things happen,
+A step trains on P groups, G generators sample them, and L is the lag bound. A_v is the time at which version v has arrived at the generators.
+E_v is the time at which step v is trained and published. In every possible order of events,
 
-    A_v ≥ max(A_{v−1}, E_{v−1}) + transfer_v    versions travel one after another
+    A_v ≥ max(A_{v−1}, E_{v−1}) + transfer_v    versions are sent one after another
     E_v ≥ E_{v−1} + train_v                     there is one trainer
     E_v ≥ A_{v−L} + β_v + train_v               (A_0 where v < L)
     E_v ≥ A_0     + γ_v + train_v
 
-When step v begins, (v + 1)P groups are finished. At most vP of them have numbers below vP, so P have higher ones; those were not admitted before
-version v − L had arrived. β_v is the least time in which G generators finish P groups out of those admitted until then, blocks v … v + L, and γ_v
-the least time for (v + 1)P groups out of blocks 0 … v + L. In both, the quickest n of the groups are at least
+Why the last two hold: when step v begins, (v + 1)P groups are finished. At most vP of them have numbers below vP, so at least P have higher
+numbers. The replay buffer admits those only after version v − L has arrived. β_v is the least time in which G generators finish P of the groups
+in blocks v … v + L. γ_v is the least time in which they finish (v + 1)P of the groups in blocks 0 … v + L. In both cases the n quickest groups
+take at least the largest of
 
     the sum of all n ÷ G,     the slowest of the n,     the sum of the quickest ⌈n ÷ G⌉
 
-because some generator samples ⌈n ÷ G⌉ of them. Unrolled along one row or round the circle, the recursion gives the four bounds that have names.
-Without variation, and with G a divisor of P, the recursion is the simulation, and its longest path is ``exact_seconds``:
+because some generator samples ⌈n ÷ G⌉ of them. Following the recursion along one resource, or around the loop of all three, gives the four named
+bounds. Without variation, and if G divides P, the recursion is exact. Its longest path is ``exact_seconds``:
 
     b = P/G · generation, t = training, s = weight sync, N steps
 
     sync     N (s + ⌈P/G⌉ · generation + t)
     async    s + b + t + max( (N − 1) max(b, t),  max_m  m (s + b + t) + (N − 1 − m (L + 1)) max(b, t, s) ),   1 ≤ m ≤ (N − 1) / (L + 1)
 
-A path goes m times round the circle of sampling, training and weight sync, L + 1 steps further with every round, and otherwise straight on.
-In the long run a step takes max(b, t, s, (s + b + t) / (L + 1)): the larger the lag, the less of the round trip does each step wait for.
+Such a path goes m times around the loop (sync, sampling, training). Each round advances L + 1 steps; the other steps follow one resource.
+In the long run a step takes max(b, t, s, (s + b + t) / (L + 1)): with a larger lag bound, each step waits for a smaller part of the round trip.
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> exact_seconds(setting, "sync"), exact_seconds(setting, "async")
@@ -46,26 +47,30 @@ Mode = Literal["sync", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """No run can take less, in seconds. Each of the first four looks at one thing alone; ``all`` is the whole recursion, at least as high."""
+    """Lower bounds on a run's wall time, in seconds. The first four each look at one resource; ``all`` is the whole recursion, the tightest."""
 
     trainer: float
-    """The first batch, then one training step after another."""
+    """Sample the first batch, then train step after step without a pause."""
     generators: float
-    """All groups, with no generator ever idle, then the last training step."""
+    """Sample all groups with no generator ever idle, then train the last step."""
     weights: float
-    """All versions but the last ones, one after another, then the last batch."""
+    """Send the versions up to the one that the last batch needs, one after another, then sample that batch and train on it."""
     round_trips: float
-    """Weight sync, sampling and training one after another, once in every lag + 1 steps."""
+    """Sync weights, sample and train one after another, once in every lag + 1 steps."""
     all: float
+    """The whole recursion: at least as large as each of the four."""
 
     @property
     def binding(self) -> str:
-        """The name of the highest of the four."""
+        """Return the name of the largest of the four: the resource that limits the run."""
         return max(("trainer", "generators", "weights", "round_trips"), key=lambda name: getattr(self, name))
 
 
 def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
-    """Lower bounds on the wall time of ``latencies`` in the shape of ``setting``."""
+    """Compute lower bounds on the wall time of a run with these ``latencies``.
+
+    ``setting`` gives the counts (generators, groups per step, steps, lag bound); its latencies are ignored. Returns seconds.
+    """
     lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
     per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
 
@@ -75,7 +80,9 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
 
     batch = [least(per_step, step, step + lag) for step in range(steps)]
     so_far = [least((step + 1) * per_step, 0, step + lag) for step in range(steps)]
-    arrived, trained, round_trips = [transfer[0]], [], []
+    arrived: list[float] = [transfer[0]]
+    trained: list[float] = []
+    round_trips: list[float] = []
     for step in range(steps):
         arrival = arrived[max(step - lag, 0)]
         begin = max(arrival + batch[step], arrived[0] + so_far[step], trained[-1] if trained else 0.0)
@@ -96,7 +103,10 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
 
 
 def exact_seconds(setting: Setting, mode: Mode) -> float:
-    """The wall time without variation, in closed form. Raises ValueError where there is none."""
+    """Compute the wall time in seconds in closed form.
+
+    Raises ValueError if latencies vary, or if the mode is async and the generators cannot share a step's groups evenly.
+    """
     if setting.variation or setting.straggler != 1:
         raise ValueError("the closed form is for latencies that do not vary; set variation to 0 and straggler to 1")
     rounds = -(-setting.groups_per_step // setting.generators)
@@ -115,6 +125,6 @@ def exact_seconds(setting: Setting, mode: Mode) -> float:
 
 
 def _least_seconds(quickest: Sequence[float], generators: int) -> float:
-    """No ``generators`` finish all of ``quickest`` (seconds each, ascending) in less."""
+    """Return a lower bound on the seconds in which ``generators`` finish groups that take ``quickest`` seconds each (ascending)."""
     share = math.ceil(len(quickest) / generators)
     return max(math.fsum(quickest) / generators, quickest[-1], math.fsum(quickest[:share]))

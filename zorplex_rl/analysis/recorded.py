@@ -1,20 +1,24 @@
-"""The latencies of a run that was, read off its timeline; and the wall time that the simulation predicts from them.
+"""Read the latencies of a finished run from its timeline, and predict its wall time from them by simulation.
 
     run folder ── read_run ──► Recorded ── predict ──► Run        compare Recorded.seconds with Run.seconds
 
-What is read, and from where:
+The latencies, and the spans that they are measured between:
 
-    generate     busy time with a version ÷ groups begun with it  train        train.start → publish.end of each step
-    load         a pull that brought a newer version              evaluate     first evaluate.start → what the generator did next
+    generate     busy seconds with a version ÷ groups begun with it
+    train        train.start → publish.end, of each step
+    load         pull.start → pull.end, of pulls that brought a newer version
+    evaluate     first evaluate.start → the generator's next work
     latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
 
-and the hops of messages between actors, each as the mean of the occasions on which nobody waited for anything else:
+and the delays of messages between actors. Each is a mean over the cases in which the actor waited for nothing else:
 
-    transfer     publish.end → pull.start                         start        pull.end → generate.start
-    deliver      generate.end → reward → train.start              turnaround   publish.end → train.start, with a batch ready
+    transfer     publish.end → pull.start
+    start        pull.end → generate.start
+    deliver      generate.end → reward → train.start
+    turnaround   publish.end → train.start, if a batch was ready
 
-A prediction puts these together again by the rules of ``simulate.py`` alone; when anything happened is not looked at. It may be asked for
-another lag than the recorded one: what would this machine have done?
+``predict`` combines these by the rules of ``simulate.py`` alone. It does not look at when anything happened in the recorded run, so it can also
+answer what this machine would have done with another lag bound.
 """
 
 from __future__ import annotations
@@ -34,21 +38,24 @@ from zorplex_rl.config import Config
 from zorplex_rl.task.episode import Episode
 
 CHUNK_GAP_SECONDS = 0.005
-"""A generator samples in chunks; between two of them it is still at work."""
+"""Seconds. A generator samples in chunks; a gap between two chunks shorter than this counts as work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run as it was. ``setting`` has its shape and its mean latencies."""
+    """Latencies measured in a real run. ``setting`` holds its counts and its mean latencies."""
 
     seconds: float
-    """Measured, from the first pull or token of training until the last version was published."""
+    """Measured wall time: from the first pull or token of training until the last version is published."""
     setting: Setting
     latencies: Latencies
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """(number, version, seconds of its slowest episode, seconds that one waited for tools) of every group; goes with a ``train`` span."""
+    """Return (number, version, seconds of the slowest episode, seconds which that episode waited for tools) for every group.
+
+    The ``groups`` argument of a ``train`` span holds this list.
+    """
     groups: dict[int, tuple[int, float, float]] = {}
     for episode in episodes:
         version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
@@ -58,9 +65,9 @@ def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, 
 
 
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
-    """The coefficient of variation of the groups' latencies (``group_latencies`` of each batch), over all groups of all batches.
+    """Compute the coefficient of variation of the groups' latencies, over all groups of all ``batches`` (each from ``group_latencies``).
 
-    It is ``Setting.variation``. That of the batches' times would be another: a batch is as slow as its slowest group, and batches differ less.
+    This is ``Setting.variation``. The times of whole batches vary less, because a batch is as slow as its slowest group.
 
     >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
     0.5
@@ -70,13 +77,13 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 
 def read_run(folder: str | Path) -> Recorded:
-    """The finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer or a generator was replaced."""
+    """Read the finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer or a generator was replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
 
 def read_timeline(timeline: Timeline, config: Config) -> Recorded:
-    """``read_run``, for a timeline in memory."""
+    """Do the same as ``read_run`` for a timeline in memory."""
     spans = _RunSpans(timeline, config)
     generate = spans.generate_seconds()
     train = [published - span.start for span, published in zip(spans.train, spans.published[1:], strict=True)]
@@ -107,14 +114,14 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
 
 
 def predict(recorded: Recorded, max_lag: int | None = None) -> Run:
-    """Return what the recorded latencies make of a run with ``max_lag``, or with that of the recorded run."""
+    """Simulate a run with the recorded latencies; ``max_lag`` defaults to that of the recorded run."""
     lag = recorded.setting.max_lag if max_lag is None else max_lag
     simulate = simulate_async if lag else simulate_sync
     return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
 
 
 class _RunSpans:
-    """The spans of a training run, by what they say about its latencies."""
+    """Sort the spans of a training run by kind and measure latencies between them. Raises ValueError if the run was not in one go."""
 
     def __init__(self, timeline: Timeline, config: Config) -> None:
         self.config = config
@@ -142,7 +149,7 @@ class _RunSpans:
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
         self.reward = [span for span in spans if span.kind == "reward"]
         for version in {span.args["version"] for span in self.evaluate}:
-            # A share may have as many episodes as an evaluation: of those that are scored after it, the first is its own.
+            # A share may have as many episodes as an evaluation. The first such batch scored after the evaluation is the evaluation's own.
             over = max(span.end for span in self.evaluate if span.args["version"] == version)
             scored = (s for s in self.reward if s.start >= over and s.args["episodes"] == 2 * config.eval_tasks)
             if own := next(scored, None):
@@ -153,21 +160,21 @@ class _RunSpans:
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
-        """For every group its part of the time in which its generator was busy with the weights that it was begun with."""
-        busy = Counter(dict.fromkeys({version for _, version, _, _ in self.groups}, 0.0))
+        """Return for every group the busy seconds of all generators with the version that began it ÷ the groups begun with that version."""
+        busy = dict.fromkeys({version for _, version, _, _ in self.groups}, 0.0)
         for actor, chunks in self.chunks.items():
             own = [span for span in self.generate if span.actor == actor]
             for start, end in chunks:
                 inside = [span for span in own if start <= span.start < end]
                 for span, following in zip(inside, [*inside[1:], None], strict=True):
-                    # Where nothing was begun with a version, earlier groups were still going on.
+                    # If no group was begun with this version, the generator was still sampling groups of an earlier one.
                     version = max((v for v in busy if v <= span.args["version"]), default=min(busy))
                     busy[version] += (following.start if following else end) - span.start
         begun = Counter(version for _, version, _, _ in self.groups)
         return [busy[version] / begun[version] for _, version, _, _ in self.groups]
 
     def new_pulls(self) -> list[Span]:
-        """The pulls that brought a newer version."""
+        """Return the pulls that brought a newer version, before the run ended."""
         have: dict[str, int] = {}
         new = []
         for pull in self.pulls:
@@ -177,7 +184,7 @@ class _RunSpans:
         return new
 
     def transfer(self) -> float:
-        """From a publication to a generator that waits for it."""
+        """Return the mean seconds from publish.end to pull.start, for generators that waited for that version."""
         gaps = []
         for pull in self.new_pulls():
             published = self.published[pull.args["version"]]
@@ -186,7 +193,7 @@ class _RunSpans:
         return _mean(gaps)
 
     def start(self) -> float:
-        """From a pull to the first token, for a generator that had nothing else to do."""
+        """Return the mean seconds from pull.end to the first token, for generators that were idle before the pull."""
         gaps = []
         for pull in self.new_pulls():
             following = [start for start, _ in self.chunks[pull.actor] if start >= pull.end]
@@ -195,7 +202,7 @@ class _RunSpans:
         return _mean(gaps)
 
     def deliver(self) -> float:
-        """From the last token of a batch to the training step that waits for it."""
+        """Return the mean seconds from the last token of a batch to train.start, for steps that waited for that batch."""
         gaps = []
         for step, train in enumerate(self.train):
             scored = [span for span in self.reward if span.end <= train.start]
@@ -204,7 +211,7 @@ class _RunSpans:
         return _mean(gaps) if gaps else self.turnaround()
 
     def turnaround(self) -> float:
-        """From a publication to the next training step, where the batch was ready before."""
+        """Return the mean seconds from publish.end to the next train.start, for steps whose batch was ready before."""
         gaps = []
         for train, published in zip(self.train[1:], self.published[1:], strict=False):
             if not any(published < span.end <= train.start for span in self.reward):
@@ -212,7 +219,7 @@ class _RunSpans:
         return _mean(gaps) if gaps else self.transfer()
 
     def evaluations(self) -> dict[int, float]:
-        """Seconds that the evaluation of a version has kept its generator from anything else."""
+        """Return for every evaluated version the seconds for which its generator did nothing else."""
         seconds = {}
         for version in sorted({span.args["version"] for span in self.evaluate} - {0}):
             both = [span for span in self.evaluate if span.args["version"] == version]
@@ -230,7 +237,7 @@ class _RunSpans:
 
 
 def _joined(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Intervals of work, those joined between which there was no time for anything else."""
+    """Return (start, end) of intervals of work; joins spans with less than ``CHUNK_GAP_SECONDS`` between them."""
     joined: list[tuple[float, float]] = []
     for span in spans:
         if joined and span.start - joined[-1][1] < CHUNK_GAP_SECONDS:

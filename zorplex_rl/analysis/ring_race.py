@@ -1,15 +1,16 @@
-"""A writer laps a reader: the weight ring in slow motion, with and without its seqlock.
+"""Simulate one writer and one reader of the weight ring, tick by tick, with and without the seqlock.
 
-    writer   version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk a tick, then a pause (the trainer trains)
-    reader   the newest complete slot into a staging buffer, one chunk in several ticks, again and again
+    writer   writes version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
+    reader   copies the newest complete slot into a staging buffer, one chunk in several ticks, again and again
 
-Time is counted in ticks. It is the protocol of ``weights/ring.py``: a slot's sequence is odd while it is written; the reader looks at the headers,
-copies, and looks again. With ``seqlock`` a copy is used only if its slot has not changed meanwhile; without, whatever has arrived is used.
+The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is written. The reader reads the sequence number,
+copies the slot, and reads the number again. With ``seqlock`` it uses a copy only if the number has not changed; without it, it uses every copy.
+A copy is torn if it holds chunks of several versions.
 
 >>> careful, careless = (race(slots=2, ticks_per_chunk=3, pause=0, seqlock=seqlock) for seqlock in (True, False))
 >>> careless.torn_used > 0, careful.torn_used, careful.torn_found > 0
 (True, 0, True)
->>> race(slots=4, ticks_per_chunk=3, pause=0, seqlock=True).torn_found  # with more slots it takes longer to lap the reader
+>>> race(slots=4, ticks_per_chunk=3, pause=0, seqlock=True).torn_found  # with more slots the writer needs longer to come back to the same slot
 0
 """
 
@@ -25,35 +26,35 @@ EMPTY = -1
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One tick. Chunks are given by the version that they belong to; ``EMPTY`` where nothing has been written yet."""
+    """Hold the state after one tick. A chunk is given as the version that it belongs to; ``EMPTY`` if it was never written."""
 
     slots: tuple[tuple[int, ...], ...]
     sequences: tuple[int, ...]
     writing: tuple[int, int] | None
-    """Slot and chunk that the writer has just written, unless it pauses."""
+    """(slot, chunk) that the writer wrote in this tick; None while it pauses."""
     reading: tuple[int, int] | None
-    """Slot and chunk that the reader is at."""
+    """(slot, chunk) that the reader is copying."""
     staging: tuple[int, ...]
     event: str
-    """What has just happened to the reader: "", "begins", "whole", "torn, used" or "torn, again"."""
+    """The reader's event in this tick: "", "begins", "whole", "torn, used" or "torn, again"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What happened, tick by tick, and what it came to."""
+    """Hold all frames of a simulation and its counts."""
 
     frames: tuple[Frame, ...]
     published: int
     whole: int
-    """Copies that were used and are one version throughout."""
+    """Copies that were used and hold one version only."""
     torn_found: int
-    """Copies of several versions that the seqlock revealed: thrown away, and read again."""
+    """Copies during which the slot changed: the seqlock detected them, and the reader copied again."""
     torn_used: int
-    """Copies of several versions that nobody noticed."""
+    """Torn copies that were used."""
 
 
 def race(slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int = 120) -> Race:
-    """Let both run for ``ticks``. The reader takes ``ticks_per_chunk`` for a chunk; the writer rests ``pause`` ticks between two versions."""
+    """Run both for ``ticks``. The reader takes ``ticks_per_chunk`` per chunk; the writer pauses ``pause`` ticks between two versions."""
     ring = [[EMPTY] * CHUNKS for _ in range(slots)]
     ring[0] = [0] * CHUNKS
     sequences = [2] + [0] * (slots - 1)

@@ -1,11 +1,11 @@
-"""A run to simulate, and how long everything in it takes.
+"""Describe a run to simulate: its counts and its latencies.
 
-    Setting      what a slider sets: how many, how long on average, how much that varies
+    Setting      counts, mean latencies and their variation: what the sliders set
        │ latencies()
        ▼
-    Latencies    one number for every group, step and version; a real run's are read off its timeline (``recorded.py``)
+    Latencies    one number of seconds for every group, step and version (``recorded.py`` measures them in a real run)
 
-A group's latency depends on its number and the seed alone, so that whatever is compared meets the same stragglers.
+A group's latency depends only on its number and the seed, so runs that are compared have the same stragglers.
 
 >>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
 Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
@@ -21,22 +21,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A run to simulate. Times in seconds."""
+    """Hold the counts and mean latencies (seconds) of a run. Raises ValueError for a count or a time out of range."""
 
     generators: int = 4
     groups_per_step: int = 8
     steps: int = 6
     max_lag: int = 1
     generation_seconds: float = 1.0
-    """Mean time in which one generator samples one group."""
+    """Mean seconds in which one generator samples one group."""
     variation: float = 0.5
-    """Coefficient of variation of that time, which is log-normal."""
+    """Coefficient of variation of that time; its distribution is log-normal."""
     training_seconds: float = 2.0
-    """Of one step, publishing included."""
+    """Seconds of one training step, publishing included."""
     sync_seconds: float = 0.25
-    """From published weights to generators that have them."""
+    """Seconds from published weights to generators that hold them."""
     straggler: float = 1.0
-    """How many times longer one group takes, the first of the step in the middle."""
+    """Factor by which one group takes longer: the first group of the middle step."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Setting:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of 0 or more")
 
     def latencies(self) -> Latencies:
-        """Log-normal with the given mean: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
+        """Draw the latencies: log-normal with the given mean, σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
         rng, sigma = random.Random(self.seed), math.sqrt(math.log1p(self.variation**2))
         draws = [rng.gauss(0, 1) for _ in range(self.groups_per_step * self.steps)]
         generate = [self.generation_seconds * math.exp(sigma * draw - sigma**2 / 2) for draw in draws]
@@ -59,38 +59,38 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """How long everything takes, in seconds. The first three are the model that the bounds and the widget are about."""
+    """Hold the seconds of every group, step and version. The bounds and the widget use only the first three fields."""
 
     generate: tuple[float, ...]
-    """Sampling group k, on one generator."""
+    """To sample group k on one generator."""
     train: tuple[float, ...]
-    """Training step v and publishing version v + 1."""
+    """To train step v and publish version v + 1."""
     transfer: tuple[float, ...]
-    """Version v on its way to the generators, which go on sampling meanwhile."""
+    """To send version v to the generators, which continue to sample meanwhile."""
     details: Details = field(default_factory=lambda: Details(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What a real run has besides, in seconds."""
+    """Hold the further latencies of a real run, in seconds."""
 
     latency: Mapping[int, float] = field(default_factory=dict)
-    """What group k takes at least from its first token to its last, because it waits for tools while its generator goes on with others."""
+    """Least seconds from the first token of group k to its last, if it waits for tools while its generator samples other groups."""
     load: Mapping[int, float] = field(default_factory=dict)
-    """Taking over version v, for which a generator stops."""
+    """To load version v; the generator stops for it."""
     evaluate: Mapping[int, float] = field(default_factory=dict)
-    """Evaluating version v, for which generator 0 stops."""
+    """To evaluate version v; generator 0 stops for it."""
     start: float = 0.0
-    """From admission to the first token, where the generator had nothing to do meanwhile."""
+    """From admission to the first token, if the generator was idle."""
     deliver: float = 0.0
-    """From a group's last token until it can be trained on."""
+    """From a group's last token until the trainer can use it."""
     turnaround: float = 0.0
-    """The trainer's bookkeeping between two steps."""
+    """Pause of the trainer between two steps."""
     share: int = 1
-    """Groups that a generator takes at once, and hands in together."""
+    """Groups (not seconds) that a generator takes and returns together."""
 
     def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
-        """What ``generator`` stops for when it goes from version ``have`` to ``newest``: (kind, seconds)."""
+        """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have`` to ``newest``."""
         pauses = [("pull", self.load.get(newest, 0.0))]
         if generator == 0:
             pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]

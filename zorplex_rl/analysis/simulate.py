@@ -1,21 +1,21 @@
-"""What a run would take: synchronous and asynchronous training, simulated event by event.
+"""Simulate synchronous and asynchronous training event by event.
 
-    generators   take the next share of a step's groups, sample it, take the next; start none that the replay buffer does not admit
-    trainer      takes a batch as soon as the replay buffer has one, trains, publishes
-    weights      travel to the generators, one version after another, while those go on sampling
+    generators   take the next share of a step's groups from the replay buffer, sample it, hand it in, take the next
+    trainer      takes a batch as soon as the replay buffer has one, trains on it, publishes the new version
+    weights      are sent to the generators, one version after another, while the generators continue to sample
 
-Who may start and what is trained on is not modelled: it is ``ReplayBuffer``, the one of the real system. What comes out is a ``Timeline``,
-as of a real run. ``bounds.py`` says how fast a run can be at best; ``recorded.py`` feeds in the latencies of a run that was.
+``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only the latencies are simulated. The result is a
+``Timeline``, the same type as for a real run. ``bounds.py`` computes lower bounds; ``recorded.py`` supplies the latencies of a real run.
 
-Asynchronous training is never slower than synchronous training on the same latencies. By induction over the steps: when synchronous training takes
-batch v, asynchronous training has finished all groups below (v + 1)P too, because none of them was admitted, begun or supplied with weights later;
-and with these the replay buffer gives out a batch, v + 1 being the number of batches it has then given. Both cut a step's groups into the same
-shares: a share with groups of two steps would hand in the first of them only with the second. One latency is left out: ``turnaround``, the trainer's
-bookkeeping, is part of the transfer in a synchronous run, and only in an asynchronous one can it stand in the way by itself.
+Asynchronous training is never slower than synchronous training on the same latencies. Proof by induction over the steps: when synchronous
+training takes batch v, asynchronous training has also finished all groups below (v + 1)P, because it admitted, began and supplied none of them
+with weights later. With these groups the replay buffer gives out its batch v + 1. Two conditions: both cut a step's groups into the same shares (a
+share across two steps would delay the first step's groups), and ``turnaround`` is 0 (in a synchronous run it is part of the transfer; in
+an asynchronous run it can delay a step on its own).
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> both = compare(setting)
->>> both.sync.seconds, both.asynchronous.seconds  # six rounds of 0.5 + 2 + 2 seconds; two steps in each round, but for the first
+>>> both.sync.seconds, both.asynchronous.seconds  # sync: six rounds of 0.5 + 2 + 2 seconds; async: two steps per round after the first
 (27.0, 15.5)
 >>> both.asynchronous.staleness
 {0: 8, 1: 40}
@@ -36,16 +36,16 @@ from zorplex_rl.learning.replay import ReplayBuffer
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came out: when everything happened, and how old the weights were that had sampled what was trained on."""
+    """Hold the result of a simulated run."""
 
     timeline: Timeline
     seconds: float
-    """From the start until the last step is trained."""
+    """Wall time from the start until the last step is trained."""
     staleness: dict[int, int]
-    """Lag in versions → groups trained on at that lag."""
+    """Lag in versions → number of groups trained on at that lag."""
 
     def utilisation(self) -> dict[str, float]:
-        """The share of the whole time that each row of the timeline was busy."""
+        """Return for each actor the share of the wall time, 0 to 1, in which it was busy."""
         busy = dict.fromkeys(self.timeline.actors, 0.0)
         for span in self.timeline.spans:
             busy[span.actor] += span.end - span.start
@@ -54,13 +54,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both modes on the same latencies and the same number of groups."""
+    """Hold both runs on the same latencies and the same groups."""
 
     sync: Run
     asynchronous: Run
 
     @property
     def speed_up(self) -> float:
+        """Return the synchronous wall time ÷ the asynchronous one."""
         return self.sync.seconds / self.asynchronous.seconds if self.asynchronous.seconds else 1.0
 
 
@@ -71,7 +72,7 @@ def compare(setting: Setting) -> Comparison:
 
 
 def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
-    """In turns: the weights travel, a whole batch is sampled, the trainer trains on it; again. ``setting`` gives the shape."""
+    """Simulate steps in turns: send the weights, sample a whole batch, train on it. ``setting`` gives only the counts."""
     spans, details, groups = _Spans(), latencies.details, setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
@@ -97,28 +98,30 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
 
 
 def simulate_async(setting: Setting, latencies: Latencies) -> Run:
-    """Side by side, within ``setting.max_lag``. ``setting`` gives the shape."""
+    """Simulate generators and trainer side by side, within ``setting.max_lag``. ``setting`` gives only the counts and the lag bound."""
     return _Async(setting, latencies).run()
 
 
 @dataclass(slots=True)
 class _Generator:
+    """Hold the state of one simulated generator."""
+
     number: int
     version: int = -1
     idle_since: float | None = -1.0
-    """None while it is at work."""
+    """Time since which it is idle; None while it is busy."""
     admitted: list[int] = field(default_factory=list)
-    """Groups of its share that it has not begun."""
+    """Groups of its share that are not begun."""
     begun: list[int] = field(default_factory=list)
-    """Groups of its share that it has begun."""
+    """Groups of its share that are begun."""
     began: float = 0.0
-    """When it began with its share."""
+    """Time at which it began its share."""
     ready: float = 0.0
-    """When all that it has begun of its share is finished."""
+    """Time at which all groups begun so far will be finished."""
 
 
 class _Async:
-    """Events in the order of their times. All that happen at one time are taken in before anybody decides what to do next."""
+    """Process events in the order of their times. Events of equal time are all applied before any actor chooses its next action."""
 
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies, self.details = setting, latencies, latencies.details
@@ -142,10 +145,11 @@ class _Async:
         return Run(timeline, self.finished, dict(sorted(self.staleness.items())))
 
     def at(self, time: float, what: Callable[[float], None]) -> None:
+        """Schedule the call ``what(time)``."""
         heapq.heappush(self.events, (time, next(self.order), what))
 
     def train(self, now: float) -> None:
-        """The trainer, if it is free, takes a batch, if there is one."""
+        """Start a training step if the trainer is free and the buffer has a batch."""
         version = self.buffer.version
         if self.training or (batch := self.buffer.take()) is None:
             return
@@ -156,7 +160,7 @@ class _Async:
         self.at(end + self.details.turnaround, lambda now: setattr(self, "training", False))
 
     def publish(self, version: int, now: float) -> None:
-        """A version sets off as soon as those before it have arrived. The last one of a run is for nobody."""
+        """Send ``version`` after those before it have arrived. The last version of a run is not sent: the run ends."""
         if version == self.setting.steps:
             self.finished = now
             return
@@ -165,7 +169,7 @@ class _Async:
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:
-        """Every idle generator samples the next group of its share; after the last, it takes over newer weights, then what the buffer admits."""
+        """Give every idle generator its next work: the next group of its share, or newer weights, or a new share that the buffer admits."""
         for generator in self.generators:
             if generator.idle_since is None or self.newest < 0:
                 continue
@@ -175,17 +179,17 @@ class _Async:
                 share = min(self.details.share, self.buffer.left_of_step)
                 generator.admitted = self.buffer.admit(generator.version, share)
                 generator.began = generator.ready = now
-            if generator.admitted:  # What this one is refused, another may have been given before, and not yet begun.
+            if generator.admitted:
                 self.sample(generator, now)
 
     def load(self, generator: _Generator, now: float) -> bool:
-        """Whether there are newer weights, and ``generator`` has to stop for them."""
+        """Load the newest weights if ``generator`` lacks them. Returns True if that takes time."""
         if generator.version == self.newest:
             return False
         end = now
         for kind, seconds in self.details.pauses(generator.number, generator.version, self.newest):
             end = self.spans.add(_name(generator.number), kind, end, seconds, version=self.newest)
-        if generator.idle_since < now:
+        if generator.idle_since is not None and generator.idle_since < now:
             end += self.details.start
         generator.version = self.newest
         if end > now:
@@ -193,7 +197,7 @@ class _Async:
         return end > now
 
     def sample(self, generator: _Generator, now: float) -> None:
-        """Sample the next group of the share; with its last one, the share is on its way to the replay buffer."""
+        """Sample the next group of the share. After the last group, schedule the hand-in of the share."""
         group, version = generator.admitted.pop(0), generator.version
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)
@@ -205,25 +209,27 @@ class _Async:
         self.keep_busy(generator, end)
 
     def hand_in(self, share: list[int], version: int) -> None:
+        """Add the groups of ``share``, sampled with ``version``, to the replay buffer."""
         for group in share:
             self.buffer.add(group, version, version)
 
     def keep_busy(self, generator: _Generator, until: float) -> None:
+        """Mark ``generator`` as busy until the time ``until``."""
         generator.idle_since = None
         self.at(until, lambda now: setattr(generator, "idle_since", now))
 
 
 class _Spans(list[Span]):
-    """Spans as they come up."""
+    """Collect spans in the order in which they are scheduled."""
 
     def add(self, actor: str, kind: str, start: float, seconds: float, **args: int) -> float:
-        """Add a span, unless it has no length; where it ends."""
+        """Add a span unless its length is 0. Returns the time at which it ends."""
         if seconds > 0:
             self.append(Span(actor, kind, start, start + seconds, args))
         return start + seconds
 
     def timeline(self, setting: Setting, end: float) -> Timeline:
-        """What happened until ``end``, by row: the trainer, the weights on their way, the generators."""
+        """Return the spans until ``end``, ordered by row: trainer, weights, generators."""
         rows = {name: row for row, name in enumerate(["trainer", "weights", *map(_name, range(setting.generators))])}
         return Timeline(sorted(Timeline(self).between(0.0, end).spans, key=lambda span: (rows[span.actor], span.start)))
 

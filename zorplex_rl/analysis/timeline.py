@@ -1,12 +1,12 @@
-"""What every actor did when: spans of wall time, gathered into one timeline.
+"""Record what every actor does when, as spans of wall time, and collect them into one timeline.
 
     in each actor's process                     in the controller
     SpanRecorder.span("pull")  ──┐
     SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, shares, between
                                                              └─► save: a trace for ui.perfetto.dev
 
-Times are seconds on the machine's monotonic clock, which all processes of one host share: spans of several actors can be
-laid side by side without any correction. Spans of different hosts cannot.
+Times are seconds on the machine's monotonic clock. All processes of one host share it, so spans of their actors can be compared directly.
+Spans of different hosts cannot; see ``Timeline.shifted``.
 
 >>> timeline = Timeline()
 >>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])
@@ -35,7 +35,7 @@ from typing import Any, Literal, get_args
 
 Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""What an actor can be doing. Everything but ``idle`` counts as busy."""
+"""The kinds of work. Every kind except ``idle`` counts as busy."""
 
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
@@ -43,7 +43,7 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``actor`` did ``kind`` from ``start`` to ``end`` (seconds); ``args`` is what a reader of the trace may want to know."""
+    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details for readers of the trace."""
 
     actor: str
     kind: str
@@ -53,14 +53,14 @@ class Span:
 
 
 class SpanRecorder:
-    """Records the spans of one actor, from any of its threads, until they are drained.
+    """Record the spans of one actor, from any of its threads, until they are drained.
 
-    Holds at most ``capacity`` spans: beyond that the oldest is forgotten and counted in ``dropped``.
+    Holds at most ``capacity`` spans. Beyond that it drops the oldest one and counts it in ``dropped``.
 
     >>> seconds = iter([1.0, 1.5])
     >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
     >>> with recorder.span("train", step=3) as args:
-    ...     args["loss"] = 0.25  # known only inside the span
+    ...     args["loss"] = 0.25  # known only at the end of the span
     >>> recorder.drain()
     [Span(actor='trainer', kind='train', start=1.0, end=1.5, args={'step': 3, 'loss': 0.25})]
     >>> recorder.drain()
@@ -75,7 +75,7 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
-        """Record the body's time, also when the body raises. Yields ``args``, to which the body may add."""
+        """Record the time of the body, also if it raises. Yields ``args``; the body may add entries."""
         start = self._clock()
         try:
             yield args
@@ -83,13 +83,13 @@ class SpanRecorder:
             self.record(Span(self.actor, kind, start, self._clock(), args))
 
     def record(self, span: Span) -> None:
-        """Record a span that was timed elsewhere."""
+        """Record a span that the caller has timed."""
         with self._lock:
             self.dropped += len(self._spans) == self._spans.maxlen
             self._spans.append(span)
 
     def drain(self) -> list[Span]:
-        """The spans that ended since the last drain, in the order in which they ended. They are then forgotten here."""
+        """Remove and return the spans that ended since the last drain, in the order in which they ended."""
         with self._lock:
             spans = list(self._spans)
             self._spans.clear()
@@ -98,30 +98,31 @@ class SpanRecorder:
 
 @dataclass(slots=True)
 class Timeline:
-    """The spans of all actors of one host. A real run and a simulated one give the same type."""
+    """Hold the spans of all actors of one host, from a real run or a simulated one."""
 
     spans: list[Span] = field(default_factory=list)
 
     def add(self, spans: Iterable[Span]) -> None:
+        """Append ``spans``."""
         self.spans.extend(spans)
 
     @property
     def actors(self) -> list[str]:
-        """Names of the actors, in the order in which they were first added."""
+        """Return the names of the actors, in the order in which they were first added."""
         return list(dict.fromkeys(span.actor for span in self.spans))
 
     @property
     def start(self) -> float:
-        """Where the first span starts; 0.0 without spans."""
+        """Return the time at which the first span starts; 0.0 without spans."""
         return min((span.start for span in self.spans), default=0.0)
 
     @property
     def end(self) -> float:
-        """Where the last span ends; 0.0 without spans."""
+        """Return the time at which the last span ends; 0.0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
     def between(self, start: float, end: float) -> Timeline:
-        """What happened from ``start`` to ``end``; spans that stick out are cut there."""
+        """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
 
         def cut(span: Span) -> Span:
             if start <= span.start and span.end <= end:
@@ -131,22 +132,22 @@ class Timeline:
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
     def shifted(self, seconds: float) -> Timeline:
-        """Return the same timeline ``seconds`` later: clocks of two machines, or of one before and after it was started anew, differ."""
+        """Return the same timeline ``seconds`` later, to align it with the clock of another machine, or of this one before a reboot."""
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """The share of the window (default: the whole timeline) in which ``actor`` had a span that is not idle.
+        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults to the whole timeline.
 
-        Spans that overlap are counted once, so the share is never above 1.
+        Time in which several spans overlap counts once.
         """
         start, end = window or (self.start, self.end)
         busy = Timeline([span for span in self.spans if span.actor == actor and span.kind != "idle"])
         return _covered(busy.between(start, end).spans) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
-        """For every actor, the share of the window in each kind, and as ``idle`` the share without a span that is not idle.
+        """Return for every actor its share of the window in each kind, and under ``idle`` the share in which it was not busy.
 
-        Kinds that run side by side in one actor each get their full time, so that an actor's shares may sum to more than 1.
+        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to more than 1.
         """
         start, end = window or (self.start, self.end)
         intervals: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
@@ -162,10 +163,10 @@ class Timeline:
         return shares
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """The timeline as the JSON object of Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.
+        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.
 
-        An actor is a process of the trace. Times are whole microseconds from the timeline's start. Spans of one actor that
-        overlap stand in lanes (threads of the trace) below each other, because viewers take overlap in one lane for nesting.
+        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's start. Overlapping spans of one actor
+        go into separate lanes (threads of the trace), because viewers read overlap within one lane as nesting.
         """
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
         lanes = _lanes(self.spans)
@@ -193,11 +194,11 @@ class Timeline:
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to ``path``: a reader, or a crash, meets either the old file or the whole new one."""
+        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves either the old file or the whole new one."""
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            # An argument that JSON does not know is kept as text: no trace is lost at the end of a run for its sake.
+            # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
             unfinished.write_text(json.dumps(self.to_chrome_trace(), default=str), encoding="utf-8")
             os.replace(unfinished, path)
         finally:
@@ -205,9 +206,9 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Timeline:
-        """Read what ``save`` wrote: the same timeline, its times rounded to microseconds.
+        """Read a timeline that ``save`` wrote; times are rounded to microseconds.
 
-        Raises ValueError where the file is no trace.
+        Raises ValueError if the file is not such a trace.
         """
         try:
             trace = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -222,7 +223,7 @@ class Timeline:
 
 
 def _covered(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of ``spans`` runs."""
+    """Return the seconds in which at least one of ``spans`` runs."""
     covered, reached = 0.0, -math.inf
     for start, end in sorted((span.start, span.end) for span in spans):
         covered += max(0.0, end - max(start, reached))
@@ -231,7 +232,7 @@ def _covered(spans: Iterable[Span]) -> float:
 
 
 def _lanes(spans: list[Span]) -> list[int]:
-    """For each span the first lane of its actor that is free when it starts."""
+    """Return for each span the first lane of its actor that is free when it starts."""
     lanes = [0] * len(spans)
     ends: dict[str, list[float]] = {}
     for index in sorted(range(len(spans)), key=lambda index: spans[index].start):
@@ -244,7 +245,7 @@ def _lanes(spans: list[Span]) -> list[int]:
 
 
 def _finite(value: Any) -> Any:
-    """``value``, or its text where it is a float that JSON cannot say: viewers refuse a whole trace for one bare NaN."""
+    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one bare NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""``python -m zorplex_rl.site [DIR]``: build the site into DIR; with ``--serve``, then serve it on this machine."""
+"""Build the site into DIR with ``python -m zorplex_rl.site [DIR]``; with ``--serve``, serve it on this machine afterwards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from zorplex_rl.site.build import build_site
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one sentence what is wrong with the arguments."""
+    """Report wrong arguments in one sentence and exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the site and, if asked to, serve it. Returns the exit code: 2 for bad arguments, 1 if a notebook cannot be published."""
+    """Build the site and serve it on request. Returns the exit code: 2 for bad arguments, 1 if a notebook cannot be published."""
     parser = Parser(prog="./build_site.sh", description="Run every notebook and publish the course as static pages.")
     parser.add_argument(
         "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000, help="where to serve it (default: 8000)")
     asked = parser.parse_args(arguments)
     try:
-        # The port is taken before the minutes of building, not after.
+        # Take the port before the build, which takes minutes: a busy port fails at once.
         with server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server:
             build_site(asked.notebooks, asked.site, say=functools.partial(print, flush=True))
             if server:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def server_of(site: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """Return a server of ``site`` for this machine alone. Raises ConfigError if it cannot have ``port``."""
+    """Return a server of ``site`` that only this machine can reach. Raises ConfigError if ``port`` is not available."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -1,4 +1,4 @@
-"""Builds the site: all notebooks of a folder, one after the other, so that none measures itself beside another."""
+"""Build the site from all notebooks of a folder, one after another, so that no notebook disturbs the timings of another."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from zorplex_rl.site.frame import contents_page, lesson_page
 from zorplex_rl.site.page import Lesson, Page
 
 MARKER = ".zorplex-site"
-"""The file by which a build knows its own work: it lists every file that the build has put into the folder."""
+"""Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
 
 
 def build_site(notebooks: Path, site: Path, say: Callable[[str], None] = lambda text: None) -> list[Lesson]:
     """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as ``site``.zip beside it.
 
-    What an earlier build has put there is replaced; nothing else is ever deleted or written over. Raises ConfigError, before any notebook runs,
-    where that is not possible, and SiteError, with nothing published, if any cell of any notebook failed, was skipped or did not run.
+    Replaces the files of an earlier build; never deletes or overwrites anything else. Returns the facts of every lesson.
+
+    Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and publishes nothing if any cell of any notebook
+    failed, was skipped or did not run.
     """
     course = sorted(notebooks.glob("[0-9]*.py"))
     if not course:
@@ -49,9 +51,9 @@ def build_site(notebooks: Path, site: Path, say: Callable[[str], None] = lambda 
 
 
 def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path) -> None:
-    """Write every page, the contents and the notebooks themselves into ``site``, in place of what an earlier build has left there.
+    """Write every page, the contents page and the notebooks into ``site``; remove the files of an earlier build.
 
-    Raises SiteError if a page links to what is not there; then ``site`` is as it was.
+    Raises SiteError if a page has a broken link; ``site`` is unchanged then.
     """
     links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
     around = [None, *links, None]
@@ -63,13 +65,13 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
             shutil.copyfile(notebook, draft / notebook.name)
         files = [file for file, _ in links]
         (draft / "index.html").write_text(contents_page(list(zip(files, lessons, strict=True))), encoding="utf-8")
-        for page in draft.glob("*.html"):
-            check_links(page)
-        # Looked at again: the notebooks took minutes, in which the folder may have become somebody's.
+        for written_page in draft.glob("*.html"):
+            check_links(written_page)
+        # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.
         check_place(site, course)
         earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())
         site.mkdir(parents=True, exist_ok=True)
-        # Before anything is moved, so that a build that is interrupted leaves a folder that the next one knows.
+        # Write the marker first, so that the next build recognises the folder of an interrupted one.
         (site / MARKER).write_text("\n".join(sorted({*earlier, *names})) + "\n")
         for name in earlier:
             (site / name).unlink(missing_ok=True)
@@ -79,9 +81,9 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
 
 
 def check_place(site: Path, course: list[Path]) -> None:
-    """Raise ConfigError unless ``site`` and ``site``.zip are free, or what an earlier build has made.
+    """Check that ``site`` and ``site``.zip are free or made by an earlier build. Raises ConfigError otherwise.
 
-    A folder is an earlier build's if it holds ``MARKER``, a zip if it holds the folder's. Files in such a folder that no build wrote stay.
+    A folder is made by a build if it holds ``MARKER``; a zip, if it holds the folder's ``MARKER``. Other files in such a folder stay.
     """
     archive = site.with_name(f"{site.name}.zip") if site.name else None
     if archive is None:
@@ -104,7 +106,7 @@ def check_place(site: Path, course: list[Path]) -> None:
 
 
 def _own_files(site: Path) -> list[str]:
-    """The names of the files in ``site`` that an earlier build has written. A name with a folder in it is none of a build's."""
+    """Return the names of the files in ``site`` that an earlier build wrote. Ignores names with a folder in them: no build writes those."""
     marker = site / MARKER
     names = marker.read_text(errors="replace").splitlines() if marker.is_file() else []
     return [name for name in names if name and name == Path(name).name and not (site / name).is_dir()]
@@ -119,7 +121,7 @@ def _is_own(archive: Path, name: str) -> bool:
 
 
 def check_links(page: Path) -> None:
-    """SiteError if ``page`` links to a file that is not there, or would fetch anything from elsewhere."""
+    """Check the links of ``page``. Raises SiteError if it links to a missing file or would load anything from outside the page."""
     source = page.read_text(encoding="utf-8")
     for target in re.findall(r'<a\b[^>]*\bhref="([^"#:]+)"', source):
         if not (page.parent / target).exists():
@@ -129,7 +131,7 @@ def check_links(page: Path) -> None:
 
 
 def zip_site(site: Path) -> Path:
-    """Write ``site``.zip, which holds what the build has put into the folder, under the folder's name; replaces an older one when it is whole."""
+    """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip only by a complete one. Returns its path."""
     target = site.with_name(f"{site.name}.zip")
     with tempfile.NamedTemporaryFile(dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False) as draft:
         try:

@@ -1,4 +1,4 @@
-"""Runs a notebook from its first cell to its last in a process of its own, and returns the page that marimo makes of it."""
+"""Run a notebook from its first cell to its last in its own process, and return the page that marimo writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zorplex_rl.errors import SiteError
 
 
 def export(notebook: Path, timeout: float = 1200.0) -> str:
-    """The HTML of ``notebook`` after a run. SiteError if marimo wrote no page, or not within ``timeout`` seconds.
+    """Run ``notebook``. Returns the HTML of the page; raises SiteError if marimo wrote no page within ``timeout`` seconds.
 
-    A page is no proof that all cells ran, and neither is marimo's exit code: ask ``Page.complaints``.
+    Neither the page nor marimo's exit code proves that all cells ran: check ``Page.complaints``.
     """
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "page.html"
@@ -37,7 +37,7 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
                 f"{notebook.name} has not ended within {timeout:.0f} s; export it alone to see where it waits"
             ) from None
         finally:
-            # marimo hangs on SIGINT, so the whole group gets SIGTERM; what a notebook has left behind goes with it.
+            # marimo hangs on SIGINT, so send SIGTERM to the whole group; this also ends processes that the notebook left behind.
             _end_group(process)
         if not target.exists():
             raise SiteError(f"{notebook.name} was not exported; marimo said: {said.strip()[-2000:]}")

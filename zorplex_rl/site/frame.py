@@ -1,4 +1,4 @@
-"""What stands around the content: head, style, navigation, and the page that lists all others."""
+"""Assemble pages: put head, style and navigation around the content, and list all lessons on the contents page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAD = (
     "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
     "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
 )
-# A dot in the page's own colour: without an icon of its own, a browser asks the server for one.
+# A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
     "%3Ccircle cx='4' cy='4' r='3' fill='%232484ce'/%3E%3C/svg%3E"
@@ -26,7 +26,7 @@ _ICON = (
 
 
 def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
-    """The page of a notebook: all its cells, between links to its neighbours; ``notebook`` is the file it was made of."""
+    """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
     cells = "\n".join(rendered for cell in page.cells if (rendered := cell.render()))
     name = html.escape(notebook)
     source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
@@ -38,7 +38,7 @@ def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None
 
 
 def contents_page(lessons: Sequence[tuple[str, Lesson]]) -> str:
-    """What the course has, how long each part takes, what you can do afterwards, what it ran on; lessons as (file, lesson)."""
+    """Build the contents page: title, minutes, goals and machine of every lesson. ``lessons`` holds (file, lesson)."""
     minutes = sum(lesson.minutes for _, lesson in lessons)
     count = "1 notebook" if len(lessons) == 1 else f"{len(lessons)} notebooks"
     entries = "".join(_entry(file, lesson) for file, lesson in lessons)
@@ -75,10 +75,10 @@ def _navigation(previous: Link | None, following: Link | None, label: str) -> st
 
 
 def _widgets(page: Page) -> str:
-    """The widgets' state and the script that draws them; nothing on a page without any."""
+    """Return the state of the widgets and the script that draws them; empty for a page without widgets."""
     if not page.models:
         return ""
-    # "</script>" inside the JSON would end the element.
+    # "</script>" inside the JSON would close the element.
     models = json.dumps(page.models).replace("<", "\\u003c")
     return (
         f'<script type="application/json" id="models">{models}</script>\n<script>\n{_file("site/widgets.js")}</script>'

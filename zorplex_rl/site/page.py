@@ -1,7 +1,7 @@
-"""What an exported page says about itself: its cells in order, what each put out, the state of its widgets, and what is wrong.
+"""Read an exported page: its cells in order, their outputs, the state of its widgets, and what cannot be published.
 
 marimo writes the notebook (code), the session (outputs) and the widgets' messages into the page as JSON. A cell that ran has at least one
-output, if only an empty one; a cell without any was skipped, whatever marimo's exit code says.
+output, even if it is empty. A cell without any output was skipped, whatever marimo's exit code says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARKUP = ("text/html", "text/markdown")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell's source and what it put out: ``outputs`` by mime type, ``console`` as printed."""
+    """Hold a cell's source and results: ``outputs`` by mime type, ``console`` as printed."""
 
     code: str
     hidden: bool
@@ -30,21 +30,22 @@ class Cell:
 
     @property
     def data(self) -> dict[str, str]:
-        """What it put out, by mime type, empty outputs left out."""
+        """Return the outputs by mime type, without empty ones."""
         return {mime: value for output in self.outputs for mime, value in output.get("data", {}).items() if value}
 
     @property
     def markup(self) -> str:
-        """The output's HTML, empty where it has none."""
+        """Return the HTML of the output; empty if it has none."""
         return "".join(self.data.get(mime, "") for mime in MARKUP)
 
     @property
     def printed(self) -> str:
+        """Return what the cell printed."""
         return "".join(entry["text"] for entry in self.console if entry.get("mimetype") == "text/plain")
 
     @property
     def complaint(self) -> str | None:
-        """Why this cell may not be published, or None."""
+        """Return why this cell cannot be published, or None."""
         failure = next((output for output in self.outputs if output.get("type") == "error"), None)
         if failure:
             return f"failed: {failure.get('ename') or 'error'} {failure.get('evalue') or ''}".rstrip()
@@ -65,7 +66,7 @@ class Cell:
         return next((m for m in self.data if m not in (*MARKUP, "text/plain") and not m.startswith("image/")), None)
 
     def render(self) -> str:
-        """The cell as plain HTML, empty if there is nothing to see."""
+        """Return the cell as plain HTML; empty if it shows nothing."""
         code = "" if self.hidden else self.code.strip()
         images = [(mime, value) for mime, value in self.data.items() if mime.startswith("image/")]
         return render_cell(code, self.markup, self.data.get("text/plain", ""), images, self.printed)
@@ -73,7 +74,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The facts in a notebook's header, and what its page was computed on."""
+    """Hold the facts of a notebook's header and the machine that computed its page."""
 
     title: str
     minutes: int
@@ -84,14 +85,14 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The cells of an exported page and the widgets in them: for each model id its code, its state and its buffers."""
+    """Hold the cells of an exported page and its widgets: model id → code, state and buffers."""
 
     cells: list[Cell]
     models: dict[str, dict[str, Any]]
 
     @classmethod
     def read(cls, source: str) -> Page:
-        """The page in the HTML that marimo wrote; SiteError if it is none."""
+        """Read the page from the HTML that marimo wrote. Raises SiteError if it is not such a page."""
         notebook, session = (_embedded(source, f'"{name}": ')["cells"] for name in ("notebook", "session"))
         results = {cell["id"]: cell for cell in session}
         nothing: dict[str, Any] = {"outputs": [], "console": []}
@@ -101,7 +102,7 @@ class Page:
 
     @property
     def complaints(self) -> list[str]:
-        """One sentence for each cell that may not be published."""
+        """Return one sentence for each cell that cannot be published."""
         return [
             f"cell {number} ({cell.code.strip().splitlines()[0][:60]}) {cell.complaint}"
             for number, cell in enumerate(self.cells, start=1)
@@ -110,7 +111,7 @@ class Page:
 
     @property
     def lesson(self) -> Lesson:
-        """The facts that ``lesson.header`` and ``lesson.ran_on`` have left in the page; SiteError without a header."""
+        """Return the facts that ``lesson.header`` and ``lesson.ran_on`` wrote into the page. Raises SiteError without a header."""
         markup = "".join(cell.markup for cell in self.cells)
         facts, ran_on = (re.search(rf'{name}="([^"]*)"', markup) for name in ("data-lesson", "data-ran-on"))
         if facts is None:
@@ -119,7 +120,7 @@ class Page:
 
 
 def _models(source: str) -> dict[str, dict[str, Any]]:
-    """Every widget as the run has left it: the messages to its model, taken together."""
+    """Return every widget in the state that the run left: the combined messages to its model."""
     if "modelNotifications: Object.freeze(" not in source:
         return {}
     files = _embedded(source, "files: Object.freeze(")
@@ -138,7 +139,7 @@ def _models(source: str) -> dict[str, dict[str, Any]]:
 
 
 def _embedded(source: str, key: str) -> Any:
-    """The JSON that stands behind ``key`` at the beginning of one of the page's lines."""
+    """Parse the JSON after ``key``, which begins one of the page's lines. Raises SiteError if no line does."""
     start = re.search(rf"^\s*{re.escape(key)}(?=[\[{{])", source, re.MULTILINE)
     if start is None:
         raise SiteError(

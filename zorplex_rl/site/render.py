@@ -1,7 +1,7 @@
-"""A cell as plain HTML: its code in colours, and what it put out without anything that only marimo's front end could draw.
+"""Render a cell as plain HTML: highlighted code and outputs, without marimo's own elements.
 
-Of marimo's own elements, widgets (anywidget) become a place that ``widgets.js`` fills. Any other is ``undrawable``: it needs marimo's front end,
-and most would be controls that no kernel answers.
+Widgets (anywidget) become an empty element that ``widgets.js`` fills. Any other element of marimo is ``undrawable``: it needs marimo's front end,
+and most of them are controls that no kernel would answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
 
 
 def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, str]], printed: str) -> str:
-    """The cell's HTML: code, output, what was printed."""
+    """Return the cell's HTML: code, output, printed text."""
     parts = [highlight(code)] if code else []
     if markup:
         parts.append(plain(markup))
@@ -31,7 +31,7 @@ def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, s
 
 
 def highlight(code: str) -> str:
-    """Python source in colours (classes of Pygments; ``site.css`` has the colours)."""
+    """Highlight Python source with classes of Pygments; ``site.css`` defines their colours."""
     from pygments import highlight as colour
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
@@ -41,13 +41,13 @@ def highlight(code: str) -> str:
 
 
 def undrawable(markup: str) -> str | None:
-    """The first of marimo's own elements in ``markup`` that cannot be drawn without its front end."""
+    """Return the first of marimo's elements in ``markup`` that needs its front end, or None."""
     names = re.findall(r"<(marimo-[\w-]+)", markup)
     return next((f"<{name}>" for name in names if name not in (WIDGET, WRAPPER)), None)
 
 
 def plain(markup: str) -> str:
-    """``markup`` without marimo's own elements, and without what would run: scripts, handlers of events, addresses that are programs.
+    """Remove marimo's elements and everything that would run: scripts, event handlers, addresses that are programs.
 
     >>> plain('<marimo-ui-element><marimo-anywidget data-model-id="&quot;a1&quot;"></marimo-anywidget></marimo-ui-element>')
     '<div class="widget" data-model="a1"></div>'
@@ -63,7 +63,7 @@ def plain(markup: str) -> str:
 
 
 class _Cleaner(HTMLParser):
-    """Copies the source of every tag but scripts and marimo's own."""
+    """Copy the source of every tag except scripts and marimo's elements."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=False)
@@ -78,7 +78,7 @@ class _Cleaner(HTMLParser):
             self.kept.append(f'<div class="widget" data-model="{html.escape(model)}"></div>')
         elif not tag.startswith("marimo-"):
             source = self._without_programs(tag, attrs)
-            # What may scroll has to be reached by the keyboard too.
+            # The keyboard must reach everything that can scroll.
             self.kept.append(source.replace("<pre", '<pre tabindex="0"', 1) if tag == "pre" else source)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -86,7 +86,7 @@ class _Cleaner(HTMLParser):
             self.kept.append(self._without_programs(tag, attrs))
 
     def _without_programs(self, tag: str, attrs: list[tuple[str, str | None]]) -> str:
-        """The tag as it stands in the source; written anew where it has an attribute that would run something."""
+        """Return the tag as in the source, or rewritten without the attributes that would run something."""
         kept = [(name, value) for name, value in attrs if not _is_program(name, value or "")]
         source = self.get_starttag_text() or ""
         if kept == attrs:
@@ -112,7 +112,7 @@ class _Cleaner(HTMLParser):
 
 
 def _is_program(name: str, value: str) -> bool:
-    """Whether an attribute runs something when the page is shown or used."""
+    """Return True if an attribute runs something when the page is shown or used."""
     if name in ("href", "xlink:href", "src", "action", "formaction"):
         return not leads_to_a_page(value) and not value.startswith("data:image/")
     return name.startswith("on") or name == "srcdoc"

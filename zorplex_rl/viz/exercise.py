@@ -1,21 +1,21 @@
-"""Exercises that check themselves. Each is three functions of a notebook, named after each other:
+"""Check the exercises of a notebook. Each exercise is three functions with matching names:
 
     @app.function
-    def idle_share(seconds):                          the stub, which the reader completes
+    def idle_share(seconds):                          the stub that the reader completes
         raise NotImplementedError
 
     @app.function(hide_code=True)
-    def check_idle_share(idle_share):                 says in a sentence what is wrong with it
+    def check_idle_share(idle_share):                 raises AssertionError with one sentence if it is wrong
         exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
 
     @app.function(hide_code=True)
-    def idle_share_solution(seconds):                 its own source is what the page shows, folded
+    def idle_share_solution(seconds):                 the page shows its source, folded
         return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
     exercise.feedback(idle_share, check_idle_share, idle_share_solution)
 
-The last line is a cell of its own below the stub: marimo runs it again as soon as the reader has edited the stub. A test imports the notebook
-and runs every check on its stub, which must fail, and on its solution, which must pass.
+Put the last line into its own cell below the stub: marimo runs it again whenever the reader edits the stub. A test imports every notebook and
+runs each check on the stub, which must fail, and on the solution, which must pass.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Check = Callable[[Attempt], None]
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any) -> None:
-    """Raise AssertionError, in a sentence for the reader, unless ``attempt(*arguments)`` is ``result`` (floats: to six digits)."""
+    """Compare ``attempt(*arguments)`` with ``result`` (floats: to six digits). Raises AssertionError with a sentence for the reader."""
     found = attempt(*arguments)
     called = f"{attempt.__name__}({', '.join(map(repr, arguments))})"
     assert _equal(found, result), f"{called} gives {found!r}, and should give {_shown(result)}"
 
 
 def complaint(check: Check, attempt: Attempt) -> str | None:
-    """What is wrong with ``attempt``, or None if it passes its check."""
+    """Run the check. Returns one sentence that says what is wrong with ``attempt``, or None if it passes."""
     try:
         check(attempt)
     except NotImplementedError:
@@ -58,7 +58,7 @@ def complaint(check: Check, attempt: Attempt) -> str | None:
 
 
 def feedback(attempt: Attempt, check: Check, solution: Attempt) -> mo.Html:
-    """What the check says about ``attempt`` as it stands, and the solution, folded."""
+    """Run the check and show its result, with the solution folded below."""
     wrong = complaint(check, attempt)
     state, said = (
         ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {attempt.__name__} passes its check.")
@@ -73,14 +73,14 @@ def feedback(attempt: Attempt, check: Check, solution: Attempt) -> mo.Html:
 
 
 def solution_source(attempt: Attempt, solution: Attempt) -> str:
-    """The source of ``solution`` under the name of ``attempt``: what a reader may paste over the stub."""
+    """Return the source of ``solution``, renamed to ``attempt``, so that a reader can paste it over the stub."""
     source = textwrap.dedent(inspect.getsource(solution)).strip()
     source = source[source.index("def ") :]
     return re.sub(rf"\b{solution.__name__}\b", attempt.__name__, source)
 
 
 def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attempt]]:
-    """(name, stub, check, solution) of every exercise in an imported notebook."""
+    """Yield (name, stub, check, solution) for every exercise of an imported notebook."""
     for name in [name.removeprefix("check_") for name in vars(notebook) if name.startswith("check_")]:
         yield name, *(getattr(notebook, found) for found in (name, f"check_{name}", f"{name}_solution"))
 

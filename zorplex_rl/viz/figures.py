@@ -1,17 +1,19 @@
-"""Figures of what a policy does: how often it is right, how it fails, how long it takes, and what waiting for the slowest costs.
+"""Draw how a policy performs: accuracy, kinds of failure, seconds per episode, and time lost to waiting for the slowest episode.
 
     Report (evaluate.py)        ──► accuracy_chart, outcome_chart
     seconds of episodes         ──► density_chart
     Episodes of one batch       ──► batch_chart
 
-All are SVG text (``svg.py``), narrow enough to be read on a phone.
+Each returns SVG text (``svg.py``), narrow enough for a phone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from zorplex_rl.task.rewards import OUTCOMES
 from zorplex_rl.viz import look
@@ -29,7 +31,7 @@ DECODING, TOOLS, DONE = look.BLUE, look.PURPLE, look.GREY + "40"
 
 
 def accuracy_chart(reports: Sequence[Report]) -> str:
-    """Accuracy of each kind with its 95 % interval."""
+    """Draw the accuracy of each report with its 95 % interval, one row per report."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -45,7 +47,7 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
 
 
 def outcome_chart(reports: Sequence[Report]) -> str:
-    """How the episodes of each kind ended, as shares that add up to 1."""
+    """Draw the shares of outcomes of each report as a stacked bar; each bar adds up to 1."""
     seen = [outcome for outcome in OUTCOMES if any(report.outcomes[outcome] for report in reports)]
 
     def draw(figure: Figure) -> None:
@@ -66,12 +68,14 @@ def outcome_chart(reports: Sequence[Report]) -> str:
 
 
 def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
-    """The density of each series' times (a Gaussian kernel estimate), with a mark at each series' slowest."""
-    # A single straggler far out would squeeze all the rest: the axis ends behind the slowest hundredth, and its mark stands at the end.
-    end = 1.15 * max(sorted(times)[int(0.99 * (len(times) - 1))] for times in seconds.values())
+    """Draw the density of each series of seconds (Gaussian kernel estimate), with a mark at the slowest value of each.
+
+    ``seconds`` holds at most four series, one per colour of ``look.SERIES``.
+    """
+    # The axis ends a little beyond the largest 99th percentile: one straggler would squeeze everything else. Its mark moves to the end.
+    end = 1.15 * max(float(np.percentile(times, 99, method="lower")) for times in seconds.values())
 
     def draw(figure: Figure) -> None:
-        import numpy as np
         from scipy.stats import gaussian_kde
 
         axes = figure.subplots()
@@ -89,14 +93,14 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
         look.bare_axes(axes)
         axes.legend(frameon=False)
 
-    said = "; ".join(f"{name}: median {_median(t):.3g} s, slowest {max(t):.3g} s" for name, t in seconds.items())
+    said = "; ".join(f"{name}: median {median(t):.3g} s, slowest {max(t):.3g} s" for name, t in seconds.items())
     return render(draw, 260, "How long an episode takes", said, look.NARROW)
 
 
 def batch_chart(episodes: Sequence[Episode]) -> str:
-    """One batch, a line per episode, the fastest on top: time spent decoding, time spent on tools, time until the slowest has ended.
+    """Draw one batch, one line per episode, fastest on top: seconds decoding, seconds in tools, seconds until the slowest episode ends.
 
-    The first two alternate in truth and are added up here.
+    In reality decoding and tools alternate; here the seconds of each are summed.
     """
     ordered = sorted(episodes, key=lambda episode: episode.seconds)
     slowest = ordered[-1].seconds
@@ -123,12 +127,8 @@ def batch_chart(episodes: Sequence[Episode]) -> str:
     return render(draw, 250, "One batch", said, look.NARROW)
 
 
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
 def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:
-    """A named row for each share, and an axis from 0 to 100 %."""
+    """Name the rows and set the axis to 0 to 100 %."""
     look.name_rows(axes, names)
     axes.set(xlim=(0, 1), xlabel=label)
     look.show_percent(axes.xaxis)

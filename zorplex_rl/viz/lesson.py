@@ -1,17 +1,17 @@
-"""What all notebooks of the course share: a header, questions to predict, tables and figures, a way on.
+"""Build the parts that all notebooks share: header, prediction questions, tables, figures, recap, links.
 
-    header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from here
-    ran_on(policy)               what computed the numbers on this page
-    predict(…)  reveal(…)        a question before the measurement, and its answer, folded, behind it
-    start_button  wait_for       a long cell waits for the reader, and for nobody where there is no reader
+    header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
+    ran_on(policy)               the machine and the policy that computed the page
+    predict(…)  reveal(…)        a question before the measurement, and its folded answer after it
+    start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  links(__file__)    the end of a notebook
-    md(…)  table(…)  folded(…)   Markdown with something computed in it
-    quote(text)  fence(text)     Markdown that shows a text of somebody else, as it is
+    md(…)  table(…)  folded(…)   Markdown with computed values in it
+    quote(text)  fence(text)     Markdown that shows any text literally
 
-Every text becomes HTML in ``markup.py``, where none of it can become an element of the page.
+``markup.py`` turns every text into HTML, so that no text can add elements to the page.
 
-Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, in the static page, and in that page before its scripts
-have run. A notebook names the style sheet once: ``marimo.App(css_file="../zorplex_rl/viz/lesson.css")``.
+Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, on the static page, and there also before any script
+runs. A notebook names the style sheet once: ``marimo.App(css_file="../zorplex_rl/viz/lesson.css")``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def title_of(notebook: str | Path) -> str:
-    """The ``app_title`` in a notebook's source, or its file name where it has none."""
+    """Return the ``app_title`` in a notebook's source, or its file name if it has none."""
     for node in ast.walk(ast.parse(Path(notebook).read_text(encoding="utf-8"))):
         if isinstance(node, ast.keyword) and node.arg == "app_title" and isinstance(node.value, ast.Constant):
             return str(node.value.value)
@@ -46,7 +46,7 @@ def title_of(notebook: str | Path) -> str:
 
 
 def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> mo.Html:
-    """The top of a notebook; give it ``__file__``. The contents page of the site reads the facts out of this element."""
+    """Build the top of a notebook; pass ``__file__``. The site's contents page reads the facts from this element."""
     title = title_of(notebook)
     facts = {"title": title, "minutes": minutes, "hardware": hardware, "goals": list(goals)}
     listed = "".join(f"<li>{inline(goal)}</li>" for goal in goals)
@@ -57,7 +57,7 @@ def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> 
 
 
 def ran_on(policy: Policy | None = None) -> mo.Html:
-    """The machine and the policy that computed what the page shows."""
+    """State the machine and the policy that computed the page."""
     said = machine()
     if policy is not None:
         name = policy.name if policy.name.count("/") <= 1 else Path(policy.name).name
@@ -66,7 +66,7 @@ def ran_on(policy: Policy | None = None) -> mo.Html:
 
 
 def machine() -> str:
-    """Processor, cores, accelerator and versions, in one line."""
+    """Return processor, cores, accelerator and versions in one line."""
     import torch
 
     model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ":" + platform.machine())
@@ -78,12 +78,12 @@ def machine() -> str:
 
 
 def md(markdown: str) -> mo.Html:
-    """Markdown with something computed in it: like ``mo.md``, but HTML in it is shown as text. Put texts of others in with ``quote``."""
+    """Render Markdown with computed values: like ``mo.md``, but HTML in it is shown as text. Insert other people's texts with ``quote``."""
     return mo.Html(block(markdown))
 
 
 def predict(question: str, *options: str) -> mo.Html:
-    """A question to answer before reading on; with ``options`` the reader can commit to one of them by a click."""
+    """Ask a question before the measurement; with ``options`` the reader can choose one by a click."""
     name = f"predict-{zlib.crc32(question.encode())}"
     choices = "".join(f'<label><input type="radio" name="{name}"> {inline(option)}</label>' for option in options)
     group = f'<fieldset><legend class="lesson-hidden">Your prediction</legend>{choices}</fieldset>' if options else ""
@@ -91,21 +91,21 @@ def predict(question: str, *options: str) -> mo.Html:
 
 
 def reveal(answer: str) -> mo.Html:
-    """The answer to a prediction, folded until the reader asks for it."""
+    """Show the answer to a prediction, folded until the reader opens it."""
     return folded("Compare with your prediction", answer)
 
 
 def folded(summary: str, text: str) -> mo.Html:
-    """Markdown behind a summary, closed at first."""
+    """Show Markdown below a summary line, closed at first."""
     return mo.Html(f'<details class="lesson-folded"><summary>{inline(summary)}</summary>{block(text)}</details>')
 
 
 def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
-    """Rows as an HTML table with a caption: numbers stand on the right, and on a narrow screen the table scrolls by itself."""
+    """Render rows as an HTML table with a caption. Columns of numbers are right-aligned; on a narrow screen the table scrolls."""
     rows = [dict(row) for row in rows]
     names = list(rows[0]) if rows else []
     numeric = {name for name in names if all(_is_number(row[name]) for row in rows)}
-    # A column without a name has no header that could be read out.
+    # A screen reader needs a header cell to have text, so a column without a name gets none.
     head = "".join(
         f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
     )
@@ -120,20 +120,20 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
 
 
 def figure(svg: str, caption: str = "") -> mo.Html:
-    """A figure of ``viz``, SVG or HTML, with a caption; on a narrow screen it scrolls by itself."""
+    """Show a figure of ``viz``, SVG or HTML, with a caption. On a narrow screen it scrolls."""
     said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
     return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
 
 
 def unattended() -> bool:
-    """Whether nobody is there to press a button: the notebook is being exported for the site, or runs as a script."""
+    """Return True if no reader can press a button: the notebook is exported for the site, or runs as a script."""
     return "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
 
 
 def start_button(label: str, seconds: float) -> Any:
-    """A button before a cell that takes long, saying how long; where nobody is there, something that counts as pressed.
+    """Make a button for a long cell; its label names the ``seconds``. Returns an object that counts as pressed if ``unattended``.
 
-    Show it in one cell and begin the long one with ``lesson.wait_for(button)``.
+    Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
     """
     if unattended():
         return _Pressed()
@@ -141,11 +141,13 @@ def start_button(label: str, seconds: float) -> Any:
 
 
 def wait_for(button: Any) -> None:
-    """Stop the cell, and what depends on it, until ``button`` is pressed."""
+    """Stop this cell, and all cells that depend on it, until ``button`` is pressed."""
     mo.stop(not button.value, mo.Html("<p data-lesson-waiting><em>Waiting for the button above.</em></p>"))
 
 
 class _Pressed:
+    """Stand in for a button that was pressed; shows nothing."""
+
     value = True
 
     def _mime_(self) -> tuple[str, str]:
@@ -153,13 +155,13 @@ class _Pressed:
 
 
 def recap(*points: str) -> mo.Html:
-    """What to take along, one sentence each."""
+    """List what the notebook has shown, one sentence each."""
     listed = "".join(f"<li>{inline(point)}</li>" for point in points)
     return mo.Html(f'<section class="lesson-recap"><h2>Recap</h2><ul>{listed}</ul></section>')
 
 
 def links(notebook: str) -> mo.Html:
-    """The notebooks before and after this one in its folder, each with the command that opens it; give it ``__file__``."""
+    """Link the notebooks before and after this one, each with the command that opens it; pass ``__file__``."""
     here = Path(notebook)
     course = sorted(here.parent.glob("[0-9]*.py"))
     place = [path.name for path in course].index(here.name)

@@ -1,4 +1,4 @@
-"""A training run as a person watches it: a view that redraws itself in a terminal, one line per row anywhere else.
+"""Show a training run while it goes on: a view that redraws itself in a terminal, or one line per row elsewhere.
 
     step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
     training   reward 0.53   accuracy 41%   entropy 0.62   loss 0.013
@@ -7,7 +7,7 @@
     generator 0  ━━━━━━━━━━━━━━━━━╸━━━━━━  72%
     trainer      ━━━━━━━━━╸━━━━━━━━━━━━━━  41%
 
-Both are fed the rows of ``metrics.jsonl`` as they are written. A row may lack any key: what it lacks is left out.
+Both take the rows of ``metrics.jsonl`` as they are written. A row may lack any key; the view leaves out what is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import fmean
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 MAX_ACTORS = 8
-"""Actors with a bar of their own; the others share a line, so that the view fits a small terminal."""
+"""Most actors that get their own bar; the others share one line, so that the view fits a small terminal."""
 LEAST_BAR = 10
-"""Characters below which a bar says nothing."""
+"""Least width of a bar, in characters."""
 
 
 class LiveView:
-    """Shows the rows given to ``update`` on ``stream`` (default: standard output).
+    """Show the rows given to ``update`` on ``stream`` (default: standard output).
 
-    Use it as a context manager; ``clock`` counts seconds and moves the elapsed time on between rows.
+    Use it as a context manager. ``clock`` returns seconds; it advances the elapsed time between rows.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, row: Row) -> None:
-        """Show a ``step`` or ``eval`` row; rows of any other event are not for the eye."""
+        """Show a ``step`` or ``eval`` row; ignore rows of other events."""
         event = row.get("event")
         if event == "step":
             self._step, self._first, self._received = row, self._first or row, self._clock()
@@ -88,7 +89,7 @@ class LiveView:
         self._console.print(Text(text), soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The view as it is now, for any width."""
+        """Return the current view; it adapts to any width."""
         lines = {
             "training": _learning_fields(self._step),
             "held-out": _held_out_fields(self._eval),
@@ -98,7 +99,7 @@ class LiveView:
         shown.add_column(no_wrap=True)
         for name, fields in lines.items():
             if fields:
-                # Columns breaks a line between two fields where it must, and never within one.
+                # Columns breaks lines only between fields, never within one.
                 shown.add_row(Text(name, "cyan"), Columns(fields, padding=(0, 3)))
         return Group(self._progress(), shown, *_busy_bars(self._step.get("busy") or {}))
 
@@ -108,7 +109,7 @@ class LiveView:
         return _Progress(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
 
     def _times(self) -> str:
-        """Time since training began, and how long the steps that are left will take at the pace seen by this view."""
+        """Return the time since training began and an estimate for the remaining steps, at the pace that this view has seen."""
         if "seconds" not in self._step:
             return "starting"
         waited = self._clock() - self._received
@@ -126,7 +127,7 @@ class LiveView:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """A step, its bar and its times in one line; the bar on a line of its own where it would be too short to read."""
+    """Lay out step, bar and times in one line. The bar moves to its own line if it would be shorter than ``LEAST_BAR``."""
 
     step: Text
     bar: ProgressBar
@@ -149,7 +150,7 @@ class _Progress:
 
 
 def row_line(row: Row, total_steps: int) -> str:
-    """A step or eval row as one line of a log, columns aligned from line to line.
+    """Format a step or eval row as one log line; the step numbers of successive lines are aligned.
 
     >>> row_line({"event": "step", "step": 12, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.0}, total_steps=100)
     'step  12/100  reward 0.53  accuracy 0.41  lag 0.0'
@@ -197,11 +198,11 @@ def _field(name: str, value: str, unit: str = "") -> Text:
 
 
 def _busy_bars(busy: dict[str, float]) -> list[RenderableType]:
-    """A small bar for each actor, and one line for those beyond ``MAX_ACTORS``."""
+    """Return a small bar for each actor, and one line for those beyond ``MAX_ACTORS``."""
     busy = {actor: share for actor, share in busy.items() if math.isfinite(share)}
     if not busy:
         return []
-    # 24 characters of bar where there is room for them, less where there is not: a name and a number are never cut for it.
+    # A bar has 24 characters, or fewer in a narrow terminal: names and numbers are never cut.
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold", max_width=20)
     table.add_column(min_width=6, max_width=24)
@@ -212,7 +213,7 @@ def _busy_bars(busy: dict[str, float]) -> list[RenderableType]:
     others = list(busy.values())[MAX_ACTORS:]
     if not others:
         return [table]
-    return [table, Text(f"{len(others)} more, {sum(others) / len(others):.0%} on average", style="dim")]
+    return [table, Text(f"{len(others)} more, {fmean(others):.0%} on average", style="dim")]
 
 
 def _has(row: Row, key: str) -> bool:

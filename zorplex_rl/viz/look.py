@@ -1,6 +1,6 @@
-"""How the figures look: colours, the width that a phone can show, bare axes, rows with names, a legend above.
+"""Define the look of all figures: colours, width, axes, named rows, legend.
 
-Matplotlib is imported by the functions, not with this file.
+The functions import matplotlib when they need it, so that importing this file is cheap.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARROW = 560
-"""Width in px of a figure that can be read on a phone."""
+"""Width in px of a figure that is readable on a phone."""
 
-# After Okabe and Ito: told apart with any colour vision, and on white as on black.
+# Based on the palette of Okabe and Ito: distinguishable with any colour vision, on white and on black.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
 
-# Black becomes the colour of the text around the figure (``svg.py``). Text on a colour must stay dark, so it is almost black.
+# ``svg.py`` replaces black by the colour of the surrounding text. Text on a coloured bar must stay dark, so it is almost black.
 TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
 
 
 def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: Collection[str] = ("bottom",)) -> None:
-    """Hide the lines around ``axes`` but for the sides to ``keep``; a faint ``grid`` behind what is drawn."""
+    """Hide the frame of ``axes`` except the sides to ``keep``; draw a faint ``grid`` behind the data."""
     axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in keep]].set_visible(False)
     if grid:
         axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
@@ -34,7 +34,7 @@ def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: C
 
 
 def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
-    """Put rows 0, 1, … from the top down, their ``names`` at the left; the edges are ``margin`` rows from the outermost rows' middles."""
+    """Put rows 0, 1, … from the top down with their ``names`` at the left. ``margin`` is the space, in rows, beyond the outermost rows' centres."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
     axes.tick_params(axis="y", length=0)
 
@@ -52,7 +52,7 @@ def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
 
 
 def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
-    """Above the axes a patch for each name in ``colours``, at most ``columns`` side by side."""
+    """Draw a legend above the axes: a patch for each name in ``colours``, at most ``columns`` side by side."""
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]

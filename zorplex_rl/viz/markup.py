@@ -1,13 +1,13 @@
-"""The one place where text becomes HTML, whoever wrote it: the author of a notebook, a policy, a tool, a table of words.
+"""Turn text into safe HTML, whoever wrote it: the author of a notebook, a policy, a tool, a table of words.
 
     block(markdown)      paragraphs, lists, tables, code    ──► HTML
     inline(markdown)     one line: code and links only      ──► HTML without a paragraph around it
-    quote(text)          any text    ──► Markdown that shows it, character by character, as code in a line
-    fence(text)          any text    ──► the same as a block of lines
+    quote(text)          any text    ──► Markdown that shows it literally, as code in a line
+    fence(text)          any text    ──► the same, as a block of lines
 
-HTML and images in the Markdown are shown as the characters they are made of, and a link leads to a page or nowhere. So a transcript that
-holds ``<img src=x onerror=…>`` is text on the page, even if somebody forgot to quote it. ``quote`` and ``fence`` also keep what Markdown would
-read as its own: stars, brackets, back-ticks.
+HTML and images in the Markdown are shown as plain characters, and links lead only to pages. So ``<img src=x onerror=…>`` in a transcript is
+text on the page, even if the author forgot to quote it. ``quote`` and ``fence`` also protect the characters that Markdown itself would interpret:
+stars, brackets, back-ticks.
 
 >>> inline("`a < b` and <b>bold</b>")
 '<code>a &lt; b</code> and &lt;b&gt;bold&lt;/b&gt;'
@@ -32,15 +32,15 @@ from markdown.inlinepatterns import InlineProcessor
 from markdown.treeprocessors import Treeprocessor
 
 SCHEMES = ("http", "https")
-"""Where a link may lead, beside the site itself."""
+"""Schemes that a link may have; links without a scheme stay within the site."""
 
-# marimo's front end and the course's style sheets know Markdown by these classes.
+# marimo's front end and the course's style sheets select Markdown by these classes.
 _OPEN, _CLOSE = '<span class="markdown prose dark:prose-invert contents">', "</span>"
 _lock = Lock()
 
 
 def block(markdown: str) -> str:
-    """Markdown as HTML. Tables, fenced code and emphasis are Markdown's; HTML and images are shown as text."""
+    """Convert Markdown to HTML. Tables, fenced code and emphasis work; HTML and images are shown as text."""
     found = _convert(_blocks(), inspect.cleandoc(markdown))
     # A paragraph may not hold blocks, and marimo puts widgets into paragraphs.
     found = found.replace("<p>", '<span class="paragraph">').replace("</p>", "</span>")
@@ -48,27 +48,27 @@ def block(markdown: str) -> str:
 
 
 def inline(markdown: str) -> str:
-    """A line of Markdown as HTML: `code` and [links](address); all else is shown as it is."""
+    """Convert one line of Markdown to HTML: only `code` and [links](address) work; everything else is shown as text."""
     found = _convert(_lines(), re.sub(r"[ \t\r\n]+", " ", markdown.strip()))
     return found.removeprefix("<p>").removesuffix("</p>")
 
 
 def quote(text: object) -> str:
-    """Markdown that shows ``text`` as code in a line, character by character; line breaks become ⏎."""
+    """Return Markdown that shows ``text`` literally as code in a line; line breaks become ⏎."""
     line = re.sub(r"\r\n?|\n", "⏎", str(text).strip())
     ticks = "`" * _longer_than(line, 1)
-    # A space keeps a back-tick of the text apart from those around it.
+    # A space separates a back-tick of the text from the enclosing ones.
     return f"{ticks} {line} {ticks}" if "`" in line else f"`{line}`" if line else ""
 
 
 def fence(text: str) -> str:
-    """Markdown that shows ``text`` as lines of code, character by character. Put it at the beginning of a line."""
+    """Return Markdown that shows ``text`` literally as lines of code. Put it at the beginning of a line."""
     ticks = "`" * _longer_than(text, 3)
     return f"{ticks}text\n{text.strip()}\n{ticks}"
 
 
 def _longer_than(text: str, least: int) -> int:
-    """How many back-ticks enclose ``text``: one more than it has in a row, and at least ``least``."""
+    """Return how many back-ticks enclose ``text``: one more than its longest run, and at least ``least``."""
     return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
@@ -102,14 +102,14 @@ def _made_safe(converter: Markdown) -> Markdown:
 
 
 class _Ampersand(InlineProcessor):
-    """Shows ``&lt;`` as these four characters: Markdown would let it pass, and the page would show ``<``."""
+    """Show ``&lt;`` as these four characters; Markdown would keep it, and the page would show ``<``."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
         return "&amp;", m.start(), m.end()
 
 
 class _SafeLinks(Treeprocessor):
-    """Takes the address from every link that does not lead to a page: ``javascript:`` is a program."""
+    """Remove the address of every link that does not open a page; ``javascript:`` would run a program."""
 
     def run(self, root: Element) -> None:
         for link in root.iter("a"):
@@ -118,14 +118,14 @@ class _SafeLinks(Treeprocessor):
 
 
 def leads_to_a_page(address: str) -> bool:
-    """Whether a link to ``address`` opens a page; else it would run a program or open what the text itself holds."""
-    # As a browser reads it: entities are resolved, blanks and control characters are skipped.
+    """Return True if a link to ``address`` opens a page, and False if it would run a program or open data inside the address."""
+    # Read it as a browser does: resolve entities, skip blanks and control characters.
     bare = re.sub(r"[\x00-\x20\x7f-\xa0]", "", html.unescape(address))
     scheme = re.match(r"([a-z][a-z0-9+.-]*):", bare, re.IGNORECASE)
     return scheme is None or scheme[1].lower() in SCHEMES
 
 
 def _convert(converter: Markdown, text: str) -> str:
-    # A converter keeps state while it works, and cells may run in threads.
+    # A converter keeps state during a conversion, and cells may run in threads.
     with _lock:
         return converter.reset().convert(text)

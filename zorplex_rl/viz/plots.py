@@ -1,4 +1,4 @@
-"""The two figures of a run: how it learned and who was busy when.
+"""Draw the two figures of a run: its learning curve and its timeline.
 
 metrics rows ──► learning_curve ──┐
                                   ├─► svg.render ──► SVG text
@@ -34,25 +34,29 @@ KIND_COLOURS = {
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
-    """Accuracy over training steps: held-out greedy and sampled, and behind them the training episodes' own.
+    """Draw accuracy over training steps: held-out greedy and sampled, and in grey that of the training episodes.
 
-    ``rows`` are the lines of a run's ``metrics.jsonl``. ``step`` rows give ``accuracy``, ``eval`` rows ``greedy_accuracy`` and
-    ``sampled_accuracy``; ``seconds`` of either make the upper axis. Where a step stands twice (a resumed run), the later counts.
+    ``rows`` are the lines of a run's ``metrics.jsonl``. ``step`` rows give ``accuracy``; ``eval`` rows give ``greedy_accuracy`` and
+    ``sampled_accuracy``; ``seconds`` of both give the upper axis. If a step occurs twice (a resumed run), the later row counts.
     """
     training = _curve(rows, "step", "accuracy")
     held_out = {name: _curve(rows, "eval", f"{name}_accuracy") for name in ("greedy", "sampled")}
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        dot = {"marker": "o", "markersize": 3} if len(training) == 1 else {}
+        dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(training) == 1 else {}
         if training:
-            style = {"color": look.GREY, "alpha": 0.8, "linewidth": 1, **dot}
-            axes.plot(*zip(*training, strict=True), label="training episodes", **style)
-        styles = {"greedy": {"color": look.BLUE, "marker": "o"}, "sampled": {"color": look.VERMILION, "marker": "s"}}
+            axes.plot(
+                *zip(*training, strict=True), label="training episodes", color=look.GREY, alpha=0.8, linewidth=1, **dot
+            )
+        styles = {"greedy": (look.BLUE, "o"), "sampled": (look.VERMILION, "s")}
         for name, points in held_out.items():
             if points:
                 label = f"held-out, {name} (last: {points[-1][1]:.0%})"
-                axes.plot(*zip(*points, strict=True), linewidth=2, markersize=5, label=label, **styles[name])
+                colour, marker = styles[name]
+                axes.plot(
+                    *zip(*points, strict=True), color=colour, marker=marker, linewidth=2, markersize=5, label=label
+                )
         axes.set(ylim=(-0.02, 1.02), ylabel="accuracy")
         look.show_percent(axes.yaxis)
         look.bare_axes(axes, grid="both", keep=("left", "bottom"))
@@ -69,10 +73,10 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
 
 
 def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
-    """What every actor did when: a row per actor, a colour per kind, and at the right the share of time it was busy.
+    """Draw what every actor did when: a row per actor, a colour per kind, and at the right the share of time it was busy.
 
-    ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start. A span is drawn at least one
-    pixel wide, and gaps narrower than half a pixel are closed; the shares at the right are exact.
+    ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start. Spans are drawn at least one pixel wide,
+    and gaps narrower than half a pixel are closed. The shares at the right are exact.
     """
     timeline_start = timeline.start
     start, end = window or (timeline_start, timeline.end)
@@ -85,7 +89,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         interval = (span.start - timeline_start, span.end - timeline_start)
         spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
     colours = kind_colours(spans)
-    # The kind that takes most time is drawn first, so that short spans that overlap long ones stay visible.
+    # Draw the kind with most time first, so that short spans stay visible above long ones.
     seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours}
     drawing_order = sorted(colours, key=lambda kind: (kind != "idle", -seconds[kind]))
 
@@ -93,8 +97,8 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         axes = figure.subplots()
         for kind in drawing_order:
             for actor, intervals in spans[kind].items():
-                row = (actors.index(actor) - 0.36, 0.72)
-                axes.broken_barh(_visible_bars(intervals, pixel), row, facecolor=colours[kind], linewidth=0)
+                place = (actors.index(actor) - 0.36, 0.72)
+                axes.broken_barh(_visible_bars(intervals, pixel), place, facecolor=colours[kind], linewidth=0)
         said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
         for row, text in said.items() if actors else ():
             axes.text(1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform())
@@ -113,7 +117,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
 
 
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Kind → its colour, in the order of a legend; kinds that are not of ``KINDS`` are grey and last.
+    """Return kind → colour, in the order of a legend. Kinds that are not in ``KINDS`` are grey and last.
 
     >>> kind_colours({"train", "nap", "generate"})
     {'generate': '#0072B2', 'train': '#D55E00', 'nap': '#808080'}
@@ -123,7 +127,7 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
-    """(step, value) of the ``event`` rows that have ``key``, by step; the last row of a step counts."""
+    """Return (step, value) of the ``event`` rows that have ``key``, sorted by step; the last row of a step counts."""
     values = {r["step"]: r.get(key) for r in rows if r.get("event") == event and "step" in r}
     return sorted((step, value) for step, value in values.items() if value is not None and math.isfinite(value))
 
@@ -134,7 +138,7 @@ def _from_to(points: list[tuple[int, float]]) -> str:
 
 
 def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
-    """Training steps below; above, the seconds at which they were reached."""
+    """Label the lower axis with training steps and the upper one with the seconds at which they were reached."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("training step")
@@ -144,7 +148,7 @@ def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> 
     else:
         margin = 0.02 * (steps[-1] - steps[0])
         axes.set_xlim(steps[0] - margin, steps[-1] + margin)
-    # Evaluation takes time but no steps: of the rows of a step, the one that was reached first tells its time.
+    # Evaluation takes time but no steps, so the earliest row of a step gives its time.
     reached = dict(sorted(((r["step"], r["seconds"]) for r in rows if {"step", "seconds"} <= r.keys()), reverse=True))
     known = [(step, reached[step]) for step in steps if step in reached]
     if len(known) < 2 or known[-1][1] <= known[0][1]:
@@ -163,7 +167,7 @@ def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> 
 
 
 def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
-    """The step, as a fraction, that was reached at ``seconds``; linear between the ``known`` (step, seconds)."""
+    """Return the fractional step at ``seconds``, by linear interpolation between the ``known`` (step, seconds)."""
     for (step, before), (next_step, after) in pairwise(known):
         if before <= seconds <= after and after > before:
             return step + (next_step - step) * (seconds - before) / (after - before)
@@ -171,7 +175,7 @@ def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
 
 
 def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:
-    """(left, width) of bars at least one ``pixel`` wide, those nearer than half a pixel joined: few, however many spans."""
+    """Return (left, width) of bars at least one ``pixel`` wide. Joins bars nearer than half a pixel, which limits their number."""
     bars: list[list[float]] = []
     for start, end in sorted(spans):
         end = max(end, start + pixel)

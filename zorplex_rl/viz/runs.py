@@ -1,6 +1,6 @@
-"""Figures that lay runs beside each other: who was busy when, how stale their data were, and what staleness cost.
+"""Draw several runs side by side: their timelines, the staleness of their data, and accuracy against staleness.
 
-{name: Timeline}     ──► paired_timelines     the same stretch of time for all, on one axis
+{name: Timeline}     ──► paired_timelines     the same number of seconds of each, on one axis
 {name: {lag: n}}     ──► lag_chart
 Outcomes of a study  ──► staleness_chart      a dot for every seed, a line through the means
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.viz import look
@@ -27,7 +27,7 @@ MARKERS = "osD^"
 
 
 def lags_of(timeline: Timeline) -> dict[int, int]:
-    """Lag in versions → groups of that lag, over all training steps of a real run."""
+    """Count the groups that a real run trained on at each lag (in versions)."""
     lags: dict[int, int] = {}
     for span in timeline.spans:
         if span.kind == "train":
@@ -37,7 +37,7 @@ def lags_of(timeline: Timeline) -> dict[int, int]:
 
 
 def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
-    """A panel for each of ``windows``, all ``seconds`` long from their own first span, with a row for each of ``actors`` and its busy share."""
+    """Draw one panel for each of ``windows``: the first ``seconds`` from its first span, with a row and a busy share for each of ``actors``."""
     colours = kind_colours({s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors})
     busy = {
         name: {actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds)) for actor in actors}
@@ -70,7 +70,7 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
 
 
 def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
-    """For each run, the share of its training groups at each lag."""
+    """Draw for each run the share of its training groups at each lag."""
     highest = max(lag for counts in lags.values() for lag in counts)
     shares = {name: {lag: n / sum(counts.values()) for lag, n in counts.items()} for name, counts in lags.items()}
 
@@ -97,11 +97,10 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
 
 
 def staleness_chart(outcomes: Sequence[TrialResult], names: Mapping[str, str], before: float) -> str:
-    """Accuracy against lag: a line through each loss's means, and a dot for every seed. ``names`` says how each loss is called here.
+    """Draw accuracy against lag: a line through the means of each loss, and a dot for every seed.
 
-    Under a lag stands the mean lag of its trials where that is another: the first steps of a trial have no data that are so old.
-
-    ``before`` is the accuracy before training, drawn as a dashed line.
+    ``names`` maps a loss to its label. ``before`` is the accuracy before training, drawn as a dashed line. The label of a lag also states
+    the mean lag of its trials if that differs: the first steps of a trial have no data of that age yet.
     """
     lags = sorted({outcome.trial.lag for outcome in outcomes})
     found = {
@@ -115,9 +114,9 @@ def staleness_chart(outcomes: Sequence[TrialResult], names: Mapping[str, str], b
         axes.axhline(before, color=look.GREY, linestyle="--", linewidth=1)
         axes.text(len(lags) - 0.55, before, "before", ha="right", va="bottom")
         for number, (loss, by_lag) in enumerate(found.items()):
-            # Side by side, so that no dot hides another loss's.
+            # Shift each loss a little, so that dots do not hide each other.
             at = [place + (number - (len(found) - 1) / 2) * 0.13 for place in range(len(lags))]
-            style = {"color": look.SERIES[number], "marker": MARKERS[number]}
+            style: dict[str, Any] = {"color": look.SERIES[number], "marker": MARKERS[number]}
             drawn = [(x, values) for x, values in zip(at, by_lag, strict=True) if values]
             axes.plot(
                 [x for x, _ in drawn],
@@ -147,7 +146,7 @@ def _lag_label(lag: int, mean: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation (n − 1) in words: "0.91 ± 0.02"; the mean alone where there is one value.
+    """Return mean ± sample standard deviation (n − 1) as text, or the mean alone if there is only one value.
 
     >>> spread([0.9, 0.8, 1.0]), spread([0.5])
     ('0.90 ± 0.10', '0.50')

@@ -1,9 +1,9 @@
-"""What a notebook keeps running from one cell to the next, never twice.
+"""Keep something open from one notebook cell to the next, at most once per name.
 
-    tools = await enter("tools", under_load(…))     opens it; what an earlier run of the cell has opened as "tools" is closed first
+    tools = await enter("tools", under_load(…))     first closes what an earlier run of the cell opened as "tools", then opens it
     await leave("tools")                            closes it; does nothing if it is closed already
 
-A cell that runs again would otherwise leave its processes behind.
+Otherwise every new run of a cell would leave its earlier processes running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _open: dict[str, tuple[asyncio.AbstractEventLoop, AsyncExitStack]] = {}
 
 
 async def enter(name: str, what: AbstractAsyncContextManager[T]) -> T:
-    """Open ``what`` under ``name``, in place of what is open under it."""
+    """Open ``what`` under ``name``; first closes what is open under that name. Returns what the context manager yields."""
     await leave(name)
     stack = AsyncExitStack()
     entered = await stack.enter_async_context(what)
@@ -26,7 +26,7 @@ async def enter(name: str, what: AbstractAsyncContextManager[T]) -> T:
 
 
 async def leave(name: str) -> None:
-    """Close what is open under ``name``. What was opened in an event loop that has ended has ended with it, and is forgotten."""
+    """Close what is open under ``name``. Only forgets it if its event loop has ended, because it has ended with the loop."""
     loop, stack = _open.pop(name, (None, None))
     if stack is not None and loop is asyncio.get_running_loop():
         await stack.aclose()

@@ -1,9 +1,9 @@
-"""Figures of what a service did, from its ``status()`` noted again and again.
+"""Draw how a service behaves, from repeated samples of its ``status()``.
 
 samples     [(seconds on a monotonic clock, ServiceStatus), …], oldest first
-Blow        what was done to which replica, and when
+Fault       what was done to which replica, and when
 
-rotation_chart(samples, blow)     who was in rotation when, and how many requests were answered meanwhile
+rotation_chart(samples, fault)    which replicas were in rotation when, and how many requests were answered meanwhile
 scaling_chart(samples)            how many replicas there were, and how many requests they had
 """
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = "Sequence[tuple[float, ServiceStatus]]"
 
-READY, STRUCK, STARTING, WAITING = look.GREEN, look.VERMILION, look.ORANGE, look.PURPLE
-STATES = {"in rotation": READY, "struck, not noticed yet": STRUCK, "being replaced": STARTING}
+READY, FAILED, STARTING, WAITING = look.GREEN, look.VERMILION, look.ORANGE, look.PURPLE
+STATES = {"in rotation": READY, "failed, not detected yet": FAILED, "being replaced": STARTING}
 RATE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
-    """``what`` was done to ``replica`` at ``at``, on the clock of the samples."""
+class Fault:
+    """State that ``what`` was done to ``replica`` at ``at`` (seconds, on the clock of the samples)."""
 
     at: float
     replica: str
@@ -40,7 +40,7 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time in which a place was in one state, filled by one replica; seconds after the blow."""
+    """State that a place was in one state, filled by one replica, from ``start`` to ``end`` (seconds after the fault)."""
 
     place: int
     state: str
@@ -49,18 +49,18 @@ class Stretch:
     end: float
 
 
-def stretches(samples: Samples, blow: Blow) -> list[Stretch]:
-    """The states of every place, one after the other."""
+def stretches(samples: Samples, fault: Fault) -> list[Stretch]:
+    """Return the successive states of every place."""
     found: list[Stretch] = []
     open_at: dict[int, Stretch] = {}
     for (time, status), (until, _) in pairwise(samples):
         for row in status.replicas:
-            if row.state == "draining":  # It is out of rotation, and nobody takes its place.
+            if row.state == "draining":  # It left the rotation, and no replica takes its place.
                 continue
-            for start, end in _split(time - blow.at, until - blow.at):
+            for start, end in _split(time - fault.at, until - fault.at):
                 state = "in rotation" if row.state == "ready" else "being replaced"
-                if row.replica == blow.replica and start >= 0:
-                    state = "struck, not noticed yet"
+                if row.replica == fault.replica and start >= 0:
+                    state = "failed, not detected yet"
                 before = open_at.get(row.place)
                 if before and (before.state, before.replica) == (state, row.replica):
                     start = before.start
@@ -71,18 +71,18 @@ def stretches(samples: Samples, blow: Blow) -> list[Stretch]:
 
 
 def rates(samples: Samples, seconds: float = RATE_SECONDS) -> list[tuple[float, float, float]]:
-    """(start, end, requests answered per second), for equally many samples each, of about ``seconds``."""
+    """Return (start, end, requests answered per second) for intervals of about ``seconds`` with equally many samples."""
     count = max(1, round((samples[-1][0] - samples[0][0]) / seconds))
     marks = [samples[round(index * (len(samples) - 1) / count)] for index in range(count + 1)]
     pairs = [(before, after) for before, after in pairwise(marks) if after[0] > before[0]]
     return [(a[0], b[0], (b[1].answered - a[1].answered) / (b[0] - a[0])) for a, b in pairs]
 
 
-def rotation_chart(samples: Samples, blow: Blow) -> str:
-    """A row for every place and a colour for its state; below, the requests answered per second. 0 s is the moment of the blow."""
-    drawn = stretches(samples, blow)
+def rotation_chart(samples: Samples, fault: Fault) -> str:
+    """Draw a row for every place, coloured by its state, and below it the requests answered per second. The fault is at 0 s."""
+    drawn = stretches(samples, fault)
     places = sorted({stretch.place for stretch in drawn})
-    start, end = samples[0][0] - blow.at, samples[-1][0] - blow.at
+    start, end = samples[0][0] - fault.at, samples[-1][0] - fault.at
 
     def draw(figure: Figure) -> None:
         rows, rate = figure.subplots(2, 1, sharex=True, height_ratios=[len(places), 2])
@@ -96,9 +96,9 @@ def rotation_chart(samples: Samples, blow: Blow) -> str:
         rows.tick_params(axis="x", length=0)
         look.bare_axes(rows, keep=())
         steps = rates(samples)
-        edges = [begin - blow.at for begin, _, _ in steps] + [steps[-1][1] - blow.at]
+        edges = [begin - fault.at for begin, _, _ in steps] + [steps[-1][1] - fault.at]
         rate.stairs([pace for _, _, pace in steps], edges, baseline=0, fill=True, color=READY, alpha=0.45)
-        rate.set(xlim=(start, end), ylim=(0, None), ylabel="answered/s", xlabel=f"seconds after {blow.what}")
+        rate.set(xlim=(start, end), ylim=(0, None), ylabel="answered/s", xlabel=f"seconds after {fault.what}")
         look.bare_axes(rate, grid="y", keep=("left", "bottom"))
         for axes in (rows, rate):
             axes.axvline(0, color=look.TEXT, linewidth=1.2, linestyle=(0, (4, 3)))
@@ -111,11 +111,11 @@ def rotation_chart(samples: Samples, blow: Blow) -> str:
         if s.place in {other.place for other in drawn if other.state != "in rotation"}
     )
     height = 190 + 30 * len(places)
-    return render(draw, height, f"What {blow.what} does to a service", said or "no replica has left", look.NARROW)
+    return render(draw, height, f"What {fault.what} does to a service", said or "no replica has left", look.NARROW)
 
 
 def scaling_chart(samples: Samples) -> str:
-    """Above, the replicas in rotation and those being started; below, the requests in flight and those that wait."""
+    """Draw above the replicas in rotation and those being started; below, the requests in flight and those that wait."""
     begin = samples[0][0]
     times = [time - begin for time, _ in samples]
     ready = [sum(row.state == "ready" for row in status.replicas) for _, status in samples]
@@ -143,5 +143,5 @@ def scaling_chart(samples: Samples) -> str:
 
 
 def _split(start: float, end: float) -> Iterator[tuple[float, float]]:
-    """The interval, in two where it has the blow inside."""
+    """Yield the interval, cut in two if it contains the time of the fault, 0."""
     yield from ((start, 0.0), (0.0, end)) if start < 0 < end else ((start, end),)

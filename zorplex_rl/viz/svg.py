@@ -1,10 +1,10 @@
-"""A figure as SVG text, which a page shows inline and which is also a complete .svg file.
+"""Render a figure as SVG text that works inline in a page and as a complete .svg file.
 
     draw(Figure) ──matplotlib──► SVG ──► no background, no fixed ids, black becomes currentColor, a label for screen readers
 
-What was black takes the colour of the surrounding text, so a figure is readable on a light and on a dark page. As a file of its own, where
-nothing surrounds it, it follows the reader's system instead: its only style rules select ``svg:root``, which matches in a file and
-never inside a page. Equal data give equal bytes.
+Black becomes the colour of the surrounding text, so a figure is readable on light and dark pages. A separate file follows the light or dark mode
+of the reader's system instead: the only style rules select ``svg:root``, which matches in a file but never inside a page. Equal data give
+equal bytes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 720
-"""Width of a figure in px, unless told otherwise."""
+"""Default width of a figure in px."""
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -37,19 +37,22 @@ _ROOT_RULES = (
 
 
 def render(draw: Callable[[Figure], None], height: int, title: str, description: str, width: int = WIDTH) -> str:
-    """The SVG text of what ``draw`` puts on an empty figure of ``width`` × ``height`` px.
+    """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text.
 
-    ``title`` and ``description`` are what a screen reader says in the figure's place: give the description the figures that matter.
+    A screen reader reads ``title`` and ``description`` instead of the figure, so put the important numbers into the description.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    # From the defaults, not from what the reader's notebook has set: marimo, for one, switches styles in dark mode.
-    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
+    # Start from the defaults, not from the notebook's settings: marimo, for example, changes styles in dark mode.
+    defaults: dict[Any, Any] = {
+        name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")
+    }
     with matplotlib.rc_context(defaults | _STYLE):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        figure.get_layout_engine().set(w_pad=6 / 72, h_pad=6 / 72)
+        layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=6 / 72)
+        figure = Figure(figsize=(width / 72, height / 72), layout=layout)
         FigureCanvasSVG(figure)
         draw(figure)
         file = io.StringIO()
@@ -58,7 +61,7 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     body = re.sub(r"^.*?<svg[^>]*>", "", file.getvalue(), count=1, flags=re.DOTALL)
     # Matplotlib's own style rules would select the whole page.
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
-    # Nothing refers to the ids of groups, and two figures on a page would share them.
+    # Nothing refers to the ids of groups, and two figures on a page would use the same ids.
     body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
     # Hundredths of a pixel are enough, and make the file smaller.
     body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), body)

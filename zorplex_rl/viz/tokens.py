@@ -1,4 +1,4 @@
-"""An episode token by token: which tokens the policy sampled and how likely each was, and which a tool put there."""
+"""Show an episode token by token: which tokens the policy sampled, with what log-prob, and which a tool injected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LEGEND = (
 
 
 def token_strip(policy: Policy, episode: Episode) -> str:
-    """The response of ``episode`` as HTML, a box per token, a line per line of text; the prompt is only counted."""
+    """Render the response of ``episode`` as HTML: one box per token, one line per line of text. Prompt tokens are only counted."""
     pieces = [policy.tokenizer.decode([token]) for token in episode.token_ids]
     tokens = list(zip(pieces, episode.sampled, episode.logprobs, strict=True))
     own = sum(episode.sampled)
     said = f"{len(episode.prompt_ids)} prompt tokens, then {own} sampled and {len(tokens) - own} injected"
-    # A token that holds a line break ends its line.
+    # A token that contains a line break ends its line.
     ends = [0, *(index + 1 for index, piece in enumerate(pieces) if "\n" in piece)]
     lines = [tokens[start:end] for start, end in zip(ends, [*ends[1:], len(tokens)], strict=True)]
     rows = "".join(f'<div class="token-line">{"".join(map(_box, line))}</div>' for line in lines if line)
@@ -33,6 +33,6 @@ def _box(token: tuple[str, bool, float]) -> str:
     if not sampled:
         return f'<span class="token injected"><b>{text}</b></span>'
     surprise = round(min(1.0, 1 - math.exp(logprob)), 2)
-    # Not "−0.00" for a token that was all but certain.
+    # Adding 0.0 turns −0.0 into 0.0, so that an almost certain token does not show "−0.00".
     value = f"{round(logprob, 2) + 0.0:.2f}".replace("-", "−")
     return f'<span class="token sampled" style="--surprise:{surprise}"><b>{text}</b><i>{value}</i></span>'

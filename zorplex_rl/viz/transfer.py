@@ -1,9 +1,9 @@
-"""Figures of how weights travel: how fast each way is, and which versions a torn copy is made of.
+"""Draw weight transfers: the bandwidth of every transport, and the versions that torn copies consist of.
 
-    GB/s of every way, measured and published  ──► ladder_chart
-    versions along the bytes of some copies    ──► copies_chart
+    GB/s of every transport, measured and published  ──► ladder_chart
+    versions along the bytes of some copies          ──► copies_chart
 
-Both are SVG text (``svg.py``), narrow enough to be read on a phone.
+Both return SVG text (``svg.py``), narrow enough for a phone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COPY_COLOURS = (*look.SERIES, look.ORANGE, look.SKY, look.GREY)
 
 
 def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) -> str:
-    """Bandwidths in GB/s, a bar each, on a logarithmic axis: what was ``measured``, and below it, grey, what is ``published``."""
+    """Draw bandwidths in GB/s, one bar each, on a logarithmic axis: first the ``measured`` ones, below them in grey the ``published`` ones."""
     rows = {**measured, **published}
 
     def draw(figure: Figure) -> None:
@@ -47,9 +47,9 @@ def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) 
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:
-    """Some copies of the weights, a strip each from the first byte to the last, coloured by the version that the bytes belong to.
+    """Draw each copy of the weights as a strip from its first byte to its last, coloured by the version of the bytes.
 
-    A copy is given by the version at equally spaced places. Colours are those of the strip alone, the oldest version's first.
+    A copy is a list of versions at equally spaced places. Each strip assigns its own colours, starting with its oldest version.
     """
 
     def draw(figure: Figure) -> None:
@@ -63,8 +63,8 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
                     look.write_in_bar(axes, left + share / 2, row, str(version))
         axes.set(xlim=(0, 1), xlabel="place in the copy", xticks=[0, 1])
         axes.set_xticklabels(["first byte", "last byte"])
-        axes.get_xticklabels()[0].set_ha("left")
-        axes.get_xticklabels()[1].set_ha("right")
+        axes.get_xticklabels()[0].set_horizontalalignment("left")
+        axes.get_xticklabels()[1].set_horizontalalignment("right")
         axes.tick_params(axis="x", length=0)
         look.name_rows(axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6)
         look.bare_axes(axes, keep=())
@@ -74,7 +74,7 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
 
 
 def version_runs(copy: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(version, start, length) of every run of equal versions.
+    """Return (version, start, length) of every run of equal versions.
 
     >>> version_runs([3, 3, 5, 3])
     [(3, 0, 2), (5, 2, 1), (3, 3, 1)]

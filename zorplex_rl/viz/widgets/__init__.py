@@ -1,13 +1,13 @@
-"""Widgets for notebooks, which stay alive on a static page: Python computes, JavaScript draws.
+"""Provide widgets for notebooks that also work on a static page: Python computes, JavaScript draws.
 
-    TimelineSimulator     sync against async, from a dozen numbers            computes: analysis/simulate.py
-    WeightRingRace        a writer laps a reader, with and without seqlock    computes: analysis/ring_race.py
+    TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
+    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
     ReshardMap            bytes between every source and destination          shows matrices
-    LiveCurve             accuracy while training goes on                     shows rows of metrics
+    LiveCurve             accuracy during training                            shows rows of metrics
     ServiceBoard          replicas of a service, their health and queues      shows a service's status
 
-With a kernel a simulator sends its sliders' positions to Python and shows the answer. Where there is none, it looks the answer up in a table that
-Python has computed for every position, if it was made with ``static=True``.
+With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
+computed for every position, if the simulator was made with ``static=True``.
 """
 
 from zorplex_rl.viz.widgets.live_curve import LiveCurve

@@ -1,13 +1,13 @@
-"""The resharding map: the bytes that every source sends to every destination, for one or several ways of sharding.
+"""Show the bytes that every source sends to every destination, for one or several ways of sharding.
 
     moves = [(move.source, move.destination, move.bytes) for move in plan]
     ReshardMap({"FSDP 4 → TP 2": byte_matrix(moves, 4, 2)}, sources="trainer", destinations="generator")
 
-Options may be named by tuples; each place of the tuple then has its own row of choices:
+Options may be named by tuples; each position of the tuple then gets its own row of choices:
 
     ReshardMap({("rows", "columns"): [[…]], ("rows", "whole"): [[…]], …}, axes=("trainer holds", "generators want"))
 
-Every combination of the choices must be there. Nothing is computed in the page.
+Every combination of the choices must be given. The page computes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Matrix = Sequence[Sequence[int]]
 
 
 class ReshardMap(Widget, script="reshard_map.js"):
-    """A table of bytes, sources down and destinations across, shaded by size; radio buttons choose among ``options``."""
+    """Show a table of bytes: rows are sources, columns are destinations, shades are sizes. Radio buttons choose among ``options``.
+
+    Raises ValueError if an option lacks a name for an axis, or if a combination is missing.
+    """
 
     data = traitlets.Dict().tag(sync=True)
 
@@ -58,7 +61,7 @@ class ReshardMap(Widget, script="reshard_map.js"):
 
 
 def byte_matrix(moves: Iterable[tuple[int, int, int]], sources: int, destinations: int) -> list[list[int]]:
-    """The bytes of ``moves``, each (source, destination, bytes), added up for every pair.
+    """Sum ``moves``, each (source, destination, bytes). Returns bytes as ``[sources][destinations]``.
 
     >>> byte_matrix([(0, 1, 10), (0, 1, 5), (2, 0, 7)], sources=3, destinations=2)
     [[0, 15], [0, 0], [7, 0]]

@@ -1,7 +1,7 @@
-"""The service board: the replicas of a service, what they are doing and what became of them, live.
+"""Show the replicas of a service live: their state, their load, and the counters of the service.
 
 board = ServiceBoard(queue_limit=options.queue)
-board.show(service.status())             # again and again, while something happens to the service
+board.show(service.status())             # repeat it while you do something to the service
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from zorplex_rl.viz.widgets.widget import Widget
 
 
 class ServiceBoard(Widget, script="service_board.js"):
-    """One row for every replica: state, process, queue, requests, age; and the counters of the whole service.
+    """Show one row per replica (state, process, requests, age) and the counters of the whole service.
 
-    ``queue_limit`` is what a full queue holds; without it queues are drawn against the longest.
+    ``queue_limit`` is the length of a full queue; without it, queues are drawn relative to the longest one.
     """
 
     status = traitlets.Dict().tag(sync=True)
@@ -29,6 +29,6 @@ class ServiceBoard(Widget, script="service_board.js"):
             self.show(status)
 
     def show(self, status: Any) -> None:
-        """Show a ``ServiceStatus``, or a mapping with the same names: ``replicas`` is a list of rows, all else is a number of the whole service."""
+        """Show a ``ServiceStatus``, or a mapping with the same names: ``replicas`` is a list of rows, the rest are numbers of the service."""
         found = dict(status) if isinstance(status, Mapping) else status.as_dict()
         self.status = found | {"replicas": [dict(row) for row in found["replicas"]]}

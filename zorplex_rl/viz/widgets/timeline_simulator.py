@@ -1,11 +1,11 @@
-"""The timeline simulator: what synchronous and asynchronous training make of the same latencies, side by side.
+"""Compare synchronous and asynchronous training on the same latencies, side by side.
 
     simulator = TimelineSimulator(measured=read_run("runs/mine").setting, static="execute" in mo.cli_args())
     simulator                                   # shows it
-    simulator.setting, simulator.comparison     # what it shows at the moment, for other cells
+    simulator.setting, simulator.comparison     # what it currently shows, for other cells
 
-A scenario puts every slider somewhere. "One straggler" and "this machine" are off the sliders' grid: they fix the latencies, and leave the numbers
-of generators and steps and the lag to the reader.
+A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the sliders' grid: these scenarios fix the latencies,
+and the reader can change only the numbers of generators and steps and the lag bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATENCIES: Axes = {
     "sync_seconds": [0.0, 0.25, 1.0, 2.0],
 }
 COUNTS: Axes = {"generators": [1, 2, 4, 8], "steps": [6, 12], "max_lag": [0, 1, 2, 4]}
-GRID: Axes = LATENCIES | COUNTS
+GRID: Axes = {**LATENCIES, **COUNTS}
 START = Setting(
     generators=4, steps=6, max_lag=1, generation_seconds=1, variation=0.5, training_seconds=2, sync_seconds=0.25
 )
@@ -38,14 +38,15 @@ ON_THE_GRID = {
 }
 ONE_STRAGGLER = replace(START, variation=0.0, straggler=8.0, training_seconds=4.0, max_lag=2)
 BAR_UNITS = 1000
-"""A bar's start and width are whole thousandths of its run's wall time."""
+"""Units per wall time: a bar's start and width are whole thousandths of its run's wall time."""
 BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
 
 
 class TimelineSimulator(Simulator, script="timeline_simulator.js"):
-    """Sliders, both timelines on one axis, the utilisation of every row, staleness, speed-up and lower bounds.
+    """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
 
-    ``measured`` adds the scenario "this machine". ``static`` makes the table for a page without a kernel, which takes about ten seconds.
+    ``measured`` adds the scenario "this machine". ``static`` computes the table for a page without a kernel, in about ten seconds.
+    Raises ValueError for an unknown ``scenario``.
     """
 
     def __init__(self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced") -> None:
@@ -64,12 +65,12 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
 
     @property
     def setting(self) -> Setting:
-        """What the sliders say."""
+        """Return the setting that the sliders show."""
         return self.setting_of(self.params)
 
     @property
     def comparison(self) -> Comparison:
-        """Both runs, as shown."""
+        """Return both runs, as shown."""
         return compare(self.setting)
 
     def answer(self, params: Params) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         }
 
     def setting_of(self, params: Params) -> Setting:
-        """What sliders at ``params`` say."""
+        """Return the setting for the slider positions ``params``."""
         if params["fixed"]:
             return replace(self._fixed[params["fixed"]], **{name: params[name] for name in COUNTS})
         return replace(START, **{name: params[name] for name in GRID})
@@ -100,7 +101,7 @@ def _params(setting: Setting, fixed: str | None) -> Params:
 
 
 def _on_counts(setting: Setting) -> Setting:
-    """``setting`` with the numbers that sliders can show and that are nearest to its own."""
+    """Return ``setting`` with its counts replaced by the nearest ones that the sliders offer."""
     return replace(
         setting, **{n: min(v, key=lambda value: abs(value - getattr(setting, n))) for n, v in COUNTS.items()}
     )
@@ -122,7 +123,7 @@ def _sync_run(setting: Setting) -> Run:
 
 
 def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
-    """All that the front end draws of ``run``; every number has as many digits as anybody can see."""
+    """Return what the front end draws of ``run``, with numbers rounded to the visible digits."""
     actors = ["trainer", "weights", *(f"generator_{number}" for number in range(setting.generators))]
     busy, bounds = run.utilisation(), lower_bounds(setting, setting.latencies(), mode)
     return {
@@ -136,7 +137,7 @@ def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
 
 
 def _bars(run: Run, actors: list[str]) -> list[list[int]]:
-    """For every row: gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time; the tone is the parity of the weights' version."""
+    """Return for every row gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time; the tone is the parity of the version."""
     rows: dict[str, list[int]] = {actor: [] for actor in actors}
     reached = dict.fromkeys(actors, 0)
     for span in run.timeline.spans:

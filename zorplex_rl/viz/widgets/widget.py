@@ -1,10 +1,10 @@
-"""What all widgets share: how their front end is put together, and how a question is answered with and without a kernel.
+"""Provide the base classes of all widgets: assemble the front end, and answer slider moves with or without a kernel.
 
     with a kernel     params ──► answer(params) ──► result        a round trip to Python for every slider move
     static page       params ──► table ───────────► result        the same answers, computed when the page was made
 
-``params`` is a dict with one value for every slider. A table holds, for one or more parts of the answer, the answers at all positions in the
-order of nested loops over the axes; it travels as base64 of gzipped JSON, which every browser can unpack.
+``params`` is a dict with one value for every slider. A table holds the answers at all positions, in the order of nested loops over the axes.
+It is stored as base64 of gzipped JSON, which every browser can unpack.
 
 >>> both = tabulate({"slots": [2, 3], "seqlock": [False, True]}, lambda slots, seqlock: f"{slots} {seqlock}")
 >>> both
@@ -32,7 +32,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 class Widget(anywidget.AnyWidget):
-    """A widget whose front end is ``assets/shared.js``, ``assets/shared.css`` and the script that a subclass names as ``script``."""
+    """Load the front end: ``assets/shared.js``, ``assets/shared.css``, and the script that the subclass names as ``script``."""
 
     def __init_subclass__(cls, script: str = "", **options: Any) -> None:
         if script:
@@ -42,12 +42,12 @@ class Widget(anywidget.AnyWidget):
 
 
 class Simulator(Widget):
-    """A widget that answers ``params`` with ``result``. Subclasses say how (``answer``) and for which positions (``make_table``)."""
+    """Answer ``params`` with ``result``. Subclasses implement ``answer`` and, for static pages, ``make_table``."""
 
     params = traitlets.Dict().tag(sync=True)
     result = traitlets.Dict().tag(sync=True)
     controls = traitlets.Dict().tag(sync=True)
-    """What the front end needs to draw the controls. Order is kept in lists only: marimo sorts the keys of dicts."""
+    """Data to draw the controls. Only lists keep their order: marimo sorts the keys of dicts."""
     table = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, static: bool, **traits: Any) -> None:
@@ -58,11 +58,11 @@ class Simulator(Widget):
             self.table = pack(self.make_table())
 
     def answer(self, params: Params) -> dict[str, Any]:
-        """What is to be shown for ``params``, as plain data."""
+        """Return what to show for ``params``, as plain data."""
         raise NotImplementedError
 
     def make_table(self) -> dict[str, Any]:
-        """The answers for every position, in the form that the front end looks them up in."""
+        """Return the answers for every position, in the form of ``tabulate``."""
         raise NotImplementedError
 
     def _answer(self, change: object = None) -> None:
@@ -70,13 +70,13 @@ class Simulator(Widget):
 
 
 def tabulate(axes: Axes, answer: Callable[..., Any]) -> dict[str, Any]:
-    """``answer`` at every position of ``axes``; the last axis varies fastest."""
+    """Compute ``answer`` at every position of ``axes``; the last axis varies fastest."""
     results = [answer(**dict(zip(axes, position, strict=True))) for position in product(*axes.values())]
     return {"axes": [[name, list(values)] for name, values in axes.items()], "results": results}
 
 
 def look_up(table: dict[str, Any], params: Params) -> Any:
-    """The answer in ``table`` at the position of ``params``, which may have more entries than the table has axes."""
+    """Return the answer in ``table`` at the position of ``params``; ignores entries that are not axes of the table."""
     index = 0
     for name, values in table["axes"]:
         index = index * len(values) + values.index(params[name])
@@ -84,11 +84,11 @@ def look_up(table: dict[str, Any], params: Params) -> Any:
 
 
 def pack(data: Any) -> str:
-    """Base64 of gzipped JSON; equal data give equal text."""
+    """Return ``data`` as base64 of gzipped JSON; equal data give equal text."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
 
 
 def unpack(packed: str) -> Any:
-    """What was packed."""
+    """Return what was packed."""
     return json.loads(gzip.decompress(base64.b64decode(packed)))
