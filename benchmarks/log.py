@@ -1,7 +1,11 @@
-"""The lab log: every benchmark prints one table and appends the same table, dated, to ``LOG.md``.
+"""Write the lab log: every benchmark prints its tables and appends a dated entry with them to ``LOG.md``.
 
-An entry says what was measured, with which settings, and on what kind of machine. It never names the host, a user or
-a path: the log is public.
+    Asked.              the question that the benchmark answers
+    Expected.           the numbers that were set before the measurement
+    Came out.           the tables
+    Tried and dropped.  whoever measured fills this in by hand
+
+An entry also names the settings and the kind of machine. It never names the host, a user or a path: the log is public.
 """
 
 from __future__ import annotations
@@ -18,12 +22,17 @@ from rich.console import Console
 from rich.table import Table
 
 LOG = Path(__file__).parent / "LOG.md"
-HEADER = "# Lab log\n\nWhat the benchmarks measured, newest last. Each entry names the command that appended it.\n"
+HEADER = """# Lab log
+
+What the benchmarks measured, newest last. The title of an entry names the command that appended it. Every entry says what was asked, what was
+expected, what came out (the tables), and what was tried and dropped. An expectation is a number that was set before the measurement.
+Entries stay, also when a later one says something else.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One table: ``rows`` are cells as text, one list per row; ``notes`` are sentences that stand below it."""
+    """Hold one table: ``rows`` are lists of cells as text; ``notes`` are sentences below the table."""
 
     title: str
     columns: Sequence[str]
@@ -32,7 +41,7 @@ class Report:
 
 
 def describe_machine() -> str:
-    """Cores, processor model and versions, for example ``2 cores, AMD EPYC, Python 3.11.7, torch 2.13.0``."""
+    """Return cores, processor model and versions, for example ``2 cores, AMD EPYC, Python 3.11.7, torch 2.13.0``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cores} cores, {_processor()}, Python {platform.python_version()}, torch {torch.__version__}"
 
@@ -50,11 +59,18 @@ def print_report(report: Report) -> None:
         console.print(note, style="dim", highlight=False)
 
 
-def append_report(command: str, settings: Mapping[str, object], reports: Sequence[Report]) -> None:
-    """Append a dated entry with ``reports`` to ``LOG.md``, which is begun if there is none."""
+def append_report(
+    command: str, asked: str, expected: str, settings: Mapping[str, object], reports: Sequence[Report]
+) -> None:
+    """Append a dated entry to ``LOG.md``; creates the file if there is none.
+
+    ``asked`` and ``expected`` are the benchmark's question and the numbers set for it beforehand, in whole sentences.
+    """
     described = ", ".join(f"{name} {value}" for name, value in settings.items())
     parts = [f"\n## {date.today().isoformat()} · {command}\n\n{describe_machine()}. Settings: {described}.\n"]
+    parts += [f"**Asked.** {asked}\n", f"**Expected.** {expected}\n", "**Came out.**\n"]
     parts += [_as_markdown(report) for report in reports]
+    parts += ["**Tried and dropped.** Nothing noted.\n"]
     if not LOG.exists():
         LOG.write_text(HEADER, encoding="utf-8")
     with LOG.open("a", encoding="utf-8") as log:
@@ -69,7 +85,7 @@ def _as_markdown(report: Report) -> str:
 
 
 def _processor() -> str:
-    """The processor's model: what ``platform`` says, or on Linux, where that is often nothing, what the kernel does."""
+    """Return the processor's model: on Linux from the kernel, because ``platform`` often knows none there."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
