@@ -31,6 +31,8 @@ from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.run_log import MetricsRow
 
+ASKED = "What does it cost if a tool, a reward, a generator and the trainer are each killed once in one run?"
+EXPECTED = "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults."
 VICTIMS = ("tools", "reward", "generator", "trainer")
 
 
@@ -137,7 +139,7 @@ def main(options: Options) -> None:
         print_report(report)
     if options.log:
         settings = {name: value for name, value in asdict(options).items() if name != "log"}
-        append_report("benchmarks/faults.py", settings, reports)
+        append_report("benchmarks/faults.py", ASKED, EXPECTED, settings, reports)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, Sha
 from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 from zorplex_rl.weights.reshard.transfer import LocalReader, ShardPublisher, ShardSubscriber
 
+ASKED = (
+    "How many bytes and seconds does the resharding plan need to bring weights from trainer ranks to generator ranks that cut them "
+    "differently, compared with gathering everything on one rank and scattering it?"
+)
+EXPECTED = "Every generator rank reads only what it needs, bit for bit. No expectation for the seconds."
 Mesh = dict[str, int]
 PAIRS: tuple[tuple[Mesh, Mesh], ...] = (
     ({"dp": 2}, {"tp": 2}),
@@ -220,7 +225,7 @@ def main(options: Options) -> None:
     print_report(report)
     if options.log:
         settings = {name: value for name, value in asdict(options).items() if name != "log"}
-        append_report("benchmarks/reshard.py", settings, [report])
+        append_report("benchmarks/reshard.py", ASKED, EXPECTED, settings, [report])
 
 
 def _name(mesh: Mesh) -> str:

@@ -37,6 +37,11 @@ from typing import Any
 import tyro
 from log import Report, append_report, print_report
 
+ASKED = (
+    "After how many seconds of training are 90 % of the held-out tasks answered right: with this package, and with TRL's ``GRPOTrainer`` on the "
+    "same policy, tasks, group size and learning rate?"
+)
+EXPECTED = "At most 1 / 3.5 of TRL's time, with the better of one and two torch threads for TRL."
 REPOSITORY = Path(__file__).resolve().parent.parent
 OURS = "zorplex-rl"
 
@@ -204,7 +209,7 @@ def main(options: Options) -> None:
     if options.log:
         settings = {n: v for n, v in asdict(options).items() if n not in ("log", "policy", "trl_python")}
         settings = {"policy": options.policy if options.policy == "embedded" else "given by path", **settings}
-        append_report("benchmarks/time_to_accuracy.py", settings, reports)
+        append_report("benchmarks/time_to_accuracy.py", ASKED, EXPECTED, settings, reports)
 
 
 if __name__ == "__main__":
