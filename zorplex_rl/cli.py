@@ -131,10 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return evaluate(command)
             case Bench() as command:
                 return bench(command)
-            case Policy(Build() as command):
-                return build(command)
-            case Policy(Show() as command):
-                return show(command)
+            case Policy() as command:
+                return build(command.action) if isinstance(command.action, Build) else show(command.action)
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2

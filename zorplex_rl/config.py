@@ -130,7 +130,7 @@ class Config:
 
     def check(self) -> None:
         """Raise ConfigError for the first setting that cannot work."""
-        for name, kind in _field_types(type(self)).items():
+        for name, kind in _field_types().items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ConfigError(
                     f"{_flag(name)} is {getattr(self, name)!r}; expected one of {', '.join(get_args(kind))}"
@@ -193,7 +193,7 @@ class Config:
             raise ConfigError(
                 f"the configuration is {_kind(values)}; expected a JSON object with one entry for each setting"
             )
-        types = _field_types(cls)
+        types = _field_types()
         if "mode" in values:
             values = dict(values)
             if (mode := values.pop("mode")) not in ("sync", "async"):
@@ -255,8 +255,8 @@ def check_seed(seed: int) -> None:
 
 
 @cache
-def _field_types(cls: type[Config]) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _field_types() -> dict[str, Any]:
+    return get_type_hints(Config)
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:

@@ -77,7 +77,9 @@ def _flags(command: type) -> Iterator[str]:
             get_args(types[field.name]) if get_origin(types[field.name]) is Annotated else (types[field.name],)
         )
         name = field.name.replace("_", "-")
-        if parts := [part for part in (kind, *get_args(kind)) if dataclasses.is_dataclass(part)]:
+        if parts := [
+            part for part in (kind, *get_args(kind)) if isinstance(part, type) and dataclasses.is_dataclass(part)
+        ]:
             for part in parts:
                 yield from _flags(part)
         elif tyro.conf.Positional not in marks:

@@ -252,7 +252,7 @@ class RunFolder:
         return sorted(found, key=step_of)
 
     def newest_checkpoint(self) -> Path | None:
-        return (self.checkpoints() or [None])[-1]
+        return next(reversed(self.checkpoints()), None)
 
     def intact_checkpoint(self, step: int | None = None) -> Path:
         """Return the checkpoint of ``step``, or the newest, after reading it all.

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TrainingDiverged
@@ -45,7 +45,7 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
         if resume:
             # It may have become longer.
             folder.save_config(config)
-        with LiveView(config.steps, output) as view:
+        with LiveView(config.steps, cast("IO[str]", output)) as view:
             return asyncio.run(_run(config, folder, resume, view, output, errors))
     except (ActorError, StorageError, CheckpointError) as error:
         cause = error.exception if isinstance(error, ActorError) else error
@@ -179,13 +179,13 @@ class StopWish:
 class Output(io.TextIOBase):
     """``stream`` for as long as it can be written to. Then whatever is written is dropped, and ``on_loss`` is called, once."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.is_lost = False
-        self.on_loss: Callable[[], None] = lambda: None
+        self.on_loss: Callable[[], object] = lambda: None
         self._stream = stream
 
     @property
-    def encoding(self) -> str:
+    def encoding(self) -> str:  # type: ignore[override]  # the stub has an attribute, the class a property
         return self._stream.encoding
 
     def isatty(self) -> bool:

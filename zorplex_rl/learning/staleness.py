@@ -128,7 +128,7 @@ def sample_batch(
 
 def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
     """Return group-relative advantages for any loss, so that a study compares only the losses."""
-    rewards = [episode.score.reward for episode in episodes]
+    rewards = [episode.scored.reward for episode in episodes]
     groups = [rewards[start : start + samples] for start in range(0, len(rewards), samples)]
     return [advantage for group in group_relative(groups) for advantage in group]
 
@@ -137,7 +137,7 @@ def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditio
     """Sample one episode of each held-out task. Returns the share of correct ones."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.held_out_tasks, "held_out")
     episodes = _play(policy, environment, tasks, EVALUATION_SEED, conditions.max_tokens)
-    return fmean(episode.score.outcome == "success" for episode in episodes)
+    return fmean(episode.scored.outcome == "success" for episode in episodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,17 +53,17 @@ def evaluate(
 
 def summarise(name: str, episodes: list[Episode]) -> Report:
     """Return the report on scored ``episodes``, called ``name``."""
-    outcomes = Counter(episode.score.outcome for episode in episodes)
+    outcomes = Counter(episode.scored.outcome for episode in episodes)
     seconds = [episode.seconds for episode in episodes]
     return Report(
         name=name,
         episodes=len(episodes),
         accuracy=outcomes["success"] / len(episodes),
         interval=clustered_interval(
-            [episode.score.outcome == "success" for episode in episodes],
+            [episode.scored.outcome == "success" for episode in episodes],
             [tuple(sorted(episode.task.words)) for episode in episodes],
         ),
-        reward=fmean(episode.score.reward for episode in episodes),
+        reward=fmean(episode.scored.reward for episode in episodes),
         outcomes={outcome: outcomes[outcome] / len(episodes) for outcome in OUTCOMES},
         turns=fmean(len(episode.turns) for episode in episodes),
         tool_calls=fmean(episode.tool_calls for episode in episodes),

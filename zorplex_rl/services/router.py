@@ -139,7 +139,7 @@ class Router:
         """Return a session. The same ``key`` gives the same one, as long as it is among the latest; without a key it is new."""
         if key is None:
             return Session(self)
-        found = self._sessions[key] = self._sessions.pop(key, None) or Session(self)
+        found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
         if len(self._sessions) > MAX_SESSION_KEYS:
             self._sessions.popitem(last=False)
         return found
@@ -276,8 +276,9 @@ class Router:
 
     def _leave_queue(self, request: Request) -> None:
         self.queue.remove(request)
-        request.timer.cancel()
-        request.timer = None
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
 
     def _expire(self, request: Request, waited: float) -> None:
         """Give up on ``request`` after ``waited`` seconds; while all replicas are being started, only after what a start may take."""

@@ -15,7 +15,10 @@ The trainer learns from exactly these ids. They are never decoded and tokenised 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from zorplex_rl.task.rewards import Score  # rewards.py imports this file
 
 Finish = Literal["eos", "answer", "turns", "tokens"]
 
@@ -78,7 +81,14 @@ class Episode:
     last_version: int = 0
     seconds: float = 0.0
     tool_seconds: float = 0.0
-    score: Score | None = field(default=None)  # noqa: F821  (rewards.py imports this file)
+    score: Score | None = None
+
+    @property
+    def scored(self) -> Score:
+        """The score. Raises ValueError before there is one."""
+        if self.score is None:
+            raise ValueError("the episode has no score yet; call zorplex_rl.task.rewards.score")
+        return self.score
 
     @property
     def policy_version(self) -> int:

@@ -77,12 +77,13 @@ class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
 
     imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.training.transports")
+    policy: Policy
+    """Set by ``setup``."""
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
         self.config, self.device = config, device
         self._one_at_a_time = asyncio.Lock()
-        self.policy: Policy | None = None
 
     @concurrent_endpoint
     async def setup(self) -> Loaded:

@@ -232,7 +232,7 @@ class Controller:
         """Return what to train on next, as soon as it is complete; None once all has been trained on."""
         if (groups := await self.replay.take.call_one()) is None:
             return None
-        rewards = [[episode.score.reward for episode in group] for _, group in groups]
+        rewards = [[episode.scored.reward for episode in group] for _, group in groups]
         advantages = await self.singletons["advantage"].actor.compute.call_one(rewards)
         reference = self.services.get("reference")
         episodes = [episode for _, group in groups for episode in group]
@@ -247,7 +247,7 @@ class Controller:
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
         self.step += 1
-        self.episodes += metrics["episodes"]
+        self.episodes += int(metrics["episodes"])
         stopping = self.stop_requested
         to_be_saved = stopping or self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
         if to_be_saved or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
-from zorplex_rl.services.registry import get_service
+from zorplex_rl.services.registry import ServiceClient, get_service
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
@@ -44,13 +44,16 @@ NO_WEIGHTS = -1
 class GeneratorActor(ModelActor):
     """Samples groups of episodes with the newest weights that it has pulled."""
 
+    # Set by ``setup``, ``subscribe`` and ``generate``, in this order.
+    _stream: RolloutStream
+    _source: Subscriber
+    _loop: asyncio.AbstractEventLoop
+
     def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
         super().__init__(name, config, device)
-        self._tools, self._tool_client = tools, None
-        self._source: Subscriber | None = None
-        self._stream: RolloutStream | None = None
+        self._tools = tools
+        self._tool_client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def _load(self) -> None:
         from zorplex_rl.policy.stream import RolloutStream
@@ -133,11 +136,11 @@ class GeneratorActor(ModelActor):
         """Run a tool. Returns its answer where it runs in this process, else a future of the tool service's answer."""
         if self._tools is None:
             return run_tool(task, call)
-        return asyncio.run_coroutine_threadsafe(self._ask_tool(task, call), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._ask_tool(self._tools, task, call), self._loop)
 
-    async def _ask_tool(self, task: Task, call: ToolCall) -> str:
+    async def _ask_tool(self, service: str, task: Task, call: ToolCall) -> str:
         if self._tool_client is None or not self._tool_client.is_current:
-            self._tool_client = await get_service(self._tools)
+            self._tool_client = await get_service(service)
         return await self._tool_client.execute.route(task, call)
 
 
@@ -192,6 +195,7 @@ class GeneratorHandle:
     async def _call(self, endpoint: str, *args: Any) -> Any:
         """Call the process that this handle knows, and no other: what holds for its weights may not hold for a successor's."""
         replica = self._replica
+        assert replica is not None, "pull first"
         try:
             return await self.service.call(replica, endpoint, *args)
         except ReplicaFailed as error:

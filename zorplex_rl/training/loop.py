@@ -40,7 +40,9 @@ async def train_sync(controller: Controller) -> None:
         while shares := await controller.admit_step():
             await run_together(*(controller.pull(generator) for generator in generators))
             await run_together(*(controller.collect(g, share) for g, share in zip(generators, shares, strict=False)))
-        await controller.improve(await controller.next_batch())
+        batch = await controller.next_batch()
+        assert batch is not None, "there is a batch for every step"
+        await controller.improve(batch)
         await controller.evaluate_if_due()
 
 

@@ -131,19 +131,19 @@ class RunLog:
 
 def accuracy(episodes: list[Episode]) -> float:
     """Return the share of episodes that succeeded."""
-    return fmean(episode.score.outcome == "success" for episode in episodes)
+    return fmean(episode.scored.outcome == "success" for episode in episodes)
 
 
 def outcome_shares(episodes: list[Episode]) -> dict[str, float]:
     """Return the share of each outcome among scored episodes."""
-    found = Counter(episode.score.outcome for episode in episodes)
+    found = Counter(episode.scored.outcome for episode in episodes)
     return {outcome: found[outcome] / len(episodes) for outcome in OUTCOMES}
 
 
 def readable(episode: Episode) -> str:
     """Return an episode in one line, for people: question, transcript, what was right."""
     text = episode.text.strip().replace("\n", " ⏎ ")
-    return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.score.outcome}"
+    return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.scored.outcome}"
 
 
 def _of_kind(episodes: list[Episode], kind: str) -> list[Episode]:

@@ -17,6 +17,7 @@ has arrived, so a publisher that dies leaves the old weights in place.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -161,7 +162,11 @@ class MessageReader:
             raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
 
 
-READERS = {"shm": SharedReader, "rdma": RdmaReader, "message": MessageReader}
+READERS: dict[str, Callable[[WeightSource], Reader]] = {
+    "shm": SharedReader,
+    "rdma": RdmaReader,
+    "message": MessageReader,
+}
 
 
 class Subscriber:
