@@ -124,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"zorplex-rl {__version__}")
         return 0
     try:
-        match parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION):
+        parsed: Commands = parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION)
+        match parsed:
             case Train() as command:
                 return train(_with_settings_of_the_run(command, given))
             case Eval() as command:

@@ -13,7 +13,7 @@ for each row at a time. Callers need not know which decoder they have.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -144,5 +144,5 @@ def _linear(x: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
     return F.linear(x, layer.weight, layer.bias)
 
 
-def _norm(x: torch.Tensor, layer: torch.nn.Module) -> torch.Tensor:
+def _norm(x: torch.Tensor, layer: Any) -> torch.Tensor:
     return F.rms_norm(x, layer.weight.shape, layer.weight, layer.variance_epsilon)

@@ -99,17 +99,17 @@ class SlotCache(Cache):
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
         """Prepare to feed ``tokens``, at least one for each row, to the first rows, which hold ``lengths`` tokens. Returns the step."""
         batch, device = len(lengths), self.kv.device
-        ids, positions, rows, last = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
+        fed, places, owners, ends = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
         spans: list[range] = []
         for slot, (length, (_, *more)) in enumerate(zip(lengths, tokens, strict=True)):
             if more:
-                spans.append(range(len(ids), len(ids) + len(more)))
-                ids += more
-                positions += range(length + 1, length + 1 + len(more))
-                rows += [slot] * len(more)
-                last[slot] = len(ids) - 1
-        self.width = max(positions) + 1
-        ids, rows, positions, last = (torch.tensor(x, device=device) for x in (ids, rows, positions, last))
+                spans.append(range(len(fed), len(fed) + len(more)))
+                fed += more
+                places += range(length + 1, length + 1 + len(more))
+                owners += [slot] * len(more)
+                ends[slot] = len(fed) - 1
+        self.width = max(places) + 1
+        ids, rows, positions, last = (torch.tensor(x, device=device) for x in (fed, owners, places, ends))
         self.rows, self.positions = rows[:batch], positions[:batch]
         self._mask[self.rows, self.positions] = 0
         mask = self._mask[:batch, None, None, : self.width]
@@ -180,7 +180,7 @@ def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
     if len(prompts) == 1:
         return 0
-    first, last = min(prompts), max(prompts)
+    first, last = min(map(list, prompts)), max(map(list, prompts))
     agree = (a == b for a, b in zip(first, last, strict=False))
     return min(sum(takewhile(bool, agree)), min(map(len, prompts)) - 1)
 

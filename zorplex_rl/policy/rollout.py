@@ -60,8 +60,9 @@ class RolloutEngine:
         self._prompts_version = 0
         self._active: list[PartialEpisode] = []
         self._parked: list[tuple[PartialEpisode, Snapshot, torch.Tensor]] = []
-        self._cache: SlotCache | None = None
-        self._logits: torch.Tensor | None = None
+        self._cache: SlotCache
+        self._logits: torch.Tensor
+        self._reserved = 0  # Tokens a row of the cache can hold: there is none before the first request.
 
     @property
     def idle(self) -> bool:
@@ -71,9 +72,13 @@ class RolloutEngine:
     @property
     def stalled_on(self) -> list[Future[str]]:
         """The pending tool calls if every row waits for one of them, else an empty list."""
-        if self._waiting or self._active or any(row.pending.done() for row, _, _ in self._parked):
+        if self._waiting or self._active or any(pending.done() for pending in self._pending):
             return []
-        return [row.pending for row, _, _ in self._parked]
+        return self._pending
+
+    @property
+    def _pending(self) -> list[Future[str]]:
+        return [row.pending for row, _, _ in self._parked if row.pending]
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns its episode with the same ticket."""
@@ -122,11 +127,11 @@ class RolloutEngine:
         logits = self._logits[: len(self._active)].float()
         logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
         if temperature > 0:
-            draws = [0.0 if row.unfed else row.rng.random() for row in self._active]
+            drawn = [0.0 if row.unfed else row.rng.random() for row in self._active]
             # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
             cumulated = logprobs.exp().cumsum(-1)
             # A draw that float32 would round up to 1 is kept below the total, or there would be no token for it.
-            draws = torch.tensor(draws, device=logits.device).clamp_(max=1 - 2**-23)
+            draws = torch.tensor(drawn, device=logits.device).clamp_(max=1 - 2**-23)
             tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
             # With NaN there is no such token, only an index beyond the vocabulary. Its log-probability is NaN too, which is checked below.
             tokens.clamp_(max=logprobs.shape[1] - 1)
@@ -201,10 +206,10 @@ class RolloutEngine:
                 self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
                 self._remove(slot)
         if self._parked and not self._active and not self._waiting:
-            wait([row.pending for row, _, _ in self._parked], return_when=FIRST_COMPLETED)
+            wait(self._pending, return_when=FIRST_COMPLETED)
         still_parked = []
         for row, snapshot, logits in self._parked:
-            if row.pending.done() and len(self._active) < self.sampling.slots:
+            if row.pending and row.pending.done() and len(self._active) < self.sampling.slots:
                 self._tool_loop.answer(row)
                 self._enter(row, snapshot, logits)
             else:
@@ -227,10 +232,11 @@ class RolloutEngine:
 
     def _reserve(self, length: int) -> None:
         """Make sure that the cache has room for ``length`` tokens in each row. Active rows are copied from a shorter cache."""
-        old, model = self._cache, self.policy.model
-        if old is not None and old.length >= length:
+        model, old = self.policy.model, self._cache if self._reserved else None
+        if length <= self._reserved:
             return
-        self._cache = SlotCache(model, self.sampling.slots, -(-length // 32) * 32)
+        self._reserved = -(-length // 32) * 32
+        self._cache = SlotCache(model, self.sampling.slots, self._reserved)
         if old is None:
             vocabulary = model.get_output_embeddings().weight.shape[0]
             self._logits = torch.zeros(self.sampling.slots, vocabulary, dtype=model.dtype, device=model.device)

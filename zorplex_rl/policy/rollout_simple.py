@@ -14,17 +14,18 @@ import random
 import torch
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.rollout import Execute, Sampling
-from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.policy.tool_loop import Sampling, Tool
+from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
 
 @torch.inference_mode()
-def rollout_simple(policy: Policy, task: Task, execute: Execute, sampling: Sampling, seed: int = 0) -> Episode:
+def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling, seed: int = 0) -> Episode:
     """Sample one episode of ``task``. ``execute(task, call)`` must run a tool and return its result as text."""
     rng, prompt = random.Random(seed), policy.encode_prompt(task)
-    ids, sampled, logprobs, turns = [], [], [], []
-    start, text, finish = 0, "", None
+    ids, sampled, logprobs, turns = list[int](), list[bool](), list[float](), list[Turn]()
+    start, text = 0, ""
+    finish: Finish | None = None
     while not finish and len(ids) < sampling.max_tokens:
         logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
         token, logprob = draw(logits, sampling.temperature, rng)

@@ -26,6 +26,8 @@ from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, form
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
+Tool = Callable[[Task, ToolCall], str]
+"""Runs a tool. Returns the result."""
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 """Runs a tool. Returns the result, or a future of it if the tool is slow."""
 
@@ -98,6 +100,7 @@ class ToolLoop:
 
     def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` is waiting for."""
+        assert row.pending is not None, "the row waits for no tool"
         row.tool_seconds += time.monotonic() - row.called
         self._feed(row, row.pending.result())
         row.pending = None
@@ -150,8 +153,9 @@ class ToolLoop:
 
     def _feed(self, row: PartialEpisode, result: str) -> None:
         """Append a tool's result, cut at the token limit, record it in the turn, and start the next turn after it."""
-        injected = format_result(result)
-        ids = self._policy.encode_text(injected)
+        text = format_result(result)
+        injected: str | None = text
+        ids = self._policy.encode_text(text)
         if (room := self._sampling.max_tokens - len(row.token_ids)) < len(ids):
             ids = ids[:room]
             injected = self._policy.tokenizer.decode(ids, skip_special_tokens=True) or None

@@ -130,9 +130,10 @@ def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]
     ):
         if isinstance(placement, Replicate):
             continue
-        if not -len(shape) <= placement.dim < len(shape):
-            raise ValueError(f"{placement} shards dimension {placement.dim} of a tensor of shape {tuple(shape)}")
-        runs = dimensions[placement.dim]
+        dim: int = placement.dim  # type: ignore[attr-defined]  # every placement but Replicate and Partial has it
+        if not -len(shape) <= dim < len(shape):
+            raise ValueError(f"{placement} shards dimension {dim} of a tensor of shape {tuple(shape)}")
+        runs = dimensions[dim]
         # A strided shard is cut into split_factor parts first, and a rank gets its share of every part.
         parts = getattr(placement, "split_factor", 1)
         total = sum(size for _, size in runs)
@@ -141,7 +142,7 @@ def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]
             first, size = _chunk(total, parts, part)
             offset, share = _chunk(size, count, index)
             shares.append((first + offset, share))
-        dimensions[placement.dim] = _select(runs, shares)
+        dimensions[dim] = _select(runs, shares)
     return dimensions
 
 
