@@ -1,11 +1,11 @@
-"""How many replicas a service has, by what is asked of it.
+"""Follow the load: choose the number of replicas of a service from what is waiting and what is being served.
 
     up      more requests wait than are being served, or more are served than one caller's slots hold: twice as many replicas
     down    nothing waits, and one replica fewer would be at most half busy, for ``CALM_SECONDS`` without a break: one replica fewer
 
-The gap between the two rules is the hysteresis: a load that has just called for another replica does not send it away again. Up is quick
-because requests wait; down is slow because starting a replica costs seconds. What is served is counted in the replicas, so callers in other
-processes count; they report what waits in their queues by the way (``registry.py``).
+The gap between the two rules is the hysteresis: a load that has just called for another replica does not remove it again. Scaling up is quick,
+because requests wait. Scaling down is slow, because starting a replica costs seconds. The replicas count what they serve, so callers in other
+processes count too; those report the lengths of their queues with their probes (``registry.py``).
 
 >>> wanted(replicas=2, waiting=500, served=128, slots=64)
 4

@@ -1,4 +1,4 @@
-"""How many replicas a service has, how much may wait for how long, and which endpoints may be called twice."""
+"""Options of a service: its number of replicas, the limits of its queue, its time limits, and the endpoints that may be called twice."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How a service is run. All times are in seconds."""
+    """Set how a service runs. All times are in seconds. Raises ValueError for numbers that contradict each other."""
 
     replicas: int = 1
     spares: int = 0
-    """Replicas kept loaded outside the rotation; one takes a failed one's place at once, and a new spare is started behind it."""
+    """Replicas that are loaded but get no requests. A spare replaces a failed replica at once; then a new spare is started."""
     min_replicas: int | None = None
     max_replicas: int | None = None
-    """With both, the number of replicas follows the load between them; see ``autoscale.py``."""
+    """With both, the number of replicas follows the load within these bounds; see ``autoscale.py``."""
     router: str = "round_robin"
     """round_robin or least_loaded."""
     idempotent: Collection[str] = ()
-    """Endpoints that may be called again elsewhere when a replica fails in the middle of a call."""
+    """Endpoints that may be called again on another replica if one fails during a call."""
     max_in_flight: int = 64
     """Slots of a replica: requests that one calling process may have sent to it."""
     max_queue: int = 1024
-    """Requests that may wait for a slot, in one calling process. Further ones are refused at once."""
+    """Most requests that may wait for a slot, in one calling process. Further ones are refused at once."""
     wait_timeout: float = 30.0
-    """How long a request may wait for a slot; while no replica is ready, as long as a start may take (``start_timeout``)."""
+    """Longest wait of a request for a slot. While no replica is ready, ``start_timeout`` counts instead."""
     start_timeout: float = 300.0
-    """For starting a replica, its ``setup`` included; one that takes longer is stopped and counts as one that could not be started."""
+    """Longest start of a replica, ``setup`` included. A start that takes longer is stopped and counts as failed."""
     probe_every: float = 1.0
     probe_timeout: float = 3.0
-    """A replica whose probe is answered later than this is killed and replaced."""
+    """A replica that does not answer a probe within this time is killed and replaced."""
     busy_timeout: float = 0.0
-    """The same for a process that is seen to compute: torch may let nothing else in its process run, and it is none the worse for it."""
+    """The same limit for a process that is computing: torch may block all other threads of its process, and that is no failure."""
     back_off: float = 0.25
-    """Before the second start in a row that failed early; doubled with each further one, up to ``max_back_off``, less up to half by chance."""
+    """Wait after a replica that failed early. Doubles with each further failure up to ``max_back_off``; a random part of up to half is taken off."""
     max_back_off: float = 1.5
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class ServiceOptions:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the most replicas; both are ``replicas`` without autoscaling."""
+        """Return the least and the most replicas; both are ``replicas`` without autoscaling."""
         return (
             self.replicas if self.min_replicas is None else self.min_replicas,
             self.replicas if self.max_replicas is None else self.max_replicas,

@@ -1,4 +1,4 @@
-"""Finding a service by its name, from any process of a run.
+"""Find a service by its name, from any process of a run.
 
     owner      await register_service(tools)            the addresses of its replicas go to the registry, again whenever one joins or leaves
     actor      tools = await get_service("tools")       a router of its own over the same replicas
@@ -10,8 +10,8 @@ The registry is the control plane and is asked once; requests are the data plane
 registry's changes in the background, so it hears of a new replica as soon as there is one. Health stays the owner's business: a client that
 runs into a dead replica drops it and waits to be told of the next one. While it has requests, it tells the replicas' probes how many wait.
 
-Who registers a name again, after the service of that name was closed or forgotten, is a newer *version* of it. Clients move over to it, and
-nothing that the older one reports later counts. A replica is known by its ``id``, not by its name, which both may have.
+A name that is registered again, after its service was closed or forgotten, gets a newer *version*. Clients switch to it and ignore later reports
+of the older one. Replicas are identified by their ``id``, not by their name, because both services may use the same names.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ ALIVE_SECONDS = 5.0
 
 
 class UnknownService(ServiceError):
-    """Nobody has registered a service under that name."""
+    """Report that no service is registered under that name."""
 
 
 class StaleService(ServiceError):
-    """There is an entry of that name, but nothing behind it answers any more."""
+    """Report that the name is registered, but none of its processes answers any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the registry knows of a service. ``change`` numbers all changes of all entries."""
+    """Hold what the registry knows of a service. ``change`` numbers all changes of all entries."""
 
     name: str
     owner: str
@@ -60,18 +60,18 @@ class Entry:
 
 
 class ServiceRegistry(Actor):
-    """The entries, and who waits for a newer one."""
+    """Hold the entries and the callers that wait for newer ones."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._versions: Counter[str] = Counter()
-        """Of each name that was ever registered: how often."""
+        """How often each name was registered."""
         self._changes = count(1)
         self._changed = asyncio.Condition()
 
     @concurrent_endpoint
     async def put(self, entry: Entry) -> int:
-        """Take over what an owner says: version 0 registers its name anew. Returns the version, or 0 if that is not the one registered."""
+        """Store an owner's entry; version 0 registers its name anew. Returns the version, or 0 if another version is registered."""
         async with self._changed:
             name, version = entry.name, entry.version
             if not version:
@@ -85,7 +85,7 @@ class ServiceRegistry(Actor):
 
     @concurrent_endpoint
     async def get(self, name: str, newer_than: int = 0, timeout: float = 0.0) -> Entry | None:
-        """Return the entry ``name``, as soon as it has changed after ``newer_than``; after ``timeout`` seconds whatever there is."""
+        """Return the entry ``name`` as soon as it has changed after ``newer_than``, or the current one after ``timeout`` seconds."""
 
         def is_newer() -> bool:
             return name not in self._entries or self._entries[name].change > newer_than
@@ -98,7 +98,7 @@ class ServiceRegistry(Actor):
 
     @concurrent_endpoint
     async def remove(self, name: str) -> bool:
-        """Forget the entry ``name``. Returns False if there is none."""
+        """Remove the entry ``name``. Returns False if there is none."""
         async with self._changed:
             self._changed.notify_all()
             return self._entries.pop(name, None) is not None
@@ -110,24 +110,24 @@ class ServiceRegistry(Actor):
 
 
 class ServiceClient(Callers):
-    """A service as seen from a process that does not own it: ``METHOD.route``, ``METHOD.fanout``, ``session`` as there."""
+    """Use a service from a process that does not own it, with the same ``METHOD.route``, ``METHOD.fanout`` and ``session``."""
 
     def __init__(self, entry: Entry, registry: Any) -> None:
         super().__init__(entry.name, entry.options)
         self.version, self.change = 0, 0
         self.replicas: dict[str, Replica] = {}
-        """By id; those that have failed stay until the owner has noticed too."""
+        """Id → replica. A failed one stays until the owner has noticed its failure too."""
         self.update(entry)
         self._id = uuid.uuid4().hex
         self._tasks = [asyncio.create_task(self._follow(registry)), asyncio.create_task(self._report())]
 
     @property
     def is_current(self) -> bool:
-        """Whether it still follows the registry: until the service is closed or forgotten."""
+        """Return True while it follows the registry: until the service is closed or forgotten."""
         return not self._tasks[0].done()
 
     def update(self, entry: Entry) -> None:
-        """Take over the replicas of ``entry``. Those that it no longer has still answer what they have begun."""
+        """Use the replicas of ``entry``. Replicas that it no longer has still answer what they have begun."""
         if entry.change <= self.change:
             return
         self.version, self.change = entry.version, entry.change
@@ -139,7 +139,7 @@ class ServiceClient(Callers):
             known[identity].move_to(State.DRAINING)
 
     async def _follow(self, registry: Any) -> None:
-        """Keep up with the registry until the service is closed or forgotten."""
+        """Follow the changes in the registry until the service is closed or forgotten."""
         while (entry := await registry.get.call_one(self.name, self.change, FOLLOW_SECONDS)) and not entry.closed:
             self.update(entry)
         self.router.close("was closed")
@@ -148,7 +148,7 @@ class ServiceClient(Callers):
         self._tasks[1].cancel()
 
     async def _report(self) -> None:
-        """Tell the probes how many requests wait here, and learn what the replicas serve for others."""
+        """Report the length of this queue to the probes, and read from them what the replicas serve for others."""
         idle = False
         while True:
             await asyncio.sleep(self.options.probe_every)
@@ -164,11 +164,11 @@ class ServiceClient(Callers):
 
 _clients: dict[tuple[str, asyncio.AbstractEventLoop], ServiceClient] = {}
 _searches: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Task[ServiceClient]] = {}
-"""Under way. Whoever asks meanwhile shares the answer: two clients would each send as much as one may."""
+"""Searches under way. Callers that ask meanwhile share the result: two clients could send twice as much as one may."""
 
 
 async def register_service(service: Service) -> None:
-    """Let every actor find ``service`` by its name. Raises ServiceError if another one that still answers has that name."""
+    """Let every actor find ``service`` by its name. Raises ServiceError if a service of that name still answers."""
     registry = await _registry()
     before = await registry.get.call_one(service.name)
     if before is not None and not before.closed and await _answers(before):
@@ -193,13 +193,13 @@ async def register_service(service: Service) -> None:
 
 
 async def unregister_service(name: str) -> None:
-    """Forget the entry ``name``. Raises UnknownService if there is none."""
+    """Remove the entry ``name``. Raises UnknownService if there is none."""
     if not await (await _registry()).remove.call_one(name):
         raise UnknownService(await _unknown(name))
 
 
 async def list_services() -> dict[str, str]:
-    """Return what is registered: for each name, who owns it and how many replicas it has."""
+    """Return the registered services: for each name its owner and its number of replicas."""
     entries = await (await _registry()).entries.call_one()
     return {
         entry.name: f"{'closed' if entry.closed else f'{len(entry.replicas)} replicas'}, owned by {entry.owner}"
@@ -216,7 +216,7 @@ async def get_service(name: str) -> ServiceClient:
     if key not in _searches:
         _searches[key] = asyncio.create_task(_find(name))
         _searches[key].add_done_callback(lambda search: _searches.pop(key))
-    # One who stops waiting does not end the search for the others.
+    # A caller that stops waiting must not end the search for the others.
     return await asyncio.shield(_searches[key])
 
 
@@ -232,7 +232,7 @@ async def _find(name: str) -> ServiceClient:
         if await _answers(entry):
             client = _clients[key] = ServiceClient(entry, registry)
             return client
-        # An owner that has withdrawn all replicas is replacing them, which may take as long as a start.
+        # An owner without replicas is replacing them, which may take as long as a start.
         patience = ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.options.start_timeout)
         if time.monotonic() - began > patience:
             break

@@ -1,4 +1,4 @@
-"""A replica: one actor in a process of its own, so that it can die and be replaced alone.
+"""Run a replica: one actor in its own process, so that it can die and be replaced alone.
 
     starting ──► ready ──► draining ──► stopped        draining: what it has begun is answered, all else is refused
         └──────────┴──────────┴───────► failed         its process is gone, or did not answer a probe in time
@@ -42,12 +42,12 @@ from zorplex_rl.services.runtime import (
 )
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
-"""Starts a replica under the name that it is given, and returns it when it is set up."""
+"""Start a replica under the given name. Returns it after its set-up."""
 
 QUIET_SECONDS = 0.25
-"""A draining replica stays this long after the last request arrived, to refuse those that were still on their way."""
+"""A draining replica stays this long after its last request arrived, to refuse requests that are still on their way."""
 BUSY_SHARE = 0.1
-"""Of one processor core: what uses less is not computing."""
+"""Share of one processor core: a process that uses less is not computing."""
 REPORT_SECONDS = 3.0
 """A caller's report of how many requests wait counts this long."""
 
@@ -56,7 +56,7 @@ _turns = count(1)
 
 
 class State(StrEnum):
-    """Where a replica is in its life; see the drawing above."""
+    """Name the state of a replica; see the drawing above."""
 
     STARTING = "starting"
     READY = "ready"
@@ -66,7 +66,7 @@ class State(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The answer to a probe: the process, the requests that it serves, and those that wait for it in other processes."""
+    """Answer a probe: the process, the requests that it serves, and those that wait for it in other processes."""
 
     host: str
     pid: int
@@ -75,14 +75,14 @@ class Beat(NamedTuple):
 
 
 class HealthProbe(Actor):
-    """Answers for its process, whatever the replica beside it is doing."""
+    """Answer probes for its process, whatever the replica in it is doing."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[int, float]] = {}
 
     @uncounted_endpoint
     async def beat(self, caller: str = "", waiting: int = 0) -> Beat:
-        """Return how this process is. A ``caller`` says by the way how many requests ``waiting`` in its queue it has."""
+        """Return the state of this process. A ``caller`` also reports how many requests are ``waiting`` in its queue."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
@@ -91,18 +91,18 @@ class HealthProbe(Actor):
 
     @uncounted_endpoint
     async def drain(self) -> None:
-        """Refuse new requests. Returns when all that was begun is answered."""
+        """Refuse new requests. Returns when all begun requests are answered."""
         await load_of_this_process().drain(QUIET_SECONDS)
 
 
 class Replica:
-    """One replica: its process, its state, its load. Without ``procs`` and ``actor`` it stands for one that is being started."""
+    """Hold one replica: its process, its state, its load. Without ``procs`` and ``actor`` it is a replica that is being started."""
 
     def __init__(self, name: str, procs: Any = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.procs, self.actor, self.width = name, procs, actor, width
         self.id = uuid.uuid4().hex
         self.place = 0
-        """Its number in its set. A replacement has the same."""
+        """Its number in its set. A replacement gets the same number."""
         self.probe: Any = None
         self.pid = 0
         self.local_pids: tuple[int, ...] = ()
@@ -114,10 +114,10 @@ class Replica:
         self.since, self.early_failures = time.monotonic(), 0
         self.requests = 0
         self.in_flight: dict[Any, asyncio.Future[Any]] = {}
-        """What this process has sent to it and has no answer to, in order."""
+        """Requests that this process has sent to it and that have no answer yet, in order."""
         self.load_elsewhere = self.waiting_elsewhere = 0
         self.turn = next(_turns)
-        """Grows with every request that it is chosen for; a new replica's is that of its arrival."""
+        """Its position in the round robin: larger after every request that it gets."""
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,11 +125,11 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests that it has, from this process and, as of the last probe, from others."""
+        """Return its number of requests: those of this process, and those of others as of the last probe."""
         return len(self.in_flight) + self.load_elsewhere
 
     def take_turn(self) -> None:
-        """Go to the end of the line of those that are chosen in turn."""
+        """Move to the end of the round robin."""
         self.turn = next(_turns)
 
     def method(self, name: str) -> Callable[..., Any]:
@@ -140,7 +140,7 @@ class Replica:
         return self._methods[name]
 
     def move_to(self, state: State, reason: str = "") -> None:
-        """Enter ``state`` and tell everybody who listens. A replica that has failed or stopped stays so."""
+        """Enter ``state`` and tell all listeners. A failed or stopped replica stays in its state."""
         if self.ended.is_set() or state is self.state:
             return
         self.state, self.reason = state, reason
@@ -174,7 +174,7 @@ class Replica:
         return beats
 
     async def drain(self) -> None:
-        """Have it answer what it has begun and refuse the rest. Returns when all answers are here, or it has failed."""
+        """Let it answer what it has begun and refuse the rest. Returns when all answers have arrived, or it has failed."""
         self.move_to(State.DRAINING)
         with contextlib.suppress(ReplicaDied):
             await self.probe.drain.call().as_asyncio()
@@ -182,7 +182,7 @@ class Replica:
             await asyncio.wait(self.in_flight.values())
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """End its processes in good order, or by force after ``timeout`` seconds. One that is gone already is fine."""
+        """Stop its processes in good order, or kill them after ``timeout`` seconds. Does nothing for processes that are gone."""
         self.move_to(State.STOPPED)
         try:
             async with asyncio.timeout(timeout):
@@ -193,12 +193,12 @@ class Replica:
             log.debug("%s was gone before it was stopped: %s", self.name, error)
 
     async def kill(self) -> None:
-        """End its processes at once: one that hangs cannot be asked."""
+        """Kill its processes at once: a process that hangs does not react to anything else."""
         self._kill_procs()
         await self.stop()
 
     def _processor_seconds(self) -> float:
-        """Return what its processes on this host have computed so far; 0.0 where the system does not say."""
+        """Return the processor seconds of its processes on this host; 0.0 if the system does not report them."""
         ticks = 0
         for pid in self.local_pids:
             with contextlib.suppress(OSError):
@@ -207,7 +207,7 @@ class Replica:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def _kill_procs(self) -> None:
-        # Once only: afterwards the number may be another process's.
+        # Only once: afterwards the process id may belong to another process.
         pids, self.local_pids = self.local_pids, ()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -259,7 +259,7 @@ async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Repl
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why, in a few words. Monarch's report of a dead process names everything that died with it first and the cause last."""
+    """Return the cause in a few words. Monarch's report of a dead process first names everything that died with it, and the cause last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 
@@ -278,7 +278,7 @@ def _prepare_process(modules: tuple[str, ...]) -> None:
     """
     gc.disable()
     for module in modules:
-        # A class that was made in a notebook has no module; of any other, unpickling will say what is missing.
+        # A class made in a notebook has no module; for any other, unpickling reports what is missing.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     gc.freeze()

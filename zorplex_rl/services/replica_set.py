@@ -1,13 +1,13 @@
-"""The supervisor: so many replicas, each at its place, kept alive.
+"""Supervise a fixed number of replicas: start, probe and replace them, each at its place.
 
     place 0 ──► tools_0   ✗ failed ──► killed for good
        └──────► tools_3   a spare, or started after a back-off: set up, probed, then ready
 
 Every place has a task that probes its replica once a second. A replica has failed when its probe is late or a call finds its process gone;
-a process that hangs therefore counts as failed, and is killed. Whoever else notices a failure tells the replica (``Replica.move_to``), and
-the replica tells everybody who listens: the supervisor, the router, the registry.
+a process that hangs therefore counts as failed, and is killed. Any other code that notices a failure tells the replica (``Replica.move_to``), and
+the replica tells its listeners: the supervisor, the router, the registry.
 
-Scaling down takes the least loaded replicas, by what their own processes count. They leave at once and answer what they have begun.
+Scaling down removes the least loaded replicas, by the counts of their own processes. They get no new requests and answer what they have begun.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from zorplex_rl.services.requests import ServiceError
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
-"""A replica that lived longer than this did not fail because of how it was started: its successor starts without a back-off."""
+"""A replica that lived longer than this did not fail because of its start, so its successor starts without a back-off."""
 
 
 class GiveUp(Exception):
-    """Raised by a start: no further attempt will do better. Whoever waits for the replica gets ``error``."""
+    """Tell the supervisor, from within a start, that further attempts are pointless. Callers that wait for the replica get ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -41,7 +41,7 @@ class GiveUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A replacement: who failed and why, who took over, and the seconds from the notice of the failure to being ready."""
+    """Describe a replacement: which replica failed and why, which took over, and the seconds from detecting the failure to being ready."""
 
     died: str
     took_over: str
@@ -50,7 +50,7 @@ class Restart:
 
 
 class ReplicaSet:
-    """Replicas started by ``start(name)``. ``on_ready`` is told of each that is ready, ``on_restart`` of every replacement."""
+    """Supervise replicas that ``start(name)`` starts. Calls ``on_ready`` for each ready replica, ``on_restart`` after every replacement."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class ReplicaSet:
         self.name, self.options = name, options
         self.on_ready, self.on_restart = on_ready, on_restart
         self.replicas: dict[int, Replica] = {}
-        """By place, those that are being started included."""
+        """Place → replica, including those that are being started."""
         self.draining: set[Replica] = set()
         self.restarts = 0
         self.on_change: list[Callable[[], None]] = []
-        """Called whenever a replica has changed its state."""
+        """Functions to call whenever a replica has changed its state."""
         self.closed = False
         self.broken: GiveUp | None = None
         self._start, self._numbers, self._places = start, count(), count()
@@ -77,7 +77,7 @@ class ReplicaSet:
         self._change = asyncio.Event()
 
     async def open(self) -> None:
-        """Start all replicas; returns when each is ready. If one cannot be started, raises why, and stops the others."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops the others and raises the cause."""
         try:
             await self._grow(self.options.replicas)
         except BaseException:
@@ -102,7 +102,7 @@ class ReplicaSet:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is up, so that starting them disturbs nobody later."""
+        """Wait until every spare is ready, so that their start does not disturb later requests."""
         await asyncio.gather(*self._spares)
 
     async def replica_at(self, place: int) -> Replica:
@@ -157,11 +157,11 @@ class ReplicaSet:
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
         leaving = [self.spawn(self._take_out(replica)) for replica in by_load[: max(len(by_load) - number, 0)]]
         if leaving:
-            # If whoever waits here is cancelled, they leave all the same.
+            # They leave even if the caller that waits here is cancelled.
             await asyncio.wait(leaving)
 
     async def _take_out(self, replica: Replica) -> None:
-        """Have ``replica`` answer what it has begun, and stop it. It is probed until then."""
+        """Let ``replica`` answer what it has begun, then stop it. It is probed until then."""
         del self.replicas[replica.place]
         keeper = self._keepers[replica.place]
         if replica.state is State.READY:
@@ -174,7 +174,7 @@ class ReplicaSet:
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start a replica at ``place``, and keep one there from then on; leaves nothing there if it cannot be started."""
+        """Start a replica at ``place`` and keep one there from then on. Leaves the place empty if it cannot be started."""
         try:
             replica = await self._fill(place, patient=False)
         except BaseException:
@@ -183,7 +183,7 @@ class ReplicaSet:
         self._keepers[place] = asyncio.create_task(self._keep(replica))
 
     async def _keep(self, replica: Replica) -> None:
-        """Watch ``replica``. When it fails, put another one in its place, as often as it takes, and watch that."""
+        """Watch ``replica``. When it fails, replace it, with as many attempts as necessary, and watch the replacement."""
         while True:
             await self._watch(replica)
             noticed = time.monotonic()
@@ -203,7 +203,7 @@ class ReplicaSet:
             self.on_restart(Restart(dead.name, replica.name, time.monotonic() - noticed, dead.reason))
 
     async def _watch(self, replica: Replica) -> None:
-        """Probe ``replica``; returns when it has failed."""
+        """Probe ``replica``. Returns when it has failed."""
         while not replica.ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.options.probe_every):

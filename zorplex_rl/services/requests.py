@@ -1,4 +1,4 @@
-"""What a service promises about requests: an answer or an error that says what happened, and a count of everything."""
+"""Define requests, their errors and their counts. Every request ends with an answer or with an error that says what happened."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class ServiceError(RuntimeError):
-    """A request that got no answer; the message says why."""
+    """Report that a request got no answer; the message says why."""
 
 
 class Overloaded(ServiceError):
-    """No replica had room for the request in time. It was not sent."""
+    """Report that no replica had a free slot in time. The request was not sent."""
 
 
 class ReplicaFailed(ServiceError):
-    """The replica that the request was for failed; the message says whether the request may have been carried out."""
+    """Report that the replica of the request failed. The message says whether the request may have been carried out."""
 
     def __init__(self, replica: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class ReplicaFailed(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ``fanout`` has in place of the result of a replica that gave none."""
+    """Stand for the result of a replica that gave none, in the list that ``fanout`` returns."""
 
     replica: str
     error: Exception
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One call of an endpoint. ``number`` is its position in the queue, ``answer`` what its caller waits for."""
+    """Hold one call of an endpoint. ``number`` is its position in the queue; the caller awaits ``answer``."""
 
     number: int
     method: str
@@ -47,17 +47,17 @@ class Request:
     answer: asyncio.Future[Any]
     session: Session | None = None
     only: bool = False
-    """For one replica and no other: it is never queued and never sent again."""
+    """True if it is for one particular replica: it is never queued and never sent again."""
     sent: int = 0
-    """How often it has been sent."""
+    """How often it was sent."""
     began: float = field(default_factory=time.perf_counter)
     timer: asyncio.TimerHandle | None = None
-    """Set while it is in the queue."""
+    """Ends its wait; set while it is in the queue."""
 
 
 @dataclass(slots=True)
 class Metrics:
-    """What has become of the requests so far. ``errors`` got no answer; ``application_errors`` were answered with an exception."""
+    """Count the requests so far. ``errors`` got no answer; ``application_errors`` were answered with an exception."""
 
     requests: int = 0
     answered: int = 0
@@ -65,9 +65,9 @@ class Metrics:
     errors: int = 0
     retries: int = 0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-    """Seconds from request to answer, of the latest ones."""
+    """Seconds from request to answer, of the latest requests."""
 
     def latency(self, share: float) -> float:
-        """Return the latency in seconds that ``share`` of the latest requests stayed below; 0.0 if there were none."""
+        """Return the latency in seconds below which ``share`` of the latest requests were; 0.0 if there were none."""
         ordered = sorted(self.latencies)
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0

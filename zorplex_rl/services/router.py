@@ -1,18 +1,18 @@
-"""Which replica answers which request, and when: one bounded queue for each service, oldest first.
+"""Decide which replica answers which request, and when: one bounded queue for each service, oldest request first.
 
     route ──► is there a replica with a free slot that it may use? ── yes ──► sent
                  │ no                                                          ├──► answered: the oldest that may use the slot takes it
                  └──► queue (at most max_queue, then Overloaded)               ├──► refused, the replica drains: back to its old position
                         └── wait_timeout ──► Overloaded                        └──► the replica failed: see below
 
-A request is sent in the very step in which it gets its slot, so nobody comes between, and a caller that gives up takes no slot with it.
-After every step, nothing in the queue could be sent: a newcomer that finds a free slot overtakes only those that may not use it.
+A request is sent in the same step in which it gets its slot, so no other request can take the slot, and a caller that gives up holds no slot.
+After every step, no request in the queue could be sent. So a new request that finds a free slot overtakes only requests that may not use it.
 
-When a replica fails, nobody can know whether it acted on what it had been sent. An *idempotent* endpoint is called again elsewhere, for any
-other the caller gets ReplicaFailed. So nothing is lost, and nothing is done twice that must not be. An exception that an endpoint raises is
-an answer like any other: it goes to the caller and says nothing about the replica.
+When a replica fails, nobody can know whether it carried out the requests that it had received. A request to an *idempotent* endpoint is sent to
+another replica; for other endpoints the caller gets ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An
+exception that an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
 
-The requests of a *session* go to one replica, in their order. If that leaves, the session moves, once none of its requests is under way.
+The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to another one after its last open request ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda replica: replica.turn,
     "least_loaded": lambda replica: (replica.load, replica.turn),
 }
-"""Of the replicas that may be used, the one with the smallest value is. The turn keeps this fair while replicas come and go."""
+"""Policy → its key: the usable replica with the smallest key gets the request. The turn keeps this fair while replicas come and go."""
 
 
 class Session:
-    """Requests that one replica answers, in their order, as long as it lives; then another one takes over, without its memory."""
+    """Send requests to one replica, in order, as long as it lives. Then another replica takes over, without the first one's memory."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -70,7 +70,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One endpoint of a service."""
+    """Call one endpoint of a service."""
 
     router: Router
     name: str
@@ -85,7 +85,7 @@ class Method:
         return await self.router.route(request)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; where one gave none, a ``Failure`` that names it."""
+        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
 
         async def ask(replica: Replica) -> Any:
             try:
@@ -97,28 +97,28 @@ class Method:
 
 
 class Router:
-    """The replicas that requests may go to, and the requests that wait for one."""
+    """Hold the replicas in rotation and the queue of waiting requests, and match them."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name, self.options = name, options
         self.replicas: list[Replica] = []
         self.queue: list[Request] = []
-        """By number."""
+        """Waiting requests, sorted by number."""
         self.metrics = Metrics()
         self.closed = ""
-        """Why it takes no more requests, if it does not."""
+        """The reason why it takes no more requests; empty while it does."""
         self._policy = POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
 
     @property
     def ready(self) -> list[Replica]:
-        """The replicas in rotation."""
+        """Return the replicas in rotation."""
         return [replica for replica in self.replicas if replica.state is State.READY]
 
     @property
     def in_flight(self) -> int:
-        """Requests that have been sent and not yet answered."""
+        """Return the number of requests that are sent and not yet answered."""
         return sum(len(replica.in_flight) for replica in self.replicas)
 
     def join(self, replica: Replica) -> None:
@@ -129,14 +129,14 @@ class Router:
         self._send_waiting()
 
     def close(self, reason: str) -> None:
-        """Take no more requests. Those that wait fail; those that have been sent fail when their replica stops."""
+        """Refuse new requests. Waiting requests fail now; sent requests fail when their replica stops."""
         self.closed = reason
         for request in list(self.queue):
             self._leave_queue(request)
             self._wait(request)
 
     def session(self, key: Hashable = None) -> Session:
-        """Return a session. The same ``key`` gives the same one, as long as it is among the latest; without a key it is new."""
+        """Return the session of ``key`` if it is among the latest ``MAX_SESSION_KEYS``, else a new one. Without a key it is always new."""
         if key is None:
             return Session(self)
         found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
@@ -153,7 +153,7 @@ class Router:
         return Request(next(self._numbers), method, args, kwargs, answer, session, only)
 
     async def route(self, request: Request) -> Any:
-        """Have one replica answer ``request``; see ``Method.route``."""
+        """Send ``request`` to one replica and return its answer; see ``Method.route``."""
         if replica := self.choose(self.replicas, request.session):
             self._send(request, replica)
         else:
@@ -161,12 +161,12 @@ class Router:
         try:
             return await request.answer
         finally:
-            # If its caller gave up: what has been sent keeps its slot until the replica is done with it.
+            # If its caller gave up: a sent request keeps its slot until the replica is done with it.
             if request.timer:
                 self._leave_queue(request)
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Have ``replica`` answer, and nobody else; slots do not hold this up. Raises ReplicaFailed, or what the endpoint raised."""
+        """Send a request to this ``replica`` only, without waiting for a slot. Raises ReplicaFailed, or what the endpoint raised."""
         request = self.request(method, args, kwargs, only=True)
         if replica.state is State.READY:
             self._send(request, replica)
@@ -175,7 +175,7 @@ class Router:
         return await request.answer
 
     def choose(self, replicas: Sequence[Replica], session: Session | None = None) -> Replica | None:
-        """Return the replica that the policy picks of those with a free slot that a request, of ``session`` if any, may use."""
+        """Return the replica that the policy picks among those with a free slot that a request (of ``session``, if given) may use."""
         free = [
             replica
             for replica in replicas
@@ -200,7 +200,7 @@ class Router:
         future.add_done_callback(partial(self._received, request, replica))
 
     def _received(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
-        """Pass on what came back from ``replica``, and use the slot that is free now."""
+        """Pass on the answer of ``replica``, and give its free slot to the next request."""
         error = future.exception()
         if request not in replica.in_flight:
             return  # This was seen to when the replica failed.
@@ -209,7 +209,7 @@ class Router:
             return
         refused = isinstance(error, ActorError) and isinstance(error.exception, Refused)
         if refused and not request.only:
-            # Back into the queue before its slot is free: later requests of its session would take that.
+            # Put it back into the queue before its slot becomes free; otherwise a later request of its session would take the slot.
             self._wait(request)
         elif refused:
             self._fail(request, replica, f"is about to stop, and did not begin with {request.method!r}")
@@ -224,7 +224,7 @@ class Router:
         self._send_waiting()
 
     def _changed(self, replica: Replica) -> None:
-        """See to the requests of a replica that leaves. What was sent to one that drains is still answered."""
+        """Handle the requests of a replica that leaves. A draining replica still answers what was sent to it."""
         if replica.ended.is_set():
             lost = list(replica.in_flight)
             for request in lost:
@@ -235,7 +235,7 @@ class Router:
         self._send_waiting()
 
     def _after_failure(self, request: Request, replica: Replica) -> None:
-        """Send ``request`` again elsewhere, or tell its caller why not."""
+        """Send ``request`` to another replica, or fail it with the reason."""
         if request.method not in self.options.idempotent:
             why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
         elif request.only:
@@ -261,7 +261,7 @@ class Router:
                         return
 
     def _wait(self, request: Request) -> None:
-        """Put ``request`` into the queue; one that has been sent before gets its old position."""
+        """Put ``request`` into the queue. A request that was sent before gets its old position."""
         if request.answer.done():
             return
         if self.closed:
@@ -281,7 +281,7 @@ class Router:
             request.timer = None
 
     def _expire(self, request: Request, waited: float) -> None:
-        """Give up on ``request`` after ``waited`` seconds; while all replicas are being started, only after what a start may take."""
+        """Fail ``request`` after ``waited`` seconds; while all replicas are starting, only after ``start_timeout``."""
         ready = len(self.ready)
         if not ready and waited < self.options.start_timeout:
             more = max(1.0, self.options.wait_timeout)

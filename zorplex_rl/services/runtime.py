@@ -1,4 +1,4 @@
-"""The one place that configures Monarch, and the endpoints that count what their process serves.
+"""Configure Monarch, and provide endpoints that count what their process serves.
 
 Import ``Actor``, ``endpoint`` and ``concurrent_endpoint`` from here: the settings below must be made before Monarch is first imported.
 
@@ -6,7 +6,7 @@ Import ``Actor``, ``endpoint`` and ``concurrent_endpoint`` from here: the settin
                                 │ no
                                 └──► serving + 1 ──► the method ──► serving − 1 ──► answer
 
-The count stands in the process that serves, so it includes the callers of all processes and costs no message. The health probe of the
+The process that serves keeps the count, so it includes the callers of all processes and costs no message. The health probe of the
 process reads it (``replica.py``).
 """
 
@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-# With these a dead process is noticed within a second or so, without them within 9 to 40. They must be set before the first import.
+# With these settings a dead process is noticed within about a second, without them within 9 to 40. Set them before the first import.
 os.environ.setdefault("HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY", "1s")
 os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "3s")
 os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "3s")
@@ -43,17 +43,17 @@ from monarch.config import get_global_config
 log = logging.getLogger(__name__)
 
 ReplicaDied = SupervisionError
-"""What a call raises when the process that it went to is gone. An exception raised *by* an endpoint is an ActorError instead."""
+"""A call raises this if its process is gone. An exception raised *by* an endpoint is an ActorError instead."""
 
 _started = False
 
 
 class Refused(Exception):
-    """Raised in place of an endpoint whose process is draining. Nothing was done."""
+    """Report that the process is draining. The endpoint did not run."""
 
 
 class Load:
-    """What this process serves at the moment. Each actor has a thread of its own, so counting takes a lock."""
+    """Count what this process serves. Each actor has its own thread, so counting needs a lock."""
 
     def __init__(self) -> None:
         self.serving = 0
@@ -72,7 +72,7 @@ class Load:
             self.serving -= 1
 
     async def drain(self, quiet_seconds: float) -> None:
-        """Refuse requests from now on. Returns when all that was begun is answered, and none has arrived for ``quiet_seconds``."""
+        """Refuse requests from now on. Returns when all begun requests are answered and none has arrived for ``quiet_seconds``."""
         with self._lock:
             self._draining, self._last_arrival = True, time.monotonic()
         while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
@@ -98,7 +98,7 @@ def endpoint(method: Callable[..., Any]) -> Any:
 
 
 uncounted_endpoint = monarch.actor.concurrent_endpoint
-"""For the health probe, which answers also while its process drains."""
+"""For the health probe, which must answer while its process drains."""
 
 
 def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,14 +120,14 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def start_runtime() -> None:
-    """Configure Monarch and start this process's client; does nothing the second time."""
+    """Configure Monarch and start this process's client. Does nothing on later calls."""
     global _started
     if _started:
         return
     _started = True
-    # Small chunks, two streams and an acknowledgement for each message: two to four times the TCP fallback's default bandwidth.
+    # Small chunks, two streams and one acknowledgement per message give two to four times the default bandwidth of the TCP fallback.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=2, message_ack_every_n_messages=1)
-    # The default hook ends this process when any actor dies. Here whoever called the actor gets an exception, and that is enough.
+    # The default hook ends this process when any actor dies. Here the caller of the actor gets an exception, which is enough.
     monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
     with quiet_stderr(), _private_host():
         context()
@@ -156,7 +156,7 @@ def _private_host() -> Iterator[None]:
 
 
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Run all to their end; if one fails, cancel the others, wait for them, and raise what it raised."""
+    """Run all to their end. If one fails, cancels the others, waits for them, and raises its exception."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
@@ -164,14 +164,14 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
     except BaseExceptionGroup as failures:
         error: BaseException = failures
         while isinstance(error, BaseExceptionGroup):
-            # One of them may have had a group of its own.
+            # The failed one may itself have raised a group.
             error = error.exceptions[0]
         raise error from None
 
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Keep native code's greetings off the terminal: they go to file descriptor 2 directly, where Python's filters do not reach."""
+    """Hide the start messages of native code: it writes to file descriptor 2 directly, which Python's filters do not cover."""
     warnings.filterwarnings("ignore", message=".*TCP.*fallback.*")
     saved = os.dup(2)
     try:

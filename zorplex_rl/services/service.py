@@ -1,17 +1,17 @@
-"""A service: replicas of one actor class behind one name, kept alive.
+"""Provide a service: replicas of one actor class behind one name. Replicas that fail are replaced.
 
     async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3, idempotent={"execute"})) as tools:
         await tools.execute.route(task, call)        one ready replica answers
         await tools.execute.fanout(task, call)       all of them; a failure is a value that names its replica
-        async with tools.session() as session:       the same one as long as it lives, requests in their order
+        async with tools.session() as session:       always the same replica as long as it lives, requests in order
             await session.execute.route(task, call)
         print(tools.status())
 
-    route ──► Router: the queue, who is next ──► Replica: its process ──► the endpoint, which counts
+    route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint, which counts
                  ▲
               ReplicaSet: starts, probes, replaces, scales
 
-A caller in another process has the router alone (``registry.py``).
+A caller in another process has only the router (``registry.py``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zorplex_rl.services.status import ServiceStatus, status_of
 
 
 class Callers:
-    """What callers of a service use: an attribute for every endpoint, and sessions."""
+    """Offer what callers of a service use: an attribute for every endpoint, and sessions."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name, self.options = name, options
@@ -44,12 +44,12 @@ class Callers:
 
     @asynccontextmanager
     async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
-        """Sticky routing. Sessions with the same ``key`` share a replica; one without a key has its own choice."""
+        """Route to one replica. Sessions with the same ``key`` share a replica; a session without a key chooses its own."""
         yield self.router.session(key)
 
 
 class Service(Callers):
-    """Replicas, started by ``start(name)``, and their upkeep. ``on_restart`` is told of every replacement."""
+    """Start replicas with ``start(name)`` and keep them alive. Calls ``on_restart`` after every replacement."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Service(Callers):
         await self.close()
 
     async def open(self) -> None:
-        """Start all replicas; returns when each is ready. If one cannot be started, raises why, and stops the others."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops the others and raises the cause."""
         await self.replica_set.open()
         least, most = self.options.bounds
         if least < most:
             self._autoscaling = asyncio.create_task(follow_the_load(self.replica_set, lambda: len(self.router.queue)))
 
     async def close(self) -> None:
-        """Stop every process. Requests that are still waiting or in flight fail."""
+        """Stop every process. Requests that wait or are in flight fail."""
         if self._autoscaling:
             self._autoscaling.cancel()
             await asyncio.gather(self._autoscaling, return_exceptions=True)
@@ -91,7 +91,7 @@ class Service(Callers):
 
     @property
     def replicas(self) -> list[Replica]:
-        """One for each place, whether ready or being started."""
+        """Return the replica of each place, whether ready or starting."""
         return [replica for _, replica in sorted(self.replica_set.replicas.items())]
 
     async def replica_at(self, place: int) -> Replica:
@@ -99,17 +99,17 @@ class Service(Callers):
         return await self.replica_set.replica_at(place)
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Have ``replica`` answer, and nobody else. Raises ReplicaFailed, or what the endpoint raised."""
+        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
         return await self.router.call(replica, method, *args, **kwargs)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is up, so that starting them disturbs nobody later."""
+        """Wait until every spare is ready, so that their start does not disturb later requests."""
         await self.replica_set.spares_ready()
 
     async def scale_to(self, replicas: int) -> None:
-        """Have so many replicas; see ``ReplicaSet.scale_to``."""
+        """Change the number of replicas; see ``ReplicaSet.scale_to``."""
         await self.replica_set.scale_to(replicas)
 
     def status(self) -> ServiceStatus:
-        """Return replicas, queue and counts at this moment; ``print`` shows a table."""
+        """Return replicas, queue and counts at this moment; ``print`` shows them as a table."""
         return status_of(self.replica_set, self.router)

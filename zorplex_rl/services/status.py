@@ -1,4 +1,4 @@
-"""What a service looks like at one moment, as plain rows: for a table in a terminal, a board on a page, a row of metrics."""
+"""Describe a service at one moment, as plain rows: for a table in a terminal, a board on a page, a row of metrics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from zorplex_rl.services.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica. ``in_flight`` are its requests, those of other processes included; ``queued`` wait for it, since their session is bound to it.
+    """Describe one replica.
 
-    ``up`` is in seconds.
+    ``in_flight`` counts its requests, including those of other processes. ``queued`` counts the waiting requests of sessions that are bound to
+    it. ``up`` is in seconds.
     """
 
     place: int
@@ -32,7 +33,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """A service at one moment; latencies are in milliseconds, of the latest requests."""
+    """Describe a service at one moment. ``p50`` to ``p99`` are latencies of the latest requests, in milliseconds."""
 
     name: str
     replicas: tuple[ReplicaStatus, ...]
@@ -49,7 +50,7 @@ class ServiceStatus:
     p99: float
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -73,7 +74,7 @@ class ServiceStatus:
 
 
 def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
-    """Return the present status of a service. A replica that drains is listed until it has stopped."""
+    """Return the current status of a service. A draining replica is listed until it has stopped."""
     now, bound = time.monotonic(), Counter(request.session.replica for request in router.queue if request.session)
 
     def row_of(replica: Replica) -> ReplicaStatus:
