@@ -137,6 +137,8 @@ class GeneratorActor(ModelActor):
             for sample in range(self.config.group_size)
         ]
         episodes = await self._stream.sample(requests)
+        for episode in episodes:
+            episode.generator = self.recorder.actor
         size = self.config.group_size
         return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
 
@@ -209,8 +211,10 @@ class TrainerActor(ModelActor):
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
     ) -> Metrics:
         """One training step; its diagnostics."""
-        groups = group_latencies(episodes)
-        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
+        groups, sampled_by = group_latencies(episodes), {episode.group: episode.generator for episode in episodes}
+        with self.recorder.span(
+            "train", step=self._learner.version, episodes=len(episodes), groups=groups, sampled_by=sampled_by
+        ):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint
