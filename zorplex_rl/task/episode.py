@@ -75,6 +75,8 @@ class Episode:
     last_version: int = 0
     seconds: float = 0.0
     tool_seconds: float = 0.0
+    generator: str = ""
+    """The name of the actor that sampled it, if one did."""
     score: Score | None = field(default=None)  # noqa: F821  (rewards.py imports this file)
 
     @property
