@@ -59,6 +59,22 @@ def test_a_run_on_the_beat_is_predicted_exactly():
     assert predict(recorded).seconds == pytest.approx(recorded.seconds)
 
 
+def test_the_busy_time_of_a_generator_is_that_of_the_groups_that_it_sampled():
+    """Two generators share each step, and one of them takes four times as long: the step is as long as its share."""
+    spans, begun = [], set()
+    for span in sync_timeline().spans:
+        if span.kind == "generate" and span.args["version"] not in begun:
+            begun.add(span.args["version"])
+            spans.append(replace(span, actor="generator_1"))
+        if span.kind == "train":
+            first = 2 * span.args["step"]
+            span.args["sampled_by"] = {first: "generator_0", first + 1: "generator_1"}
+        spans.append(span)
+    recorded = read_timeline(Timeline(spans), replace(SYNC, generators=2))
+    assert recorded.latencies.generate == pytest.approx((4.0, 1.0) * 3)
+    assert predict(recorded).seconds == pytest.approx(recorded.seconds)
+
+
 def test_an_evaluation_holds_its_generator_up_until_the_next_pull():
     spans = []
     for span in sync_timeline().spans:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from echo import DEADLY, Pupil
 
+from zorplex_rl.manifest import seal
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
 from zorplex_rl.training import trainer as trainer_module
@@ -57,6 +58,7 @@ def test_struck_between_two_calls_it_comes_back_by_itself_with_the_weights_that_
         async with trainer_of() as (trainer, restarts):
             await trainer.step("a")
             await trainer.save(tmp_path / "saved")
+            seal(tmp_path)
             trainer.checkpointed(tmp_path / "saved")
             await trainer.step("b")
             pid = trainer.replica.pid

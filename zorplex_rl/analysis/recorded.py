@@ -157,21 +157,28 @@ class _RunSpans:
         self.groups: list[tuple[int, int, float, float]] = sorted(
             tuple(g) for span in self.train for g in span.args["groups"]
         )
+        self.samplers = {int(n): name for span in self.train for n, name in span.args.get("sampled_by", {}).items()}
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
-        """Return for every group the busy seconds of all generators with the version that began it ÷ the groups begun with that version."""
-        busy = dict.fromkeys({version for _, version, _, _ in self.groups}, 0.0)
+        """Return for every group its generator's busy seconds with the version that began it ÷ the groups that it began with that version."""
+        begun = Counter((self._sampled_by(number), version) for number, version, _, _ in self.groups)
+        busy = dict.fromkeys(begun, 0.0)
         for actor, chunks in self.chunks.items():
             own = [span for span in self.generate if span.actor == actor]
             for start, end in chunks:
                 inside = [span for span in own if start <= span.start < end]
                 for span, following in zip(inside, [*inside[1:], None], strict=True):
                     # If no group was begun with this version, the generator was still sampling groups of an earlier one.
-                    version = max((v for v in busy if v <= span.args["version"]), default=min(busy))
-                    busy[version] += (following.start if following else end) - span.start
-        begun = Counter(version for _, version, _, _ in self.groups)
-        return [busy[version] / begun[version] for _, version, _, _ in self.groups]
+                    versions = [version for sampler, version in busy if sampler == actor]
+                    version = max((v for v in versions if v <= span.args["version"]), default=min(versions))
+                    busy[actor, version] += (following.start if following else end) - span.start
+        shares = [(self._sampled_by(number), version) for number, version, _, _ in self.groups]
+        return [busy[share] / begun[share] for share in shares]
+
+    def _sampled_by(self, number: int) -> str:
+        """Return the generator that sampled group ``number``: the only one, where the timeline does not say."""
+        return self.samplers.get(number) or min(self.chunks)
 
     def new_pulls(self) -> list[Span]:
         """Return the pulls that brought a newer version, before the run ended."""

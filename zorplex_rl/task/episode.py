@@ -81,6 +81,8 @@ class Episode:
     last_version: int = 0
     seconds: float = 0.0
     tool_seconds: float = 0.0
+    generator: str = ""
+    """The name of the actor that sampled it, if one did."""
     score: Score | None = None
 
     @property

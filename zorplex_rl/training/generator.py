@@ -106,6 +106,8 @@ class GeneratorActor(ModelActor):
             for sample in range(self.config.group_size)
         ]
         episodes = await self._stream.sample(requests)
+        for episode in episodes:
+            episode.generator = self.recorder.actor
         size = self.config.group_size
         return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
 
