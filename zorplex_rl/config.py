@@ -3,9 +3,9 @@
 ``check`` says in one sentence what is wrong with a configuration, before anything is started or written.
 
 The settings stand in one flat list: ``Config(learning_rate=1e-3)``, ``--learning-rate 1e-3`` and ``"learning_rate": 0.001`` in a run's
-``config.json`` are then the same name, in one place. Who needs a part of them takes a part: ``Learning.of(config)``, ``Sampling``.
-This file imports nothing of the package but its errors. A choice is a ``Literal``, so that ``--help`` lists it; ``tests/test_config.py`` holds
-these lists equal to what tasks, losses and transports there are.
+``config.json`` are then the same name. Code that needs only some of them takes only those: ``Learning.of(config)``, ``Sampling``.
+This file imports nothing from the package except its errors. A choice is a ``Literal``, so that ``--help`` lists it; ``tests/test_config.py`` fails
+when such a list differs from the tasks, losses or transports that exist.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ def decoupled_ppo(
 
 
 LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (reinforce, grpo, dapo, tis, decoupled_ppo)}
+"""What ``--loss`` can be. A new one also needs its advantage (``advantages.py``), and its name and settings in ``config.py``."""
 
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:

@@ -62,7 +62,7 @@ class RolloutEngine:
         self._parked: list[tuple[PartialEpisode, Snapshot, torch.Tensor]] = []
         self._cache: SlotCache
         self._logits: torch.Tensor
-        self._reserved = 0  # Tokens a row of the cache can hold: there is none before the first request.
+        self._reserved = 0  # Tokens that a row of the cache can hold; 0 while there is no cache yet.
 
     @property
     def idle(self) -> bool:
@@ -128,7 +128,7 @@ class RolloutEngine:
         logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
         if temperature > 0:
             drawn = [0.0 if row.unfed else row.rng.random() for row in self._active]
-            # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
+            # Inverse transform sampling: the first token at which the cumulative probability exceeds the draw.
             cumulated = logprobs.exp().cumsum(-1)
             # A draw that float32 would round up to 1 is kept below the total, or there would be no token for it.
             draws = torch.tensor(drawn, device=logits.device).clamp_(max=1 - 2**-23)
@@ -159,6 +159,7 @@ class RolloutEngine:
         """Run the model on the unfed tokens of every active row. Stores the logits of each row's next token."""
         tokens = [row.token_ids[-row.unfed :] for row in self._active]
         if not self._decode.feeds_results:
+            # This decoder takes one token for each row, so a result takes several steps.
             tokens = [row[:1] for row in tokens]
         step = self._cache.begin_step([row.cached for row in self._active], tokens)
         self._logits[: len(self._active)] = self._decode(step, self._cache)

@@ -53,7 +53,7 @@ def draw(logits: torch.Tensor, temperature: float, rng: random.Random) -> tuple[
     if temperature == 0:
         return int(logits.argmax()), float(torch.log_softmax(logits, -1).max())
     logprobs = torch.log_softmax(logits / temperature, -1)
-    # Inverse transform sampling: the first token at which the cumulated probability exceeds the draw.
+    # Inverse transform sampling: the first token at which the cumulative probability exceeds the draw.
     cumulated = logprobs.exp().cumsum(-1)
     token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
     return token, float(logprobs[token])

@@ -17,7 +17,7 @@ class ServiceOptions:
     max_replicas: int | None = None
     """With both, the number of replicas follows the load within these bounds; see ``autoscale.py``."""
     router: str = "round_robin"
-    """round_robin or least_loaded."""
+    """How a replica is chosen, round_robin or least_loaded: the keys of ``POLICIES`` in ``router.py``."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again on another replica if one fails during a call."""
     max_in_flight: int = 64

@@ -63,7 +63,7 @@ class ReplicaSet:
         self.name, self.options = name, options
         self.on_ready, self.on_restart = on_ready, on_restart
         self.replicas: dict[int, Replica] = {}
-        """Place → replica, including those that are being started."""
+        """The replica at each place, including those that are being started."""
         self.draining: set[Replica] = set()
         self.restarts = 0
         self.on_change: list[Callable[[], None]] = []

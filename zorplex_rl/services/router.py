@@ -5,8 +5,9 @@
                  └──► queue (at most max_queue, then Overloaded)               ├──► refused, the replica drains: back to its old position
                         └── wait_timeout ──► Overloaded                        └──► the replica failed: see below
 
-A request is sent in the same step in which it gets its slot, so no other request can take the slot, and a caller that gives up holds no slot.
-After every step, no request in the queue could be sent. So a new request that finds a free slot overtakes only requests that may not use it.
+A request is sent in the same step of the event loop in which it gets its slot, so no other request can take the slot, and a caller that gives up
+holds no slot. After every step, no request in the queue could be sent. So a new request that finds a free slot overtakes only requests that may
+not use it.
 
 When a replica fails, nobody can know whether it carried out the requests that it had received. A request to an *idempotent* endpoint is sent to
 another replica; for other endpoints the caller gets ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An
@@ -39,7 +40,10 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda replica: replica.turn,
     "least_loaded": lambda replica: (replica.load, replica.turn),
 }
-"""Policy → its key: the usable replica with the smallest key gets the request. The turn keeps this fair while replicas come and go."""
+"""Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this fair while replicas come and go.
+
+A new policy also goes into the check in ``options.py``.
+"""
 
 
 class Session:

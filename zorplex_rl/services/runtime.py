@@ -137,7 +137,7 @@ def start_runtime() -> None:
 def _private_host() -> Iterator[None]:
     """Have Monarch make this process's host, where processes are started, reachable for this user only.
 
-    By default it listens in Linux's abstract namespace, to which any user of the machine can connect; Monarch asks nobody who he is, and runs
+    By default it listens in Linux's abstract namespace, to which any user of the machine can connect; Monarch authenticates nobody, and runs
     what it is sent. A transport that has been chosen already, for several hosts, stays. README, "On a shared machine", says what is left.
     """
     usual = ChannelTransport.Unix

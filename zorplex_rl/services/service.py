@@ -7,9 +7,9 @@
             await session.execute.route(task, call)
         print(tools.status())
 
-    route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint, which counts
+    route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint
                  ▲
-              ReplicaSet: starts, probes, replaces, scales
+              ReplicaSet: starts, probes, replaces, scales. Each replica has a *place*, a number that its replacement inherits
 
 A caller in another process has only the router (``registry.py``).
 """

@@ -30,6 +30,7 @@ import re
 from dataclasses import dataclass
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
+"""The names that make a call. Which kind of task answers to which, ``tools`` in ``specs.py`` says."""
 
 _CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
 _ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w)((?:(?!\[ANSWER\])[^\n])*)")

@@ -9,7 +9,7 @@
 
 The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and ``TrainerActor`` (``trainer.py``).
 
-An actor holds one object from the folders below this one and exposes it; the thinking is there. All endpoints are concurrent, so that an actor
+An actor holds one object from the folders below this one and exposes it; the logic is in that object. All endpoints are concurrent, so that an actor
 which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once, and returns what it
 loaded.
 

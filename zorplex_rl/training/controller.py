@@ -1,4 +1,4 @@
-"""The controller: it owns the roles, says what one step is made of, and keeps the run going. The loops (``loop.py``) ask nobody else.
+"""The controller: it owns the roles, says what one step is made of, and keeps the run going. The loops (``loop.py``) talk to it only.
 
     services        generators, reward, tools, reference: any replica may die at any time
     trainer         comes back from its last checkpoint
@@ -8,7 +8,7 @@
     next_batch                      replay buffer → advantages
     improve                         train → publish → write down → checkpoint, if one is due
 
-The way of an episode from sampling to loss, file by file. Only the controller is entered twice. Each hop to another process is a request, whose
+The way of an episode from sampling to loss, file by file. Only the controller comes up twice. Each hop to another process is a request, whose
 own way begins in ``services/service.py``:
 
      1 training/generator.py     ``GeneratorActor.generate``: a request with a seed for each episode of a group
@@ -92,7 +92,7 @@ class StopRequested(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The groups of one training step, by number, and what the trainer needs besides."""
+    """The groups of one training step, by number, and what else the trainer needs."""
 
     groups: list[tuple[int, Group]]
     advantages: list[float]
@@ -430,5 +430,5 @@ async def singletons_of(config: Config, tier: Tier) -> dict[str, Replica]:
 def devices_of(config: Config) -> dict[str, str]:
     """Return the device of each role that holds a model."""
     names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
-    # On the CPU nobody asks CUDA anything, also where there is some.
+    # On the CPU, CUDA is not even asked how many devices there are.
     return assign_devices(config.device, names, 0 if config.device == "cpu" else count_cuda_devices())

@@ -1,4 +1,4 @@
-"""The two training loops. Both ask the controller (``controller.py``) and nobody behind it.
+"""The two training loops. Both talk to the controller (``controller.py``) only.
 
           tasks            episodes             scored groups           batch
     dataset ──► generators ────────► reward ──────────────► replay ────────► trainer
@@ -47,7 +47,7 @@ async def train_sync(controller: Controller) -> None:
 
 
 async def train_async(controller: Controller) -> None:
-    """Generators and trainer side by side, each at its own pace within the age bound."""
+    """Run generators and trainer side by side, each at its own pace within the age bound. Evaluations are part of ``controller.refresh``."""
     await run_together(train(controller), *(generate(controller, generator) for generator in controller.generators))
 
 
@@ -73,6 +73,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
         while True:
             if controller.is_behind(generator):
                 if controller.config.update == "groups":
+                    # A group is of one version, so it ends before the weights change.
                     await asyncio.gather(*sampling)
                 if not await controller.refresh(generator):
                     continue
@@ -83,11 +84,12 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     sampled.add_done_callback(sampling.discard)
                     side.create_task(controller.hand_in(sampled))
                 case Admission("pull"):
+                    # The next round pulls. If there is no trainer to pull from, this waits for it.
                     await controller.trainer_is_up()
                 case Admission("over"):
                     break
         for task in sampling:
-            # Nobody waits for these any more.
+            # Training is over: these groups are no longer needed.
             task.cancel()
 
 

@@ -12,6 +12,8 @@
 
 All three read the same ring with the same seqlock, so none can take over half a version; and the model is touched only when a whole version
 has arrived, so a publisher that dies leaves the old weights in place.
+
+A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
 
 from __future__ import annotations
@@ -180,7 +182,7 @@ class Subscriber:
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
 
     async def fetch(self) -> int:
-        """Have the newest published weights in the staging buffer; their version. Raises WeightPullError; ``swap`` must not be called then."""
+        """Have the newest published weights in the staging buffer; their version. If it raises WeightPullError, ``swap`` must not be called."""
 
         async def read_slot(slot: int) -> None:
             await self.reader.read_slot(slot, self._staging)
