@@ -22,14 +22,14 @@ from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of
 from zorplex_rl.task.specs import DIFFICULTIES
-from zorplex_rl.training.transports import TRANSPORTS
+from zorplex_rl.training.transports import READERS
 
 
 def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_and_no_other():
     assert get_args(TaskName) == TASK_NAMES
     assert get_args(Difficulty) == tuple(DIFFICULTIES)
     assert get_args(LossName) == tuple(LOSSES) == tuple(ADVANTAGES)
-    assert get_args(TransportName) == TRANSPORTS
+    assert get_args(TransportName) == ("auto", *READERS)
     assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zorplex_rl.services import router as router_module
-from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.options import RouterName, ServiceOptions
 from zorplex_rl.services.replica import Replica, State
-from zorplex_rl.services.router import Router
+from zorplex_rl.services.router import POLICIES, Router
 
 
 def replicas(*loads: int, first: int = 0) -> list[Replica]:
@@ -95,3 +96,7 @@ def test_the_sessions_of_the_keys_used_last_are_remembered(keys, capacity):
 def test_sessions_without_a_key_have_nothing_in_common():
     router = Router("r", ServiceOptions())
     assert router.session() is not router.session()
+
+
+def test_every_way_to_choose_a_replica_can_be_asked_for_and_no_other():
+    assert get_args(RouterName) == tuple(POLICIES)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+RouterName = Literal["round_robin", "least_loaded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,8 @@ class ServiceOptions:
     min_replicas: int | None = None
     max_replicas: int | None = None
     """With both, the number of replicas follows the load within these bounds; see ``autoscale.py``."""
-    router: str = "round_robin"
-    """How a replica is chosen, round_robin or least_loaded: the keys of ``POLICIES`` in ``router.py``."""
+    router: RouterName = "round_robin"
+    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again on another replica if one fails during a call."""
     max_in_flight: int = 64
@@ -43,8 +46,8 @@ class ServiceOptions:
             raise ValueError(
                 f"{self.replicas} replicas are not between the {least} and {most} allowed, or fewer than 1"
             )
-        if self.router not in ("round_robin", "least_loaded"):
-            raise ValueError(f"router {self.router!r} is unknown; expected one of round_robin, least_loaded")
+        if self.router not in get_args(RouterName):
+            raise ValueError(f"router {self.router!r} is unknown; expected one of {', '.join(get_args(RouterName))}")
         if self.max_in_flight < 1:
             raise ValueError(f"with max_in_flight {self.max_in_flight} no request is ever sent; use 1 or more")
 

@@ -31,7 +31,6 @@ from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_shared
 
-TRANSPORTS = ("auto", "shm", "rdma", "message")
 READ_TIMEOUT_SECONDS = 10
 SLOTS = 3
 """One that is being written, one that is being read, and one between them."""
@@ -211,8 +210,8 @@ async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> S
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:
     """A reader through ``transport`` that has read the headers once. Raises WeightPullError, saying what was tried, if nothing works."""
-    if transport not in TRANSPORTS:
-        raise ValueError(f"transport {transport!r} is unknown; expected one of {', '.join(TRANSPORTS)}")
+    if transport not in ("auto", *READERS):
+        raise ValueError(f"transport {transport!r} is unknown; expected one of auto, {', '.join(READERS)}")
     failures = []
     for name in READERS if transport == "auto" else (transport,):
         try:
