@@ -1,16 +1,16 @@
-"""What asynchrony buys, and what it costs: episodes per second and final accuracy of ``train_sync`` and ``train_async``.
+"""Measure what asynchrony buys and costs: episodes per second and final accuracy of ``train_sync`` and ``train_async``.
 
     sync           generate, train, generate, train …
-    async, lag k   side by side; what is trained on may be k versions old; "in-flight": weights change between two decode steps
+    async, lag k   side by side; training data may be k versions old; "in-flight": weights change between two decode steps
 
-All run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted from
-the sixth step, when all is warm, to the last, with no evaluation in between; the accuracy is that of the last weights on held-out tasks,
-sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
-within it. A further part for each of ``--tool-latencies`` has every tool call take that long on average (log-normal with
-a coefficient of variation of 1.5).
+All contenders run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted
+from the sixth step, when everything is warm, to the last, with no evaluation in between. The accuracy is that of the last weights on held-out
+tasks, sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
+within it. There is a further part for each of ``--tool-latencies``, in which a tool call takes that long on average (log-normal, coefficient of
+variation 1.5).
 
-Without ``in-flight``, weights change only when nothing is being sampled, so all that is under way has to end first: at lag 1 one batch at a
-time. With it, lag k keeps k + 1 batches under way, and tools that are slow enough make that k + 1 times the speed.
+Without ``in-flight``, weights change only while nothing is being sampled, so everything that was started must end first: at lag 1 one batch at a
+time. With it, lag k keeps k + 1 batches in flight. If the tools are slow enough, that gives k + 1 times the speed.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Options:
     task: str = "compositional"
     """The task to train on."""
     repeats: int = 5
-    """Seeds without tool latency; 0 leaves that part out."""
+    """Seeds without tool latency; 0 skips that part."""
     steps: int = 80
     """Training steps without tool latency."""
     tool_latencies: tuple[float, ...] = (0.05,)
-    """Mean seconds of a tool call, a further part for each."""
+    """Mean seconds of a tool call; there is a further part for each."""
     latency_repeats: int = 3
     """Seeds of those parts."""
     latency_steps: int = 80
@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: episodes a second, and the accuracy of its last weights, sampled and greedy."""
+    """Hold one run: episodes per second, and the accuracy of its last weights, sampled and greedy."""
 
     rate: float
     sampled: float
@@ -76,7 +76,7 @@ class Measured:
 
 
 def run(options: Options, flags: tuple[str, ...], seed: int, steps: int, latency: float) -> Measured:
-    """Train once in processes of its own and read off its metrics."""
+    """Train once, in new processes. Returns the result, read from the metrics."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "run"
         command = [sys.executable, "-m", "zorplex_rl", "train", "--task", options.task, *flags, "--out", str(out)]
@@ -94,7 +94,7 @@ def run(options: Options, flags: tuple[str, ...], seed: int, steps: int, latency
 
 
 def measure(options: Options, repeats: int, steps: int, latency: float) -> dict[str, list[Measured]]:
-    """All contenders, ``repeats`` times."""
+    """Run all contenders ``repeats`` times. Returns the runs."""
     contenders = WITH_SLOW_TOOLS if latency else CONTENDERS
     found: dict[str, list[Measured]] = {name: [] for name in contenders}
     order = list(contenders)
@@ -109,7 +109,7 @@ def measure(options: Options, repeats: int, steps: int, latency: float) -> dict[
 
 
 def tabulate(title: str, found: dict[str, list[Measured]]) -> Report:
-    """Medians and spreads over the seeds; a contender's rate is also given as a multiple of sync's with the same seed."""
+    """Return the table: medians and spreads over the seeds. Rates are also given as multiples of sync's rate with the same seed."""
     rows = []
     for name, runs in found.items():
         ratios = [mine.rate / theirs.rate for mine, theirs in zip(runs, found["sync"], strict=True)]

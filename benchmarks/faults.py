@@ -1,12 +1,11 @@
-"""What faults cost: a run in which every role is killed once, beside the same run left alone.
+"""Measure what faults cost: a run in which every role is killed once, against the same run without faults.
 
     after this share of all steps    1/5              2/5                3/5            4/5
     kill -9 for                      a tool replica   a reward replica   a generator    the trainer
 
-Both train on the same groups, asynchronously at lag 1. Every group that was started has to have been trained on once or been given back; the
-counters of the replay buffer say so, and this program fails if they do not. The accuracy is that of the last weights on
-held-out tasks, sampled at temperature 1. One repetition is one seed: first the run left alone, then the other; in the next
-one the other way round.
+Both train on the same groups, asynchronously at lag 1. Each group that was started must be trained on once or given back. The counters of the
+replay buffer show that, and this program fails if they do not. The accuracy is that of the last weights on held-out tasks, sampled at
+temperature 1. One repetition is one seed. The two runs of a repetition take turns in going first.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from log import Report, append_report, print_report
 from rich.progress import Progress
 
 from zorplex_rl.config import Config
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
-from zorplex_rl.training.run_log import MetricsRow
 
 ASKED = "What does it cost if a tool, a reward, a generator and the trainer are each killed once in one run?"
 EXPECTED = "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults."
@@ -47,7 +45,7 @@ class Options:
     steps: int = 120
     """Training steps of a run."""
     tool_latency: float = 0.02
-    """Mean seconds of a tool call; above 0, since tools have processes of their own only then."""
+    """Mean seconds of a tool call; above 0, because only then do tools have their own processes."""
     eval_tasks: int = 200
     """Held-out tasks in the last evaluation."""
     log: bool = True
@@ -56,7 +54,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: seconds of training, accuracy of its last weights, and the seconds that each role was without its process."""
+    """Hold one run: seconds of training, accuracy of its last weights, and for how many seconds each role had no process."""
 
     seconds: float
     sampled: float
@@ -66,7 +64,7 @@ class Measured:
 
 
 def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable[[], None]) -> Measured:
-    """Train once, with a kill for each of ``victims`` at equal distances."""
+    """Train once, and kill one of ``victims`` after equal shares of the steps. Returns the result."""
     config = Config(
         task=options.task, steps=options.steps, seed=seed, tool_latency=options.tool_latency, tool_replicas=2,
         reward_replicas=2, eval_every=1_000_000, eval_tasks=options.eval_tasks,
@@ -95,14 +93,14 @@ def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable
 
 
 def pid_of(controller: Controller, role: str) -> int:
-    """A live process of ``role``."""
+    """Return the id of a live process of ``role``."""
     if role == "trainer":
         return controller.trainer.replica.pid
     return next(row.pid for row in controller.services[role].status().replicas if row.state == "ready")
 
 
 def measure(options: Options) -> dict[str, list[Measured]]:
-    """Both contenders, for every seed."""
+    """Run both contenders for every seed. Returns the runs."""
     contenders = {"left alone": (), "every role killed once": VICTIMS}
     found: dict[str, list[Measured]] = {name: [] for name in contenders}
     with Progress(transient=True) as progress:
@@ -114,7 +112,7 @@ def measure(options: Options) -> dict[str, list[Measured]]:
 
 
 def tabulate(found: dict[str, list[Measured]]) -> list[Report]:
-    """Accuracy and time of both, then the recoveries."""
+    """Return the tables: accuracy and time of both, then the recoveries."""
     rows = []
     for name, runs in found.items():
         spread = f" ± {stdev(r.sampled for r in runs):.3f}" if len(runs) > 1 else ""

@@ -1,12 +1,12 @@
-"""One transfer of weights between meshes that cut them differently: the resharding plan against gathering and scattering.
+"""Measure one transfer of weights between meshes with different shardings: the resharding plan against gathering and scattering.
 
     reshard                every generator rank reads its pieces from the trainer ranks that hold them
-    gather, then scatter   trainer rank 0 reads what it has not, then every generator rank reads its shard from trainer rank 0
+    gather, then scatter   trainer rank 0 reads what it lacks, then every generator rank reads its shard from trainer rank 0
 
-Both go through the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between processes of this machine that hold
-random shards of a Llama-shaped model in bfloat16; ``dp`` is FSDP and ``tp`` tensor parallelism, on both sides. Seconds are those from the
-first publish to the last installed shard, the median over the repetitions, in which the two take turns. Setting up, which happens once
-in a run, is not timed. Megabytes are counted in the buffers that are read, and are the same in every repetition.
+Both use the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between processes of this machine that hold random
+shards of a Llama-shaped model in bfloat16. On both sides, ``dp`` is FSDP and ``tp`` is tensor parallelism. Seconds are counted from the first
+publish to the last installed shard: the median over the repetitions, in which the two take turns. The set-up, once in a run, is not timed.
+Megabytes are counted in the buffers that are read, and are the same in every repetition.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Options:
     hidden: int = 1024
     """Width of the model; the MLP is 2.75 times as wide."""
     layers: int = 4
-    """Its depth."""
+    """Layers of the model."""
     vocabulary: int = 8192
     """Rows of the embedding and of the output layer."""
     repeats: int = 7
@@ -66,14 +66,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Bytes in the buffers that were read, and seconds of each repetition."""
+    """Hold the bytes in the buffers that were read, and the seconds of each repetition."""
 
     bytes: int
     seconds: list[float]
 
 
 class RankActor(Actor):
-    """A rank of either side; trainer rank 0 may also gather the whole."""
+    """Act as a rank of either side; trainer rank 0 may also gather the whole model."""
 
     def __init__(self, description: Description, rank: int) -> None:
         torch.set_num_threads(1)
@@ -94,7 +94,7 @@ class RankActor(Actor):
 
     @concurrent_endpoint
     async def gather(self, route: str, offers: list, plan: ModelPlan) -> int:
-        """Subscribe to the whole; what this rank holds itself is copied, not read. Returns the bytes that are read."""
+        """Subscribe to the whole model. This rank's own part is copied, not read. Returns the bytes that are read."""
         self.held["whole"] = hold(plan.destination, 0)
         remote = await subscribe(offers, self.held["whole"], plan, 0)
         here = LocalReader(self.publishers[route].rings[0])
@@ -114,7 +114,7 @@ class RankActor(Actor):
 
 @dataclass(slots=True)
 class Sides:
-    """The processes of a pair of meshes, and what each side holds."""
+    """Hold the processes of a pair of meshes, and what each side holds."""
 
     trainer: list[Replica]
     generator: list[Replica]
@@ -122,7 +122,7 @@ class Sides:
     destination: Description
 
     async def connect(self) -> dict[str, int]:
-        """Prepare both kinds of transfer and return the bytes that each reads."""
+        """Prepare both kinds of transfer. Returns the bytes that each reads."""
         direct = plan_model(self.source, self.destination)
         offers = await call(self.trainer, "offer", "direct", direct, "shard")
         moved = await call(self.generator, "subscribe", "direct", offers, direct)
@@ -150,12 +150,12 @@ class Sides:
 
 
 async def call(replicas: list[Replica], endpoint: str, *args) -> list:
-    """The answers of all ``replicas``, which work at the same time."""
+    """Call all ``replicas`` at once. Returns their answers."""
     return await asyncio.gather(*(getattr(replica.actor, endpoint).call_one(*args) for replica in replicas))
 
 
 async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str, Measured]:
-    """Both kinds of transfer between these meshes, in turns; the first round warms up."""
+    """Run both kinds of transfer between these meshes, in turns. The first round warms up. Returns the measurements."""
     source, destination = (describe_llama(options, mesh) for mesh in (trainer, generator))
     described = [("trainer", source, rank) for rank in range(math.prod(trainer.values()))]
     described += [("generator", destination, rank) for rank in range(math.prod(generator.values()))]
@@ -176,7 +176,7 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str,
 
 
 def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
-    """A Llama-shaped model on ``mesh``: ``tp`` by columns and rows, ``dp`` by rows of what that leaves, as fully_shard cuts it."""
+    """Return a Llama-shaped model on ``mesh``: ``tp`` splits columns and rows, ``dp`` the rows of each part, as fully_shard does."""
     hidden, wide, narrow = options.hidden, options.hidden * 11 // 4, options.hidden // 4
     columns = {"q": (hidden, hidden), "k": (narrow, hidden), "v": (narrow, hidden)}
     columns |= {"gate": (wide, hidden), "up": (wide, hidden)}
@@ -189,7 +189,7 @@ def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
 
 
 def hold(description: Description, rank: int) -> nn.Module:
-    """Random numbers in the shapes of ``rank``'s shards."""
+    """Return random numbers in the shapes of ``rank``'s shards."""
     model = nn.Module()
     for name, weight in description.items():
         model.register_buffer(name, torch.randn(local_shape(weight.shape, weight.sharding, rank)).to(weight.dtype))

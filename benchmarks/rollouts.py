@@ -1,4 +1,4 @@
-"""Episodes per second of the rollout engine, against ``model.generate`` and against the floor.
+"""Measure the episodes per second of the rollout engine, against ``model.generate`` and against the floor.
 
 Contenders, all on the same tasks of the compositional kind, in one process:
 
@@ -9,15 +9,15 @@ Contenders, all on the same tasks of the compositional kind, in one process:
     floor, DynamicCache    the same shapes on transformers' cache, which concatenates a column per token
 
 The floor is recorded, not modelled: a hook on the model notes the batch size and the lengths of every call of an
-engine run, and the same calls are replayed through the model's own ``forward`` with ready-made inputs. It draws no
+engine run, and the same calls are replayed through the model's own ``forward`` with prepared inputs. It draws no
 token, reads no text, runs no tool, moves no row, and encodes no prompt, so nothing that decodes through ``forward`` in
-these shapes can be faster. The engine can: for this architecture it spells the decoding step out in fewer operations
+these shapes can be faster. The engine can: for this architecture it runs the decoding step in fewer operations
 (``zorplex_rl/policy/decoder.py``).
 
 Every repetition runs all contenders one after another, in a rotating order, on tasks and seeds of its own; ratios are
 taken within a repetition and their median is reported. What ``generate`` draws differs from what the engine draws, so
-its episodes are not the same ones: compare ``tokens per episode`` before reading a ratio closely. Loading, warming up
-and recording are not timed; making the engine and its cache is.
+its episodes are not the same: compare ``tokens per episode`` before you read a ratio closely. Loading, warming up
+and recording are not timed. Making the engine and its cache is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ASKED = (
 )
 EXPECTED = "At least 13 times the one-at-a-time loop, and at least 75 % of the floor's speed."
 QUIET = 0.97
-"""A process that had less of its cores than this shared them with something else, and its times mean little."""
+"""Least share of its cores that a process must have had. Below it, other programs used them, and the times mean little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the model: ids [B, Q]; a decode step also has its mask [B, 1, Q, width] and positions [B, Q]."""
+    """Hold one call of the model: ids [B, Q]; a decode step also has its mask [B, 1, Q, width] and positions [B, Q]."""
 
     ids: torch.Tensor
     mask: torch.Tensor | None
@@ -80,7 +80,7 @@ class Call:
 
 
 def record_calls(policy: Policy, run: Callable[[], object]) -> list[Call]:
-    """The calls of the model that ``run`` makes, prefills included."""
+    """Return the calls of the model that ``run`` makes, prefills included."""
     calls: list[Call] = []
 
     def note(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -98,7 +98,7 @@ def record_calls(policy: Policy, run: Callable[[], object]) -> list[Call]:
 
 @torch.inference_mode()
 def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
-    """Seconds for ``calls`` on a ``SlotCache``."""
+    """Return the seconds that ``calls`` take on a ``SlotCache``."""
     decodes = [call for call in calls if call.mask is not None]
     length = max(call.mask.shape[-1] for call in decodes)
     cache = SlotCache(policy.model, max(len(call.ids) for call in decodes), -(-length // 32) * 32)
@@ -116,7 +116,7 @@ def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
 
 @torch.inference_mode()
 def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
-    """Seconds for ``calls`` on a ``DynamicCache``, narrowed (as views) where rows have left."""
+    """Return the seconds that ``calls`` take on a ``DynamicCache``, narrowed (as views) where rows have left."""
     kv = SlotCache(policy.model, max(len(call.ids) for call in calls), max(_seen(call) for call in calls)).kv.normal_()
     cache = DynamicCache(config=policy.model.config)
     for layer, (keys, values) in enumerate(kv):
@@ -136,7 +136,7 @@ def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
 
 
 def measure(options: Options, policy: Policy, prompts: int, count: int) -> Report:
-    """All contenders on ``count`` episodes of ``prompts`` different tasks, ``options.batch`` at once, ``options.repeats`` times.
+    """Run all contenders on ``count`` episodes of ``prompts`` different tasks, ``options.batch`` at once, ``options.repeats`` times.
 
     The loop over single episodes has no use for more of them, and is given the first ``options.batch`` only.
     """
@@ -202,12 +202,12 @@ def _replay_decode(policy: Policy, call: Call, cache: SlotCache | DynamicCache) 
 
 
 def _seen(call: Call) -> int:
-    """How many tokens of the longest row are in the cache before ``call``."""
+    """Return how many tokens of the longest row are in the cache before ``call``."""
     return 0 if call.mask is None else call.mask.shape[-1] - call.ids.shape[-1]
 
 
 def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]]) -> list[list[str]]:
-    """``seconds`` are those of one episode."""
+    """Return the rows of the table. ``seconds`` are those of one episode."""
     rows = []
     for name, times in seconds.items():
         ratios = [own / other for own, other in zip(times, seconds[ENGINE], strict=True)]
@@ -233,7 +233,7 @@ def main(options: Options) -> None:
 
 
 def _public_name(policy: Policy) -> str:
-    """What the log calls ``policy``: a path says nothing to others, its size does."""
+    """Return the name of ``policy`` in the log: its size, because a path means nothing to others."""
     return policy.name if policy.name == EMBEDDED else f"of {policy.parameter_count:,} parameters"
 
 

@@ -1,10 +1,10 @@
-"""What a service costs, and what it keeps when its replicas are killed, stopped and made to raise.
+"""Measure what a service costs, and check what it guarantees while its replicas are killed, stopped and made to raise.
 
     a call        ``svc.METHOD.route`` against Monarch's bare ``call_one`` on the same replicas, one caller
     throughput    the same with many callers at once
     faults        every second one replica is killed, stopped or made to raise, and the service is scaled up and down, while this process
-                  and two others send requests; who answered which is written down by the replicas themselves, so that a request done
-                  twice or lost is seen, and each caller counts how many later requests overtook one that waited
+                  and two others send requests. The replicas record which requests they answer, so a request that is lost or done twice
+                  is seen. Each caller counts how many later requests overtook one that waited
     burst         ten times the load on a service that scales itself
     fairness      the share of each replica in 1,000 requests, before and after replicas were killed and added
 
@@ -14,6 +14,7 @@ A service is measured as a caller sees it: the time from the call to its answer.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -69,7 +70,7 @@ class Options:
 
 
 class Worker(Actor):
-    """Answers at once or after a while, and writes down which requests it carried out."""
+    """Answer at once or after a while, and record which requests it carried out."""
 
     def __init__(self, journal: str) -> None:
         self._journal = open(f"{journal}/{os.getpid()}", "a", buffering=1)  # noqa: SIM115
@@ -146,7 +147,7 @@ async def throughput(service: Service, calls: int, callers: int, repeats: int) -
 
 
 class Caller(Actor):
-    """Sends requests from a process of its own."""
+    """Send requests from a process of its own."""
 
     @concurrent_endpoint
     async def send(self, name: str, numbers: list[int]) -> tuple[list[object], int]:
@@ -154,19 +155,19 @@ class Caller(Actor):
 
 
 async def send(service: Callers, numbers: list[int]) -> tuple[list[object], int]:
-    """What became of the request of each number, and how many later requests overtook one in the queue, at worst."""
+    """Return what became of each request, by number, and the most later requests that overtook one in the queue."""
     rng, gate, overtaken = random.Random(numbers[0]), asyncio.Semaphore(32), count_overtaking(service.router)
 
     async def request(number: int) -> int:
         async with gate:
-            return await (service.look_up if number % 2 else service.do).route(number, 0.1 * rng.random())
+            return await (service.look_up if number % 2 else service.do).route(number, 0.5 * rng.random())
 
     outcomes = await asyncio.gather(*map(request, numbers), return_exceptions=True)
     return outcomes, max(overtaken.values(), default=0)
 
 
 def count_overtaking(router: Router) -> Counter[int]:
-    """For each request, by number, the later ones that are sent while it waits; counted from now on."""
+    """Count, from now on, the later requests that are sent while a request waits. Returns the counts by number."""
     overtaken, send_now = Counter(), router._send
 
     def send_and_count(request: Request, replica: object) -> None:
@@ -209,7 +210,7 @@ async def under_faults(service: Service, restarts: list[Restart], journal: Path,
         back[fault].append(time.monotonic() - began)
 
     callers = [await spawn(f"caller_{number}", Caller) for number in range(2)]
-    share = requests // 3
+    share = math.ceil(requests / 3)
     numbers = [list(range(start, start + share)) for start in range(0, 3 * share, share)]
     striking = asyncio.create_task(strike())
     sends = [caller.actor.send.call_one(service.name, mine) for caller, mine in zip(callers, numbers[1:], strict=True)]

@@ -1,22 +1,22 @@
-"""Wall time until held-out compositional tasks are answered right 90 % of the time: this package against TRL's ``GRPOTrainer``.
+"""Measure the wall time until 90 % of the held-out compositional tasks are answered right: this package against TRL's ``GRPOTrainer``.
 
-Two goals. ``hard, sampled`` is what is hard to reach: three sums with four look-ups, sampled at temperature 1. ``easy, greedy`` is the old one: it is
-reached in a few steps, since before training most failures are a missing tag.
+There are two goals. ``hard, sampled`` is hard to reach: three sums with four look-ups, sampled at temperature 1. ``easy, greedy`` is reached in a
+few steps, because before training most failures are a missing tag.
 
     ours   python -m zorplex_rl train …       generators and trainer in processes of their own, one torch thread each
     TRL    python benchmarks/trl_peer.py …    one process, with 1 and with 2 torch threads; the better one counts
 
 Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples a step, AdamW at
 2e-4 after five steps of warm-up, temperature 1, no KL term, and the evaluation (held-out split, every few steps, by the package's own
-engine). Not equal, because each side's own: the order of random draws, the normalisation of advantages and loss, the learning rate after the
-warm-up (ours falls linearly to a tenth, TRL's is constant), and how generation and training share the machine; that is what is compared.
+engine). Each side has its own order of random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
+linearly to a tenth, TRL's is constant). How generation and training share the machine also differs; that is what is compared.
 
-The clock starts with the first step. Starting processes, loading, importing and evaluating are not on it: TRL's stands
-still during evaluations; ours, where an evaluation would drain the pipeline, trains a second time without any, and the
-time is that of the step at which the first run arrived. Both sides write ``{"event": "eval", "step": …, "seconds": …,
+The clock starts with the first step. Starting processes, loading, importing and evaluating do not count. TRL's clock stops
+during evaluations. In ours an evaluation would drain the pipeline, so it trains a second time without any; the time is
+that of the step at which the first run reached the goal. Both sides write ``{"event": "eval", "step": …, "seconds": …,
 "greedy_accuracy": …}`` lines; the first at or above 90 % is the arrival, so it is as coarse as ``eval_every`` steps on
-both sides. One repetition is one seed, all contenders after one another in a rotating order. TRL needs the extra
-``bench``, or a Python that has it: ``--trl-python``.
+both sides. One repetition is one seed: it runs all contenders one after another, in a rotating order. TRL needs the
+extra ``bench``, or a Python that has it: ``--trl-python``.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What counts as having arrived."""
+    """Hold what must be reached."""
 
     difficulty: str
     measure: str
     steps: int
-    """At most."""
+    """Most training steps."""
     eval_every: int
 
 
@@ -86,18 +86,18 @@ GOALS = {"hard": Goal("hard", "sampled", 120, 5), "easy": Goal("easy", "greedy",
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The first evaluation at or above the target: seconds and steps of training; None where there was none."""
+    """Hold the first evaluation at or above the target: seconds and steps of training, or None if there was none."""
 
     seconds: float | None
     step: int | None
 
 
 class RunFailed(RuntimeError):
-    """A training process ended with an error; the message holds the end of what it said."""
+    """Report that a training process ended with an error. The message ends with the process's last output."""
 
 
 def find_arrival(metrics: Path, measure: str, target: float) -> Arrival:
-    """The first ``eval`` line of ``metrics`` whose ``measure`` accuracy is at least ``target``."""
+    """Return the first ``eval`` line of ``metrics`` whose ``measure`` accuracy is at least ``target``."""
     for row in _rows(metrics):
         if row["event"] == "eval" and row[f"{measure}_accuracy"] >= target:
             return Arrival(row["seconds"], row["step"])
@@ -109,7 +109,7 @@ def _rows(metrics: Path) -> list[dict[str, Any]]:
 
 
 def time_to_accuracy_ours(options: Options, goal: Goal, seed: int, folder: Path) -> Arrival:
-    """Train with ``zorplex-rl train``, once to see at which step it arrives, once undisturbed to see when that step is done."""
+    """Train with ``zorplex-rl train`` twice: to find the step that reaches the goal, and, without evaluations, the time of that step."""
     command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--policy", options.policy]
     command += ["--difficulty", goal.difficulty, "--seed", str(seed), "--steps", str(goal.steps)]
     command += ["--eval-tasks", str(options.eval_tasks)]
@@ -124,7 +124,7 @@ def time_to_accuracy_ours(options: Options, goal: Goal, seed: int, folder: Path)
 
 
 def time_to_accuracy_trl(options: Options, goal: Goal, threads: int, seed: int, folder: Path) -> Arrival:
-    """Train with TRL on ``threads`` torch threads and read when it arrived."""
+    """Train with TRL on ``threads`` torch threads. Returns when it reached the goal."""
     shared = {name: getattr(options, name) for name in ("policy", "target", "eval_tasks")} | asdict(goal)
     job = json.dumps({"folder": str(folder), "threads": threads, "seed": seed, **shared})
     _run([options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), job], threads)
@@ -132,7 +132,7 @@ def time_to_accuracy_trl(options: Options, goal: Goal, threads: int, seed: int, 
 
 
 def measure(options: Options, goal: Goal) -> dict[str, list[Arrival]]:
-    """The arrivals of every contender at ``goal``, one for each seed."""
+    """Run all contenders. Returns for each when it reached ``goal``, one entry for each seed."""
     contenders: dict[str, Callable[[int, Path], Arrival]] = {}
     if "ours" in options.sides:
         contenders[OURS] = partial(time_to_accuracy_ours, options, goal)
@@ -154,7 +154,7 @@ def measure(options: Options, goal: Goal) -> dict[str, list[Arrival]]:
 
 
 def tabulate(arrivals: dict[str, list[Arrival]], goal: Goal, target: float) -> Report:
-    """Seconds and steps to ``goal``, medians over seeds, ratios seed by seed. A dash: never arrived."""
+    """Return the table of seconds and steps to ``goal``: medians over seeds, ratios seed by seed. A dash means never reached."""
     seconds = {name: [_or_never(a.seconds) for a in found] for name, found in arrivals.items()}
     rows = []
     for name, times in seconds.items():

@@ -1,4 +1,4 @@
-"""The other side of ``time_to_accuracy.py``: the same training job on TRL's ``GRPOTrainer``.
+"""Run the training job of ``time_to_accuracy.py`` on TRL's ``GRPOTrainer``, the other side of that comparison.
 
     python trl_peer.py '{"folder": "DIR", "threads": 2}'        writes DIR/metrics.jsonl
 
@@ -36,26 +36,26 @@ from zorplex_rl.task.specs import TaskSpec, get_spec
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job, the same for both sides."""
+    """Describe a training job, the same for both sides."""
 
     folder: str
     """Where ``metrics.jsonl`` is written."""
     policy: str = EMBEDDED
     """``embedded``, a folder or a hub id."""
     steps: int = 100
-    """At most; the peer stops at the first evaluation that reaches ``target``."""
+    """Most training steps; training stops at the first evaluation that reaches ``target``."""
     target: float = 0.9
     """Held-out accuracy to reach."""
     measure: str = "greedy"
     """Which accuracy: ``greedy``, or ``sampled`` at temperature 1."""
     difficulty: str = "easy"
-    """Of the compositional tasks."""
+    """Difficulty of the compositional tasks."""
     prompts: int = 8
-    """Prompts a step."""
+    """Prompts in a step."""
     group_size: int = 8
     """Samples of each prompt."""
     learning_rate: float = Config.learning_rate
-    """After the warm-up of ``Config``."""
+    """Learning rate after the warm-up of ``Config``."""
     beta2: float = 0.95
     """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped as in ``Config``."""
     eval_every: int = 5
@@ -65,11 +65,11 @@ class Job:
     threads: int = 1
     """Torch threads."""
     seed: int = 0
-    """Of the tasks with their tables, and of the draws."""
+    """Seed of the tasks, their tables and the random draws."""
 
 
 def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
-    """Share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, measured by the package."""
+    """Return the share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, measured by the package."""
     tasks = [spec.task(index, "held_out") for index in range(count)]
     report, _ = evaluate(policy, spec.kind, tasks, spec.execute, Sampling(temperature))
     return report.accuracy
@@ -106,7 +106,7 @@ def train_with_trl(job: Job) -> None:
         }
 
     class Evaluation(TrainerCallback):
-        """Evaluates, with the clock stopped, and ends the training when the target is reached."""
+        """Evaluate with the clock stopped. Ends the training when the target is reached."""
 
         def on_train_begin(self, args, state, control, **kwargs) -> None:
             self.paused = 0.0

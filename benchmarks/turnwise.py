@@ -1,11 +1,11 @@
-"""Episodes through ``model.generate``, turn by turn: how one writes rollouts with tools in transformers alone.
+"""Sample episodes turn by turn through ``model.generate``: rollouts with tools in transformers alone.
 
     contexts ──generate──► each row stops at its own call, answer or end ──► results appended ──► again, rows still open
 
 With one task it is the one-at-a-time loop of notebooks and tutorials; with many it is what a careful user of TRL
-writes in ``rollout_func``. Done with care: a key-value cache within each call of ``generate``, sampling without any
-logits processor, texts decoded only when a token could have ended something. Two costs belong to the approach: every
-turn runs the whole context again, and in a batch every row waits for the slowest of its turn.
+writes in ``rollout_func``. It is written with care: a key-value cache within each call of ``generate``, sampling without any
+logits processor, texts decoded only after a token that can end something. Two costs belong to the approach: every
+turn runs the whole context again, and in a batch every row waits for the slowest row of its turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Row:
 
 
 class StopAtTurnEnd(StoppingCriteria):
-    """Stops each row where its turn ends: a complete call, a complete answer line, the end of the text, or its limit.
+    """Stop each row where its turn ends: a complete call, a complete answer line, the end of the text, or its limit.
 
     ``ends[row]`` is then the number of tokens that the row has sampled in this turn.
     """
@@ -67,7 +67,7 @@ def generate_turnwise(
     max_tokens: int = 96,
     max_turns: int = 6,
 ) -> list[Episode]:
-    """One episode for each of ``tasks``, all together. Limits as in ``Sampling``; ``Episode.logprobs`` stay empty."""
+    """Sample one episode for each of ``tasks``, all together. Limits are those of ``Sampling``; ``Episode.logprobs`` stay empty."""
     sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
     config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
@@ -80,12 +80,12 @@ def generate_turnwise(
 
 
 def last_line(text: str) -> str:
-    """The last line of ``text``, with the line break that may end it."""
+    """Return the last line of ``text``, with the line break that may end it."""
     return text[text[:-1].rfind("\n") + 1 :]
 
 
 def find_marks(policy: Policy) -> set[int]:
-    """The tokens that can end a call or a line."""
+    """Return the tokens that can end a call or a line."""
     if policy.name not in _MARKS:
         vocabulary = policy.tokenizer.get_vocab()
         signs = ("]", "\n", "Ċ", "<0x0A>")
@@ -98,7 +98,7 @@ _MARKS: dict[str, set[int]] = {}
 
 @torch.inference_mode()
 def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfig, max_tokens: int) -> list[list[int]]:
-    """The token ids that each of ``rows`` samples in its next turn."""
+    """Sample the next turn of each of ``rows``. Returns their token ids."""
     contexts = [row.prompt_ids + row.token_ids for row in rows]
     width = max(map(len, contexts))
     ids = torch.full((len(rows), width), config.pad_token_id)
@@ -121,7 +121,7 @@ def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfi
 def _end_turn(
     policy: Policy, row: _Row, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
 ) -> None:
-    """Add a sampled turn to its row, run the call that ended it, if one did, and set ``finish`` if that was the end."""
+    """Add a sampled turn to its row. Run the call that ended it, if there is one. Set ``finish`` if the episode is over."""
     max_tokens, max_turns = limits
     start = len(row.token_ids)
     row.token_ids += turn

@@ -1,10 +1,10 @@
-"""How fast weights travel, through every transport, and that they arrive whole.
+"""Measure how fast weights travel through every transport, and check that they arrive whole.
 
-    ladder      one reader, one version at a time: bytes a second of a verified read into the staging buffer, against memcpy here.
-                ``rdma`` is measured twice: as ``runtime.py`` tunes Monarch's TCP fallback, and, in a process of its own, as Monarch comes.
-    swap        what follows a read: from the staging buffer into the model, between two decode steps
+    ladder      one reader, one version at a time: bytes per second of a verified read into the staging buffer, against memcpy here.
+                ``rdma`` is measured twice: with ``runtime.py``'s settings for Monarch's TCP fallback, and, in a process of its own, with Monarch's.
+    swap        the copy after a read: from the staging buffer into the model, between two decode steps
     fan-out     1, 2 and 4 readers at once, each in a process of its own
-    storm       pulls under a writer that publishes as fast as it can: every pull is checked for weights of two versions, and for order
+    storm       pulls while a writer publishes as fast as it can: each pull is checked for mixed versions and for order
 
 The writer is always a process of its own. Where there is RDMA hardware, ``rdma`` uses it and the tuning changes nothing.
 """
@@ -55,20 +55,20 @@ class Options:
     storm_megabytes: int = 1
     """Size of the model in the storm."""
     storm_slots: int = 32
-    """Slots of the ring in the storm: a reader needs its time before the writer comes round again."""
+    """Slots of the ring in the storm: a read must end before the writer comes back to its slot."""
     as_monarch_comes: bool = False
-    """Only print, as JSON, the seconds of ``rdma`` reads with Monarch's own settings. This benchmark calls itself so."""
+    """Only print, as JSON, the seconds of ``rdma`` reads with Monarch's own settings. The benchmark starts itself with this flag."""
     log: bool = True
     """Append the result to LOG.md."""
 
 
 def make_model(megabytes: int) -> nn.Module:
-    """Sixteen layers that weigh ``megabytes`` together."""
+    """Return sixteen layers of ``megabytes`` MB together."""
     return nn.ParameterList(torch.zeros(megabytes * MB // 64) for _ in range(16))
 
 
 class Writer(Actor):
-    """Publishes a model in which every number is the version's."""
+    """Publish a model in which every number is the version."""
 
     def __init__(self, megabytes: int, slots: int = SLOTS) -> None:
         self.model, self.version = make_model(megabytes), 0
@@ -114,7 +114,7 @@ class Writer(Actor):
 
 
 class ReaderActor(Actor):
-    """A reader in a process of its own."""
+    """Read from a process of its own."""
 
     def __init__(self, megabytes: int) -> None:
         torch.set_num_threads(1)
@@ -126,7 +126,7 @@ class ReaderActor(Actor):
 
     @concurrent_endpoint
     async def fetch(self) -> float:
-        """Seconds of a read."""
+        """Return the seconds of a read."""
         began = time.perf_counter()
         await self._subscriber.fetch()
         return time.perf_counter() - began
@@ -138,7 +138,7 @@ async def connect(writer: Actor, transport: str, model: nn.Module) -> Subscriber
 
 
 async def time_reads(megabytes: int, transport: str, repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds of reads and of swaps."""
+    """Return the seconds of reads and of swaps."""
     replica = await spawn("writer", Writer, megabytes)
     reads, swaps = [], []
     try:
@@ -168,7 +168,7 @@ def time_memcpy(megabytes: int, repeats: int) -> list[float]:
 
 
 def time_as_monarch_comes(options: Options) -> dict[int, list[float]]:
-    """Seconds of ``rdma`` reads in a process that leaves Monarch's settings alone."""
+    """Return the seconds of ``rdma`` reads in a process with Monarch's own settings."""
     sizes = [str(size) for size in options.megabytes]
     flags = ["--as-monarch-comes", "--megabytes", *sizes, "--repeats", str(options.repeats)]
     done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=True)

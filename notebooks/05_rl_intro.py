@@ -14,13 +14,12 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
-    import pickle
     import random
     import re
     import time
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
-    from statistics import fmean, median
+    from statistics import fmean, median, pstdev
     from types import SimpleNamespace
 
     import marimo as mo
@@ -28,26 +27,20 @@ with app.setup(hide_code=True):
 
     from zorplex_rl import (
         TASK_SPECS,
-        generate_with_tools,
         get_spec,
-        print_result,
     )
     from zorplex_rl.analysis.recorded import group_latencies, group_variation
     from zorplex_rl.analysis.setting import Setting
+    from zorplex_rl.analysis.simulate import compare as simulate
     from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
-    from zorplex_rl.learning.advantages import group_relative
-    from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
-    from zorplex_rl.learning.losses import (
-        effective_sample_size,
-        episode_ratios,
-        mismatch,
-    )
+    from zorplex_rl.learning.learner import response_logprobs
+    from zorplex_rl.learning.train_simple import compare, policy_gradient
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.episode import Task
-    from zorplex_rl.task.parser import find_answer
+    from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import (
         CORRECT_REWARD,
         EXTRA_CALL_PENALTY,
@@ -56,23 +49,25 @@ with app.setup(hide_code=True):
         score,
     )
     from zorplex_rl.viz import exercise, figures, lesson
+    from zorplex_rl.viz.loop_drawing import loop_drawing
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import TimelineSimulator
+    from zorplex_rl.viz.widgets import LiveCurve, LoopPlayer, TimelineSimulator
+    from zorplex_rl.viz.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=25,
+        minutes=45,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
-            "say when RL of a language model needs more than one process, and when it does not",
+            "say what RL needs that supervised learning does not, and the other way round",
+            "write the two inner mechanisms: generate, call, inject; advantage, loss, step",
             "write a reward that a program can verify, and see what a lenient one would pay for",
-            "tell the tokens that a policy sampled from those that a tool put into its context",
-            "measure what a synchronous loop loses to its slowest episode",
-            "bound what asynchrony can win, and name its price",
+            "train a policy for twenty steps, and say what it has learned",
+            "measure what a synchronous loop loses, and bound what asynchrony can win",
         ],
     )
     return
@@ -80,26 +75,112 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ## When one process is not enough
+    lesson.figure(
+        loop_drawing(),
+        "The loop that this course takes apart. Here all of it runs in one process.",
+    )
+    return
 
-    Pre-training reads its next batch from a disk: the data do not depend on the weights. In RL the model that you train has to *write* the
-    next batch, and somebody has to check it. A training step becomes three programs:
 
-    | program | what it does | what limits it |
-    |---|---|---|
-    | generate | sample episodes, a token at a time | memory bandwidth; as long as the longest episode |
-    | check | run tools, tests, a reward | somebody else's latency |
-    | train | one forward and one backward pass over all tokens | arithmetic; all ranks in step |
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    ## Why reinforcement learning
 
-    One process can run the three in turns, and for a small model with short answers it should. You need a system of several when
+    Supervised learning copies: for every prompt somebody has written the right text. Often nobody can. But whether a text is good can be said:
 
-    - they want different hardware or different numbers of it, so that taking turns leaves most of it idle,
-    - the model with its optimizer does not fit beside the cache that generation needs,
-    - episodes differ so much in length that a batch waits for its slowest,
-    - or so many machines take part that one of them fails before the run is over.
+    - *Human feedback* ({lesson.term("RLHF")}): people say which of two answers they like better. A model learns their taste.
+    - *Reasoning*: a program checks the last number, or runs the tests. It does not care how the model got there.
+    - *Agents*: the model calls tools over many turns. Whether the task is solved shows at the end.
 
-    This notebook runs all three programs in one process and measures. What you measure decides how the next notebooks take them apart.
+    In reinforcement learning (RL) the model writes an answer itself, and a {lesson.term("reward")} says how good it was. The model is then called
+    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables, for ten questions with ten possible answers each.
+    """)
+    return
+
+
+@app.function
+def supervised_loop(policy, optimizer, questions, right_answer):
+    for question in questions:
+        logp = policy(question).log_softmax(-1)
+        answer = right_answer[question]  # somebody wrote it
+        loss = -logp[answer]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@app.function
+def rl_loop(policy, optimizer, questions, reward):
+    for question in questions:
+        logp = policy(question).log_softmax(-1)
+        answer = logp.exp().multinomial(1).item()  # the policy writes it
+        loss = -reward(question, answer) * logp[answer]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_labels = lesson.predict(
+        "Both loops start with a chance of 10 %, with the same optimizer. The reward is 1 for the right answer and 0 for any other. How many more steps does "
+        "the RL loop need until the policy is right nine times in ten?",
+        "up to twice as many",
+        "two to five times as many",
+        "more than five times as many",
+    )
+    ask_labels
+    return (ask_labels,)
+
+
+@app.cell(hide_code=True)
+def _():
+    right_answer = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 8])
+
+    def steps_to_learn(loop, teacher, seed):
+        """Steps until the mean probability of the right answers is 90 %."""
+        torch.manual_seed(seed)
+        policy = torch.nn.Embedding(10, 10, _weight=torch.zeros(10, 10))
+        optimizer, steps = torch.optim.SGD(policy.parameters(), lr=1.0), 0
+        chance = 0.1
+        while chance < 0.9 and steps < 5000:
+            loop(policy, optimizer, torch.arange(10), teacher)
+            steps += 10
+            chances = policy.weight.softmax(-1)[torch.arange(10), right_answer]
+            chance = chances.mean().item()
+        return steps
+
+    with_labels = steps_to_learn(supervised_loop, right_answer, seed=0)
+    with_rewards = [
+        steps_to_learn(rl_loop, lambda q, answer: float(answer == right_answer[q]), seed)
+        for seed in range(3)
+    ]
+    return with_labels, with_rewards
+
+
+@app.cell(hide_code=True)
+def _(ask_labels, with_labels, with_rewards):
+    _times = median(with_rewards) / with_labels
+    lesson.reveal(
+        ask_labels,
+        right=0 if _times <= 2 else 1 if _times <= 5 else 2,
+        why=f"""
+    {with_labels} steps with labels. With rewards {median(with_rewards)} in the median of three seeds ({min(with_rewards)} to {max(with_rewards)}):
+    {_times:.1f} times as many. A label names the right answer among ten. A reward says only whether the answer that was tried is right, and a
+    reward of 0 changes nothing here. So the policy must find a right answer before it can learn it. That is why RL starts from a model that is right now and then.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    Two lines differ, and they make the whole course. The answer comes from the policy, so somebody has to *generate* it. And it has to be *checked*.
+
+    A third difference hides in the code. The loss is right only for answers that *these* weights wrote: such data are {lesson.term("on-policy")}. Data that
+    other weights wrote, for example older ones, are {lesson.term("off-policy")}.
     """)
     return
 
@@ -117,8 +198,8 @@ def settings():
         max_tokens=96 if _embedded else 256,
         prompts=8,  # in a training batch
         samples=8,  # of each prompt
-        steps=8,
-        learning_rate=3e-4 if _embedded else 3e-6,
+        steps=20,
+        learning_rate=2e-4 if _embedded else 3e-6,
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
         tool_seconds=0.1,  # mean latency of a slow tool
@@ -126,7 +207,7 @@ def settings():
     return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
@@ -139,25 +220,56 @@ def _():
     mo.md("""
     ## A reward that a program can verify
 
-    The simplest RL for language models: ask for an integer, compare. No reward model, no human. What has to be decided is which text counts
-    as an answer. The rule of this course: the last `[ANSWER] <integer>`, the whole integer, and nothing else. The texts below are written
-    by hand; the column on the right is what the parser says.
+    The simplest reward asks for an integer and compares. What has to be decided is which text counts as an answer. The rule of this course: the last `[ANSWER] <integer>` counts, the whole integer, and nothing else.
     """)
     return
 
 
 @app.cell
 def _():
-    _texts = [
+    texts = [
         "[ANSWER] 42",
         "The answer is 42.",
         "[ANSWER] 42.5",
         "[ANSWER] 41\nNo:\n[ANSWER] 42",
         "40 41 42 43 44",
     ]
-    lesson.table(
-        "What counts as an answer",
-        [{"text": f"`{t!r}`", "answer": find_answer(t)} for t in _texts],
+    return (texts,)
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_texts = lesson.predict(
+        "The right answer is 42. For how many of these five texts does the rule pay?",
+        "one",
+        "two",
+        "three",
+        "four",
+    )
+    ask_texts
+    return (ask_texts,)
+
+
+@app.cell(hide_code=True)
+def _(ask_texts, texts):
+    _answers = [find_answer(text) for text in texts]
+    _paid = _answers.count(42)
+    lesson.reveal(
+        ask_texts,
+        right=_paid - 1,
+        why=f"""
+    {_paid} of {len(texts)}. A number without the tag is no answer. Nor is `42.5`, which is no integer; a parser that stopped at the point would pay for it.
+    A correction counts, and a list of guesses does not.
+    """,
+        shows=[
+            lesson.table(
+                "What the parser says",
+                [
+                    {"text": f"`{text!r}`", "answer": answer}
+                    for text, answer in zip(texts, _answers, strict=True)
+                ],
+            )
+        ],
     )
     return
 
@@ -206,9 +318,9 @@ def _(config, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 1: a verifier (5 minutes)
+    ### Exercise 1: a verifier
 
-    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the **last** such line holds
+    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the *last* such line holds
     `answer`, else 0.0. Commas between thousands are allowed, a minus sign too; a line like `#### 42.5` holds no integer, and a number
     anywhere else earns nothing.
     """)
@@ -222,7 +334,17 @@ def math_reward(text, answer):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(math_reward, check_math_reward, math_reward_solution)
+    exercise.feedback(
+        lambda: math_reward,
+        check_math_reward,
+        math_reward_solution,
+        level="core",
+        minutes=5,
+        hints=(
+            "Find all lines that are *only* `####`, a blank and an integer, then take the last. `re.MULTILINE` lets `^` and `$` match at every line.",
+            '`re.findall(r"^#### (-?\\d[\\d,]*)$", text, re.MULTILINE)` finds their numbers. Remove the commas before `int`, and think of the empty list.',
+        ),
+    )
     return
 
 
@@ -241,58 +363,201 @@ def _():
 def _(config):
     spec = get_spec("compositional", config.seed, hints=config.hints)
     task = spec.generate_task()
-    lesson.md(
-        f"**{task.question}** The table of this task: "
-        + ", ".join(
-            f"{word} = {task.table[word]}"
-            for word in (*task.words, *(w for w in task.table if w not in task.words))[:8]
-        )
-        + f", … ({len(task.table)} words). The next task has another one."
-    )
     return spec, task
 
 
-@app.cell
-def _(config, policy, spec, task):
-    episode = generate_with_tools(policy.model, policy.tokenizer, spec, task, config.device)
-    print_result(episode)
-    return (episode,)
+@app.cell(hide_code=True)
+def _(task):
+    _words = (*task.words, *(word for word in task.table if word not in task.words))[:8]
+    _table = ", ".join(f"{word} = {task.table[word]}" for word in _words)
+    lesson.md(
+        f"{lesson.quote(task.question)} The table of this task: {_table}, … ({len(task.table)} words). The next task has another one."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    environment = Zorplex(config.seed, config.hints)
+    sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
+    return environment, sampling
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predict(
-        "Both tool results are in the context, and the policy reads them like its own words. Should the trainer raise the probability of those tokens "
-        "when the episode was a success?",
-        "yes, they led to success",
-        "no, the policy did not choose them",
-        "only if they were right",
-    )
-    return
-
-
-@app.cell
-def _(episode, policy):
     lesson.figure(
-        token_strip(policy, episode), "The episode above, as the trainer gets it."
+        loop_drawing("generator", "tools"),
+        "Here: the generator writes an episode, and calls tools while it writes.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(episode):
-    lesson.reveal(f"""
-    No. The tool wrote {len(episode.sampled) - sum(episode.sampled)} of these {len(episode.sampled)} tokens; to learn them would be to learn
-    to *invent* results. They stay in the context and are masked from the loss. The ids in the figure are also exactly the ids that were
-    sampled: nothing is decoded and tokenised again on the way to the trainer, because the second tokenisation can differ from the first.
+def _():
+    lesson.md(f"""
+    An {lesson.term("episode")} is all that happens from the question to the end of the answer. It is made in three moves, again and again. *Generate*: run
+    the model on all tokens so far, and draw the next one. *Call*: when the text holds a complete call, run the tool. *Inject*: put the
+    tool's result behind the text, as tokens, and go on. This is all of it:
     """)
+    return
+
+
+@app.function
+@torch.inference_mode()
+def sample_episode(policy, task, execute, sampling, seed):
+    """Token ids, whether the policy sampled each, and the log-probs of those."""
+    dice, prompt = random.Random(seed), policy.encode_prompt(task)
+    ids, sampled, logprobs, calls = [], [], [], 0
+    start = 0  # of the turn: where the last tool result ended
+    while len(ids) < sampling.max_tokens:
+        # Generate: draw the next token.
+        tokens = torch.tensor([prompt + ids], device=policy.device)
+        logp = policy.model(tokens).logits[0, -1].float().log_softmax(-1)
+        cumulated = logp.exp().cumsum(-1)
+        drawn = dice.random() * cumulated[-1]
+        token = int(torch.searchsorted(cumulated, drawn, right=True))
+        ids.append(token)
+        sampled.append(True)
+        logprobs.append(float(logp[token]))
+        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        *finished_lines, _ = text.split("\n")
+        if token in policy.eos_ids or any(
+            find_answer(line) is not None for line in finished_lines
+        ):
+            break
+        # Call: run the tool as soon as the call is complete.
+        if call := find_call(text):
+            calls += 1
+            if calls == sampling.max_turns:
+                break
+            result = policy.encode_text(f" -> {execute(task, call)}\n")
+            # Inject: the policy will read these tokens, and did not choose them.
+            result = result[: sampling.max_tokens - len(ids)]
+            ids += result
+            sampled += [False] * len(result)
+            logprobs += [0.0] * len(result)
+            start = len(ids)
+    return ids, sampled, logprobs
+
+
+@app.cell
+def _(config, policy, sampling, spec, task):
+    _ids, _, _ = sample_episode(policy, task, spec.execute, sampling, config.seed)
+    lesson.md(lesson.fence(policy.tokenizer.decode(_ids)))
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: the loss mask (3 minutes)
+    The package's engine samples many episodes at once, and keeps what the model has computed for earlier tokens in a *key-value cache*. It
+    must give the same episodes. Eight tasks, the same seeds:
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(environment, policy, sampling):
+    both_tasks = environment.tasks(tuple(TASK_SPECS), 8)
+    _began = time.monotonic()
+    by_hand = [
+        sample_episode(policy, task, environment.execute, sampling, seed)
+        for seed, task in enumerate(both_tasks)
+    ]
+    _simple = time.monotonic() - _began
+    _began = time.monotonic()
+    by_engine = rollout(
+        policy,
+        [RolloutRequest(task, seed) for seed, task in enumerate(both_tasks)],
+        environment.execute,
+        sampling,
+    )
+    simple_seconds = {"page": _simple, "engine": time.monotonic() - _began}
+    same_tokens = [
+        (ids, own) == (fast.token_ids, fast.sampled)
+        for (ids, own, _), fast in zip(by_hand, by_engine, strict=True)
+    ]
+    largest_gap = max(
+        (
+            abs(one - other)
+            for (_, _, logprobs), fast in zip(by_hand, by_engine, strict=True)
+            for one, other in zip(logprobs, fast.logprobs, strict=False)
+        ),
+        default=0.0,
+    )
+    return by_engine, largest_gap, same_tokens, simple_seconds
+
+
+@app.cell(hide_code=True)
+def _(largest_gap, same_tokens, simple_seconds):
+    _agree = (
+        "the same tokens in all of them"
+        if all(same_tokens)
+        else f"the same tokens in {sum(same_tokens)} of them; where rounding tips a draw, the rest of an episode differs"
+    )
+    lesson.md(f"""
+    {len(same_tokens)} episodes, {_agree}. The largest difference of a log-prob is {largest_gap:.0e}. The forty lines above took
+    {simple_seconds["page"]:.1f} s, the engine {simple_seconds["engine"]:.2f} s. From here on the engine samples.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_injected = lesson.predict(
+        "The policy reads the tool's tokens like its own. A trainer could raise their probability too when an episode was a success. How well does the policy "
+        "foresee them now, compared with its own tokens?",
+        "as well as its own",
+        "worse than its own",
+        "better than its own",
+    )
+    ask_injected
+    return (ask_injected,)
+
+
+@app.cell(hide_code=True)
+def _(by_engine, policy):
+    # The probability of every token given those before it, the tool's included.
+    _all = [
+        replace(episode, sampled=[True] * len(episode.sampled)) for episode in by_engine
+    ]
+    foreseen = {True: [], False: []}
+    for _episode, _logprobs in zip(by_engine, response_logprobs(policy, _all), strict=True):
+        for _own, _logprob in zip(_episode.sampled, _logprobs, strict=True):
+            foreseen[_own].append(math.exp(_logprob))
+    foreseen = {own: fmean(chances) for own, chances in foreseen.items()}
+    return (foreseen,)
+
+
+@app.cell(hide_code=True)
+def _(ask_injected, by_engine, foreseen, policy):
+    _shown = next(
+        (episode for episode in by_engine if not all(episode.sampled)), by_engine[0]
+    )
+    _own, _tool = foreseen[True], foreseen[False]
+    lesson.reveal(
+        ask_injected,
+        right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
+        why=f"""
+    Its own tokens had a mean probability of {_own:.0%}, the tool's one of {_tool:.0%}. The values are drawn by chance, and nobody can foresee
+    them. To raise their probability would be to learn to *invent* results. So they stay in the context, and a {lesson.term("loss mask")} keeps them from the trainer.
+
+    The ids below are also exactly the ids that were sampled. Nothing is decoded and tokenised again on the way to the trainer, because the
+    second tokenisation can differ from the first.
+    """,
+        shows=[
+            lesson.figure(
+                token_strip(policy, _shown), "An episode, as the trainer gets it."
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: the loss mask
 
     Complete `mean_logprob`: the mean log-probability of the tokens that the policy itself sampled. `logprobs` holds a number for every
     token of the response, and `sampled` says which of them the policy chose.
@@ -307,7 +572,17 @@ def mean_logprob(logprobs, sampled):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(mean_logprob, check_mean_logprob, mean_logprob_solution)
+    exercise.feedback(
+        lambda: mean_logprob,
+        check_mean_logprob,
+        mean_logprob_solution,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "What do you divide by: the length of the list, or the number of tokens that the policy chose?",
+            "Walk through `zip(logprobs, sampled)`, and keep a number only where the second is true.",
+        ),
+    )
     return
 
 
@@ -321,7 +596,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     specs = {kind: get_spec(kind, config.seed, hints=config.hints) for kind in TASK_SPECS}
     examples = {kind: spec.task(0, "held_out") for kind, spec in specs.items()}
@@ -347,17 +622,15 @@ def _(examples, specs):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predict(
+    ask_kind = lesson.predict(
         "The embedded policy was taught by examples to use the tools, carelessly. Where will it be right least often?",
-        "simple",
-        "compositional",
-        "multi_step",
-        "recursive",
+        *TASK_SPECS,
     )
-    return
+    ask_kind
+    return (ask_kind,)
 
 
-@app.function
+@app.function(hide_code=True)
 def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode: None):
     """One sampled episode for each of ``tasks``, scored; 64 at a time share each forward pass."""
     requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
@@ -369,10 +642,8 @@ def answer_tasks(policy, environment, tasks, sampling, on_episode=lambda episode
     return episodes
 
 
-@app.cell
-def _(config, policy):
-    environment = Zorplex(config.seed, config.hints)
-    sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
+@app.cell(hide_code=True)
+def _(config, environment, policy, sampling):
     held_out = {
         kind: environment.tasks((kind,), config.tasks_per_kind, "held_out")
         for kind in TASK_SPECS
@@ -387,29 +658,34 @@ def _(config, policy):
             for kind, tasks in held_out.items()
         }
     reports = [summarise(kind, episodes) for kind, episodes in answered.items()]
-    return answered, environment, reports, sampling
+    return answered, held_out, reports
 
 
 @app.cell(hide_code=True)
-def _(reports):
-    lesson.figure(
-        figures.accuracy_chart(reports),
-        f"{reports[0].episodes} held-out tasks of each kind, sampled at temperature 1.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(reports):
+def _(ask_kind, reports):
     _worst, _best = (
         min(reports, key=lambda r: r.accuracy),
         max(reports, key=lambda r: r.accuracy),
     )
-    lesson.reveal(f"""
-    `{_worst.name}`, with {_worst.accuracy:.0%}; most often right on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
-    95 % intervals, in which tasks on the same words count as a cluster: with {_worst.episodes} tasks, that of `{_worst.name}` is
-    {100 * (_worst.interval[1] - _worst.interval[0]):.0f} points wide. Kinds that are closer than that are not told apart here.
-    """)
+    lesson.reveal(
+        ask_kind,
+        right=[
+            index
+            for index, report in enumerate(reports)
+            if report.interval[0] <= _worst.accuracy
+        ],
+        why=f"""
+    Least often on `{_worst.name}`, with {_worst.accuracy:.0%}; most often on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
+    95 % intervals. With {_worst.episodes} tasks, that of `{_worst.name}` is
+    {100 * (_worst.interval[1] - _worst.interval[0]):.0f} points wide.
+    """,
+        shows=[
+            lesson.figure(
+                figures.accuracy_chart(reports),
+                f"{reports[0].episodes} held-out tasks of each kind, sampled at temperature 1.",
+            )
+        ],
+    )
     return
 
 
@@ -418,8 +694,8 @@ def _():
     mo.md("""
     ## How it fails
 
-    Each episode ends in exactly one of five ways, and the first that holds is its name: a right answer, a wrong one, still calling tools at
-    the turn limit, cut off at the token limit, or an end without `[ANSWER]`.
+    Each episode ends in exactly one of five ways, and the first that holds is its name. A right answer; a wrong one; still calling tools at
+    the turn limit; cut off at the token limit; an end without `[ANSWER]`.
     """)
     return
 
@@ -433,7 +709,19 @@ def _(reports):
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
+def _(by_outcome, everything):
+    _failed = len(everything) - len(by_outcome["success"])
+    _untagged = len(by_outcome["wrong_format"])
+    lesson.md(f"""
+    Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures end without `[ANSWER]`. So
+    {"most" if 2 * _untagged > _failed else "a smaller part"} of what RL can win here is a habit of writing, not a skill in arithmetic. Notebook 08
+    shows both shares again after training.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
 def _(answered):
     everything = [episode for episodes in answered.values() for episode in episodes]
     by_outcome = {
@@ -451,7 +739,7 @@ def _(by_outcome, everything):
         first = episodes[0]
         return lesson.folded(
             f"`{outcome}`: {len(episodes)} of {len(everything)} episodes; an example",
-            f"**{first.task.question}** (right: {first.task.answer})\n\n{lesson.fence(first.text)}",
+            f"{lesson.quote(first.task.question)} (right: {first.task.answer})\n\n{lesson.fence(first.text)}",
         )
 
     mo.vstack([show_example(outcome, episodes) for outcome, episodes in by_outcome.items()])
@@ -463,7 +751,7 @@ def _():
     lesson.md(f"""
     ## From failures to a reward
 
-    Every share in the figure is a habit, and RL changes habits by paying for them: +{CORRECT_REWARD} for the right value, +{FORMAT_REWARD} for any
+    Every share in the figure is a habit, and RL changes habits by paying for them. It pays +{CORRECT_REWARD} for the right value, +{FORMAT_REWARD} for any
     answer in the right form, −{EXTRA_CALL_PENALTY} for every call more than needed. The table shows what the episodes above earned.
     """)
     return
@@ -491,16 +779,17 @@ def _(by_outcome):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predict(
+    ask_lenient = lesson.predict(
         "A lenient verifier pays if the right number stands *anywhere* in the transcript. How many more episodes would it pay for than the strict one?",
-        "hardly any",
-        "half as many again",
-        "twice as many or more",
+        "up to a quarter more",
+        "a quarter to three quarters more",
+        "more than that",
     )
-    return
+    ask_lenient
+    return (ask_lenient,)
 
 
-@app.function
+@app.function(hide_code=True)
 def paid_for(episode):
     """What a lenient verifier would pay ``episode`` for, or None: the right number stands nowhere in it."""
 
@@ -516,7 +805,7 @@ def paid_for(episode):
     return None
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(everything):
     payments = [paid_for(episode) for episode in everything]
     paid_shares = {
@@ -524,116 +813,438 @@ def _(everything):
         for what in ("answer", "own words", "tool's words")
     }
     strict, lenient = paid_shares["answer"], sum(paid_shares.values())
-    lesson.table(
-        "What the lenient verifier pays for",
-        [
-            {"the right number stands": where, "episodes": f"{paid_shares[what]:.0%}"}
-            for what, where in (
-                ("answer", "behind the tag, as the strict one wants it"),
-                ("own words", "in the policy's own words, but not as its answer"),
-                ("tool's words", "in a tool's words only"),
-            )
-        ],
-    )
     return lenient, paid_shares, strict
 
 
 @app.cell(hide_code=True)
-def _(lenient, paid_shares, strict):
-    _more = f"{lenient / strict:.1f} times as many" if strict else "All that it pays for"
-    lesson.reveal(f"""
-    {_more}: {lenient:.0%} of the episodes, against {strict:.0%}. The difference has two parts. In {paid_shares["own words"]:.0%} of all episodes the policy
-    wrote the number itself and missed only the form. In {paid_shares["tool's words"]:.0%} only a tool wrote it. The second part is the
-    dangerous one: in three of the four kinds the last look-up shows the answer, and there a policy that only calls tools and never answers
-    would be paid in full.
+def _(ask_lenient, lenient, paid_shares, strict):
+    _ratio = lenient / strict if strict else math.inf
+    _more = f"{_ratio:.1f} times as many" if strict else "All that it pays for"
+    lesson.reveal(
+        ask_lenient,
+        right=0 if _ratio <= 1.25 else 1 if _ratio <= 1.75 else 2,
+        why=f"""
+    {_more}: {lenient:.0%} of the episodes, against {strict:.0%}. In {paid_shares["own words"]:.0%} of all episodes the policy
+    wrote the number itself and missed only the form. In {paid_shares["tool's words"]:.0%} only a tool wrote it.
+
+    The second part is dangerous. In three of the four kinds the last look-up shows the answer. A policy that only calls tools, and never answers,
+    would be paid in full. To earn a reward without doing the task is called {lesson.term("reward hacking")}.
+    """,
+        shows=[
+            lesson.table(
+                "What the lenient verifier pays for",
+                [
+                    {
+                        "the right number stands": where,
+                        "episodes": f"{paid_shares[what]:.0%}",
+                    }
+                    for what, where in (
+                        ("answer", "behind the tag, as the strict one wants it"),
+                        ("own words", "in the policy's own words, but not as its answer"),
+                        ("tool's words", "in a tool's words only"),
+                    )
+                ],
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        loop_drawing("reward", "trainer", "weights"),
+        "Here: rewards become a step, and the step a new version of the weights.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    lesson.md(f"""
+    ## One step of training
+
+    A batch: {config.prompts} tasks, and {config.samples} episodes for each of them. The episodes of one task are a {lesson.term("group")}.
+    """)
+    return
+
+
+@app.function
+def write_batch(policy, environment, sampling, config, step):
+    """Scored episodes for the next tasks: a group of `config.samples` for each."""
+    tasks = environment.tasks(
+        ("compositional",), config.prompts, start=step * config.prompts
+    )
+    first_seed = (config.seed + 1) * 1_000_000 + step * config.prompts * config.samples
+    requests = [
+        RolloutRequest(task, seed=first_seed + group * config.samples + sample, group=group)
+        for group, task in enumerate(tasks)
+        for sample in range(config.samples)
+    ]
+    batch = rollout(policy, requests, environment.execute, sampling, version=step)
+    for episode in batch:
+        episode.score = score(episode)
+    return batch
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    First, the {lesson.term("advantage")}: how much better an episode did than its group. Its unit here is the group's standard deviation.
+    """)
+    return
+
+
+@app.function
+def advantages_of(rewards):
+    mean, deviation = fmean(rewards), pstdev(rewards)
+    return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
+
+
+@app.cell
+def _(config, environment, policy, sampling):
+    first_batch = write_batch(policy, environment, sampling, config, step=0)
+    groups = [
+        first_batch[start : start + config.samples]
+        for start in range(0, len(first_batch), config.samples)
+    ]
+    advantages = [
+        advantage
+        for group in groups
+        for advantage in advantages_of([episode.score.reward for episode in group])
+    ]
+    return advantages, first_batch, groups
+
+
+@app.cell(hide_code=True)
+def _(advantages, config, groups):
+    _rewards = [[episode.score.reward for episode in group] for group in groups]
+    _spread = [pstdev(rewards) for rewards in _rewards]
+    _shown = _spread.index(max(_spread))
+    _alike = _spread.count(0.0)
+    _table = lesson.table(
+        f"One group: “{groups[_shown][0].task.question}”",
+        [
+            {
+                "outcome": f"`{episode.score.outcome}`",
+                "reward": f"{episode.score.reward:.2f}",
+                "advantage": f"{advantage:+.2f}",
+            }
+            for episode, advantage in zip(
+                groups[_shown], advantages[_shown * config.samples :], strict=False
+            )
+        ],
+    )
+    mo.vstack(
+        [
+            _table,
+            lesson.md(
+                f"Where all rewards of a group are alike, its advantages are 0, and it teaches nothing. That holds for {_alike} of these {len(groups)} groups."
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    Then the loss, the {lesson.term("policy gradient")}. It is the line from the RL loop above, with the advantage for the reward, and summed over the
+    tokens that the policy sampled. Minimise it, and tokens of good episodes become more likely, tokens of bad ones less.
+    """)
+    return
+
+
+@app.function
+def loss_of(policy, episodes, advantages):
+    total, count = 0.0, 0
+    for episode, advantage in zip(episodes, advantages, strict=True):
+        ids = torch.tensor(episode.prompt_ids + episode.token_ids, device=policy.device)
+        logits = policy.model(ids[None, :-1]).logits[0].float()
+        logp = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        response = logp[len(episode.prompt_ids) - 1 :]
+        own = torch.tensor(episode.sampled, device=policy.device)
+        total = total + advantage * response[own].sum()
+        count += sum(episode.sampled)
+    return -total / count
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Last, the step. It goes along the gradient of that loss. The package computes the same loss for the whole batch at once, padded to one length
+    (`policy_gradient` in `learning/train_simple.py`). Here is one step from each, on the same episodes:
+    """)
+    return
+
+
+@app.function
+def take_step(policy, loss, learning_rate):
+    """One step of AdamW, with the gradient cut to length 1. Returns the new weights."""
+    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+    optimizer.step()
+    return torch.nn.utils.parameters_to_vector(policy.model.parameters()).detach()
+
+
+@app.cell
+def _(advantages, config, first_batch):
+    stepped, losses = [], []
+    for _loss_of in (loss_of, policy_gradient):
+        _policy = load_policy(config.policy, config.device)
+        _loss = _loss_of(_policy, first_batch, advantages)
+        stepped.append(take_step(_policy, _loss, config.learning_rate))
+        losses.append(_loss.item())
+    one_step = {
+        "loss": abs(losses[0] - losses[1]),
+        "weights": float((stepped[0] - stepped[1]).abs().mean()) / config.learning_rate,
+    }
+    return losses, one_step
+
+
+@app.cell(hide_code=True)
+def _(losses, one_step):
+    _agree = one_step["loss"] < 1e-4 and one_step["weights"] < 0.05
+    lesson.md(f"""
+    The page's loss is {losses[0]:.6f}, the package's {losses[1]:.6f}. After the step their weights differ in the mean by {one_step["weights"]:.1%} of
+    the learning rate. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."}
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ## The synchronous loop
+    lesson.md(f"""
+    Two names that you will meet everywhere:
 
-    Here is all of RL in one process: generate a batch with the newest weights, score it, take one step, copy the weights back. Generator
-    and trainer hold a copy of the model each, as they will when they are processes of their own. A sample's advantage is its reward
-    compared with the other samples of the same prompt.
+    - {lesson.term("GRPO")} is this step: samples of one prompt form a group, and no second model estimates rewards. It comes from
+      [DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4.
+    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
+      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio, so that no step goes far.
+
+    ### Exercise 3: leave one out
+
+    An episode that is compared with its group's mean is compared with itself, too. Complete `leave_one_out`: each reward minus the
+    mean of the *other* rewards of the group. This one is plugged in: if it passes its check, it trains the policy below.
     """)
     return
 
 
 @app.function
-def sample_batch(actor, environment, sampling, config, number, version):
-    """Batch ``number`` of the training tasks, sampled with weights ``version``."""
-    tasks = environment.tasks(
-        ("compositional",), config.prompts, start=number * config.prompts
+def leave_one_out(rewards):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: leave_one_out,
+        check_leave_one_out,
+        leave_one_out_solution,
+        level="core",
+        minutes=4,
+        hints=(
+            "The sum of the others is the sum of all, minus the reward itself. How many others are there?",
+            "With `total = sum(rewards)` the mean of the others is `(total - reward) / (len(rewards) - 1)`.",
+        ),
     )
-    first = number * config.prompts * config.samples
-    requests = [
-        RolloutRequest(task, first + prompt * config.samples + sample, group=prompt)
-        for prompt, task in enumerate(tasks)
-        for sample in range(config.samples)
-    ]
-    return rollout(actor, requests, environment.execute, sampling, version=version)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Twenty steps that learn
+
+    Now the loop. Generator and trainer hold a copy of the model each, as they will when they are processes of their own. So a third
+    move belongs to it: the generator pulls the new weights.
+    """)
+    return
 
 
 @app.function
-def train_synchronously(actor, learner, environment, sampling, config):
-    """Steps in turns: what was sampled, who was busy when, and an untouched batch's log-probs under every version."""
-    generator, trainer = SpanRecorder("generator"), SpanRecorder("trainer")
+def training_loop(generator, trainer, environment, sampling, config, advantage, on_step):
+    """Train for `config.steps` steps. Returns the batches, and who was busy when."""
+    clocks = {"generator": SpanRecorder("generator"), "trainer": SpanRecorder("trainer")}
+    optimizer = torch.optim.AdamW(
+        trainer.model.parameters(),
+        config.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.0,
+    )
     batches = []
-    # Sampled with version 0, and never trained on: it shows below what age does to a batch.
-    untouched = sample_batch(
-        actor, environment, sampling, config, number=config.steps, version=0
-    )
-    rescored = [response_logprobs(learner.policy, untouched)]
-    for step in mo.status.progress_bar(
-        range(config.steps), title="Synchronous steps", remove_on_exit=True
-    ):
-        with generator.span("generate"):
-            episodes = sample_batch(actor, environment, sampling, config, step, step)
-        batches.append(episodes)
-        with trainer.span("train"):
-            for episode in episodes:
-                episode.score = score(episode)
-            rewards = [episode.score.reward for episode in episodes]
-            groups = [
-                rewards[start : start + config.samples]
-                for start in range(0, len(rewards), config.samples)
-            ]
-            learner.step(
-                episodes,
-                [advantage for group in group_relative(groups) for advantage in group],
-            )
-        with generator.span("pull"):
-            actor.model.load_state_dict(learner.policy.model.state_dict())
-        rescored.append(response_logprobs(learner.policy, untouched))
-    return SimpleNamespace(
-        batches=batches,
-        untouched=untouched,
-        rescored=rescored,
-        timeline=Timeline(generator.drain() + trainer.drain()),
-    )
+    for step in range(config.steps):
+        with clocks["generator"].span("generate"):
+            batch = write_batch(generator, environment, sampling, config, step)
+        with clocks["trainer"].span("train"):
+            rewards = [episode.score.reward for episode in batch]
+            advantages = []
+            for start in range(0, len(rewards), config.samples):
+                advantages += advantage(rewards[start : start + config.samples])
+            loss = policy_gradient(trainer, batch, advantages)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+            optimizer.step()
+        with clocks["generator"].span("pull"):
+            generator.model.load_state_dict(trainer.model.state_dict())
+        batches.append(batch)
+        on_step(step + 1, batch)
+    spans = [span for clock in clocks.values() for span in clock.drain()]
+    return SimpleNamespace(batches=batches, timeline=Timeline(spans))
 
 
-@app.cell
-def _(config, environment, sampling):
-    learner = Learner(
+@app.cell(hide_code=True)
+def _():
+    plugged_in = exercise.complaint(check_leave_one_out, leave_one_out) is None
+    advantage_in_use = leave_one_out if plugged_in else compare
+    lesson.md(
+        "Your `leave_one_out` trains the policy below."
+        if plugged_in
+        else "`leave_one_out` does not pass its check yet, so the package's advantage trains below: `compare` of `learning/train_simple.py`, which is `advantages_of`."
+    )
+    return (advantage_in_use,)
+
+
+@app.cell(hide_code=True)
+def _(config, reports):
+    _before = reports[list(TASK_SPECS).index("compositional")].accuracy
+    ask_gain = lesson.predict(
+        f"{config.steps} steps, {config.steps * config.prompts * config.samples:,} episodes. Before, {_before:.0%} of the held-out compositional tasks were right, sampled at temperature 1. "
+        "How many will be right afterwards?",
+        "about as many, less than 10 points more",
+        "10 to 25 points more",
+        "more than 25 points more",
+    )
+    ask_gain
+    return (ask_gain,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start = lesson.start_button(f"Train {config.steps} steps", seconds=20)
+    start
+    return (start,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    curve = LiveCurve(
+        total_steps=config.steps,
+        title="Each batch as it comes: tasks that the policy has not seen before",
+        percent=False,
+    )
+    curve
+    return (curve,)
+
+
+@app.cell(hide_code=True)
+def _(advantage_in_use, config, curve, environment, sampling, start):
+    lesson.wait_for(start)
+
+    def draw(step, batch):
+        right = fmean(episode.score.outcome == "success" for episode in batch)
+        curve.add("share of right answers", step, right)
+        curve.add("mean reward", step, fmean(episode.score.reward for episode in batch))
+
+    curve.clear()
+    trainer = load_policy(config.policy, config.device)
+    run = training_loop(
         load_policy(config.policy, config.device),
-        # Without a warm-up: every step is a full one, and so is the difference between two versions.
-        Learning(learning_rate=config.learning_rate, warmup_steps=0),
+        trainer,
+        environment,
+        sampling,
+        config,
+        advantage_in_use,
+        draw,
     )
-    run = train_synchronously(
-        load_policy(config.policy, config.device), learner, environment, sampling, config
-    )
-    lesson.figure(
-        timeline_chart(run.timeline),
-        "Measured. Neither works while the other does; the gaps are this notebook's own bookkeeping.",
-    )
-    return learner, run
+    return run, trainer
 
 
-@app.cell
+@app.cell(hide_code=True)
+def _(environment, held_out, sampling, trainer):
+    # The same held-out tasks and the same seeds as before training.
+    after = answer_tasks(trainer, environment, held_out["compositional"], sampling)
+    return (after,)
+
+
+@app.cell(hide_code=True)
+def _(after, answered, ask_gain, run):
+    _before = answered["compositional"]
+    was, now = summarise("before", _before), summarise("after", after)
+    gain = 100 * (now.accuracy - was.accuracy)
+    _untagged = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
+    _turned = [
+        (old, new)
+        for old, new in zip(_before, after, strict=True)
+        if old.score.outcome != "success" and new.score.outcome == "success"
+    ]
+    _example = (
+        f"*One task, before.* {lesson.quote(_turned[0][0].task.question)}\n\n{lesson.fence(_turned[0][0].text)}\n\n*After.*\n\n{lesson.fence(_turned[0][1].text)}"
+        if _turned
+        else "No task that was wrong before is right now."
+    )
+    _seconds = run.timeline.end - run.timeline.start
+    lesson.reveal(
+        ask_gain,
+        right=0 if gain < 10 else 1 if gain <= 25 else 2,
+        why=f"""
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, sampled, on {now.episodes} tasks that it never trained on: {gain:+.0f} points in {_seconds:.0f} s. Texts
+    without `[ANSWER]` were {was.outcomes["wrong_format"]:.0%} of all episodes before, and are {now.outcomes["wrong_format"]:.0%} now. So
+    {"most" if _untagged > 0.5 * gain / 100 else "less than half"} of the gain is a habit of writing. Is one seed luck? `python benchmarks/twenty_steps.py` trains
+    with five.
+    """,
+        shows=[
+            lesson.figure(
+                figures.outcome_chart([was, now]),
+                "How the same held-out tasks end, before and after.",
+            ),
+            _example,
+        ],
+    )
+    return gain, now, was
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## When one process is not enough
+
+    That was all of RL, in one process. Pre-training reads its next batch from a disk: the data do not depend on the weights. In RL the model that
+    you train has to *write* the next batch, and somebody has to check it. A training step becomes three programs:
+
+    | program | what it does | what limits it |
+    |---|---|---|
+    | generate | sample episodes, a token at a time | memory bandwidth; as long as the longest episode |
+    | check | run tools, tests, a reward | somebody else's latency |
+    | train | one forward and one backward pass over all tokens | arithmetic; all ranks in step |
+
+    One process can run the three in turns, and for a small model with short answers it should. You need a system of several when
+
+    - they want different hardware or different numbers of it, so that taking turns leaves most of it idle,
+    - the model with its optimizer does not fit beside the cache that generation needs,
+    - episodes differ so much in length that a batch waits for its slowest,
+    - or so many machines take part that one of them fails before the run is over.
+
+    The rest of this notebook measures the loop that you have just run. What you measure decides how the next notebooks take it apart.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_turns = lesson.predict(
+        "The twenty steps took turns: generate, train, pull. What share of a step went into generating?",
+        "less than a third",
+        "one third to two thirds",
+        "more than two thirds",
+    )
+    ask_turns
+    return (ask_turns,)
+
+
+@app.cell(hide_code=True)
 def _(run):
     measured = {
         kind: [span.end - span.start for span in run.timeline.spans if span.kind == kind]
@@ -644,71 +1255,41 @@ def _(run):
 
 
 @app.cell(hide_code=True)
-def _(seconds):
-    lesson.table(
-        "A synchronous step, medians",
-        [
-            {
-                "phase": kind,
-                "seconds": f"{took:.3f}",
-                "share": f"{took / sum(seconds.values()):.0%}",
-            }
-            for kind, took in seconds.items()
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(run, seconds):
-    _right = [
-        fmean(episode.score.outcome == "success" for episode in batch)
-        for batch in run.batches
-    ]
-    _train = seconds["train"] / sum(seconds.values())
-    lesson.md(f"""
-    The first batch was right in {_right[0]:.0%} of its episodes, the last in {_right[-1]:.0%}, after {len(_right) - 1} steps. What the loop
-    does not do is use both halves of the machine: the generator waits for {_train:.0%} of a step, the trainer for {1 - _train:.0%}. If each
+def _(ask_turns, measured, run, seconds):
+    _shares = {kind: took / sum(seconds.values()) for kind, took in seconds.items()}
+    _four = sum(sum(times[:4]) for times in measured.values())
+    lesson.reveal(
+        ask_turns,
+        right=0
+        if _shares["generate"] < 1 / 3
+        else 1
+        if _shares["generate"] <= 2 / 3
+        else 2,
+        why=f"""
+    {_shares["generate"]:.0%}. While one works the other waits: the generator {1 - _shares["generate"]:.0%} of a step, the trainer {1 - _shares["train"]:.0%}. If each
     had a GPU of its own, that is the share of it you would pay for and not use.
-    """)
-    return
-
-
-@app.cell
-def _(config, run):
-    group = run.batches[0][: config.samples]
-    (advantages,) = group_relative([[episode.score.reward for episode in group]])
-    return advantages, group
-
-
-@app.cell(hide_code=True)
-def _(advantages, group):
-    lesson.table(
-        f"One prompt of the first batch, “{group[0].task.question}”, and its samples",
-        [
-            {
-                "outcome": f"`{episode.score.outcome}`",
-                "reward": f"{episode.score.reward:.2f}",
-                "advantage": f"{advantage:+.2f}",
-            }
-            for episode, advantage in zip(group, advantages, strict=True)
+    """,
+        shows=[
+            lesson.figure(
+                timeline_chart(
+                    run.timeline,
+                    (run.timeline.start, run.timeline.start + _four),
+                ),
+                "Measured: the first steps. Neither works while the other does; gaps are this notebook's own bookkeeping.",
+            ),
+            lesson.table(
+                "A step, medians",
+                [
+                    {
+                        "phase": kind,
+                        "seconds": f"{took:.3f}",
+                        "share": f"{_shares[kind]:.0%}",
+                    }
+                    for kind, took in seconds.items()
+                ],
+            ),
         ],
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, run):
-    _rewards = [
-        [episode.score.reward for episode in run.batches[0][start : start + config.samples]]
-        for start in range(0, len(run.batches[0]), config.samples)
-    ]
-    _alike = [group for group in _rewards if max(group) == min(group)]
-    lesson.md(f"""
-    A positive advantage makes a sample's tokens more likely, a negative one less. Where all rewards of a group are alike, all its advantages
-    are 0, and the prompt teaches nothing, however the other prompts went: every *group* needs differences, between right and wrong, or
-    between few calls and many. In the first batch {len(_alike)} of {len(_rewards)} groups had none.
-    """)
     return
 
 
@@ -718,13 +1299,12 @@ def _():
     ## Waiting for the slowest
 
     Inside the generation phase there is a second wait. Episodes differ in length: another turn, another digit, an error to look up again.
-    All of a batch must have ended before training begins. These are the latencies of the benchmark's episodes, each measured from its first
-    step to its last.
+    All of a batch must have ended before training begins.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(answered):
     latencies = {
         kind: [episode.seconds for episode in episodes]
@@ -735,25 +1315,10 @@ def _(answered):
 
 @app.cell(hide_code=True)
 def _(latencies):
-    lesson.table(
-        "Seconds for an episode, 64 decoding together",
-        [
-            {
-                "kind": kind,
-                "median": f"{median(times):.3f}",
-                "95th percentile": f"{sorted(times)[int(0.95 * len(times))]:.3f}",
-                "slowest": f"{max(times):.3f}",
-                "slowest ÷ median": f"{max(times) / median(times):.1f}×",
-            }
-            for kind, times in latencies.items()
-        ],
+    lesson.figure(
+        figures.density_chart(latencies),
+        "Seconds for an episode of each kind, 64 decoding together.",
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(latencies):
-    lesson.figure(figures.density_chart(latencies))
     return
 
 
@@ -776,41 +1341,20 @@ def _(run):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: the price of the slowest (3 minutes)
-
-    Every slot of a batch is taken until the slowest episode has ended. Complete `idle_share`: the share of all slots' time that goes in
-    waiting, given how many `seconds` each episode took.
-    """)
-    return
-
-
-@app.function
-def idle_share(seconds):
-    raise NotImplementedError
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(idle_share, check_idle_share, idle_share_solution)
-    return
-
-
-@app.cell(hide_code=True)
 def _(config, run):
     _calls = fmean(episode.tool_calls for episode in run.batches[0])
-    lesson.predict(
+    ask_slow = lesson.predict(
         f"A real tool is not a dictionary: it runs tests or asks a web page. Say it takes {config.tool_seconds:g} s on average, now and then ten times that. An episode makes {_calls:.1f} calls "
         "on average. How long does a batch take then, compared with the time of these calls?",
-        "about as long",
-        "two to three times as long",
+        "less than one and a half times as long",
+        "up to three times as long",
         "more than three times as long",
     )
-    return
+    ask_slow
+    return (ask_slow,)
 
 
-@app.function
+@app.function(hide_code=True)
 def slow_tool(execute, pool, mean, variation=1.5, seed=0):
     """``execute`` behind a log-normal delay with this mean (seconds) and coefficient of variation."""
     delays, sigma = random.Random(seed), math.sqrt(math.log(1 + variation**2))
@@ -827,7 +1371,7 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
     return submit
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, environment, policy, run, sampling):
     def sample_slowly(batches):
         """``batches`` of the same tasks at once, with the slow tool: the episodes, and the seconds that all took."""
@@ -842,25 +1386,32 @@ def _(config, environment, policy, run, sampling):
             return episodes, time.monotonic() - began
 
     slow_batch, slow_seconds = sample_slowly(batches=1)
-    lesson.figure(
-        figures.batch_chart(slow_batch),
-        "The same tasks, with a tool that really takes its time.",
-    )
     return sample_slowly, slow_batch, slow_seconds
 
 
 @app.cell(hide_code=True)
-def _(config, run, slow_batch):
+def _(ask_slow, config, run, slow_batch):
     _calls = fmean(episode.tool_calls for episode in slow_batch)
     _slow, _fast = (
         max(episode.seconds for episode in batch) for batch in (slow_batch, run.batches[0])
     )
     _mean = fmean(episode.seconds for episode in slow_batch)
-    lesson.reveal(f"""
-    {_slow:.2f} s: {_slow / (_calls * config.tool_seconds):.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
+    _times = _slow / (_calls * config.tool_seconds)
+    lesson.reveal(
+        ask_slow,
+        right=0 if _times < 1.5 else 1 if _times <= 3 else 2,
+        why=f"""
+    {_slow:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
     batch with the instant tool. A batch takes as long as the *slowest* of its {len(slow_batch)} episodes, here {_slow / _mean:.1f} times as long as
-    their mean: {1 - _mean / _slow:.0%} of the slots' time went in waiting for it. Add episodes to a batch, and its slowest can only become slower.
-    """)
+    their mean. {1 - _mean / _slow:.0%} of the slots' time went in waiting for it. Add episodes to a batch, and its slowest can only become slower.
+    """,
+        shows=[
+            lesson.figure(
+                figures.batch_chart(slow_batch),
+                "The same tasks, with a tool that really takes its time.",
+            )
+        ],
+    )
     return
 
 
@@ -877,13 +1428,15 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predict(
-        "Generating and training now run side by side, on hardware of their own, each with one batch at a time. At most how much faster can the loop get?",
-        "at most twice as fast",
-        "as fast as the hardware allows",
-        "it depends on the number of steps",
+    ask_bound = lesson.predict(
+        "Generating and training now run side by side, on hardware of their own, each with one batch at a time. Weights travel in no time. At most how much faster can the loop get?",
+        "at most one and a half times",
+        "at most twice",
+        "at most three times",
+        "as many times as the hardware allows",
     )
-    return
+    ask_bound
+    return (ask_bound,)
 
 
 @app.cell(hide_code=True)
@@ -898,21 +1451,19 @@ def _():
 
 @app.function
 def one_batch_at_a_time(work, slowest, train, pull, generators=1):
-    """The least seconds for a step if ``generators`` share each batch, and begin with the next one when it is complete."""
+    """The least seconds for a step. The generators share each batch."""
     return max(train, max(work / generators, slowest) + pull)
 
 
 @app.function
 def batches_overlap(work, slowest, train, pull, max_lag, generators=1):
-    """The least seconds for a step if a generator begins with another batch while episodes of the last one wait for tools.
-
-    Each batch makes the round trip of generating, training and pulling, and at most ``max_lag`` + 1 of them are on their way.
-    """
+    """The same, if generators go on with other batches while tools answer."""
+    # At most max_lag + 1 batches are on their way; each is generated, trained on, pulled.
     round_trip = max(work / generators, slowest) + train + pull
     return max(train, work / generators + pull, round_trip / (max_lag + 1))
 
 
-@app.function
+@app.function(hide_code=True)
 def enough_for_the_trainer(work, slowest, train, pull):
     """The least (generators, max_lag) with which the trainer is never idle, or None: pulling alone takes longer than a step."""
     if train <= pull:
@@ -922,7 +1473,7 @@ def enough_for_the_trainer(work, slowest, train, pull):
     return generators, math.ceil(round_trip / train) - 1
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(environment, policy, run, sampling, seconds, slow_seconds):
     # The slowest episode of the first batch again, with a generator to itself.
     _slowest = max(run.batches[0], key=lambda episode: episode.seconds)
@@ -950,6 +1501,82 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
         for tool, found in phases.items()
     }
     return in_turns, phases
+
+
+@app.cell(hide_code=True)
+def _(sample_slowly, slow_seconds):
+    _, four_seconds = sample_slowly(batches=4)
+    lesson.md(
+        f"Do waits overlap? Measured with the slow tool: one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s, "
+        f"{four_seconds / 4:.2f} s each."
+    )
+    return (four_seconds,)
+
+
+@app.cell(hide_code=True)
+def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
+    _one = {
+        tool: in_turns[tool] / one_batch_at_a_time(**found)
+        for tool, found in phases.items()
+    }
+    # Every ratio of generation to training between 1 : 50 and 50 : 1, on a fine grid.
+    _grid = [1.05**power for power in range(-80, 81)]
+    _most = max((g + 1) / one_batch_at_a_time(g, 0, train=1, pull=0) for g in _grid)
+    _enough = enough_for_the_trainer(**phases["slow"])
+    _overlap = 4 * slow_seconds / four_seconds
+    _measured = (
+        f"Measured above, {_overlap:.1f} batches with the slow tool came out in the time of one."
+        + (
+            ""
+            if _overlap > 1.2
+            else " So here the computing took the time, and the waits had nothing to hide."
+        )
+    )
+    _idle_no_more = (
+        f"With the slow tool the trainer is never idle from {_enough[0]} generator{'s' * (_enough[0] > 1)} and `max_lag` {_enough[1]} on. From there only a faster trainer helps."
+        if _enough
+        else "Here a pull takes longer than a training step, so the weights set the pace, and no number of generators keeps the trainer busy."
+    )
+    lesson.reveal(
+        ask_bound,
+        right=next(
+            (index for index, most in enumerate((1.5, 2, 3)) if _most <= most + 1e-9), 3
+        ),
+        why=f"""
+    The largest ratio over all mixes is {_most:.2f}, where both take equally long: (g + t) / max(g, t) ≤ 2. With your times it is {_one["instant"]:.2f}
+    for the instant tool and {_one["slow"]:.2f} for the slow one.
+
+    With more than one batch on its way that bound does not hold. A generator that waits for a tool may as well begin another batch, and the waits of both
+    pass at the same time. {_measured}
+
+    What bounds the loop then is its {lesson.term("lag")}: how many versions older the weights are that wrote a batch. At most `max_lag` + 1 batches are
+    on their way, so the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Watch it
+
+    Both loops on one clock. The times are those that your twenty steps have just taken; the runs are simulated from them, group by group. Press *Play*, or drag the time. Look for
+    two things: who stands still while the other works, and which version a dot shows when the trainer takes it.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(this_machine):
+    _both = simulate(replace(this_machine, steps=6, max_lag=1))
+    LoopPlayer(
+        {
+            "In turns": _both.sync.timeline,
+            "Side by side, max_lag 1": _both.asynchronous.timeline,
+        }
+    )
+    return
 
 
 @app.cell(hide_code=True)
@@ -988,48 +1615,14 @@ def _(in_turns, phases):
     return
 
 
-@app.cell
-def _(sample_slowly, slow_seconds):
-    _, four_seconds = sample_slowly(batches=4)
-    lesson.md(
-        f"Do waits overlap? Measured with the slow tool: one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s, "
-        f"{four_seconds / 4:.2f} s each."
-    )
-    return (four_seconds,)
-
-
-@app.cell(hide_code=True)
-def _(four_seconds, in_turns, phases, slow_seconds):
-    _one = {
-        tool: in_turns[tool] / one_batch_at_a_time(**found)
-        for tool, found in phases.items()
-    }
-    _enough = enough_for_the_trainer(**phases["slow"])
-    _idle_no_more = (
-        f"With the slow tool the trainer is never idle from {_enough[0]} generator{'s' * (_enough[0] > 1)} and `max_lag` {_enough[1]} on. From there only a faster trainer helps."
-        if _enough
-        else "Here a pull takes longer than a training step, so the weights set the pace, and no number of generators keeps the trainer busy."
-    )
-    lesson.reveal(f"""
-    At most twice, when both take equally long: (g + t) / max(g, t) ≤ 2. Here the bound is {_one["instant"]:.2f} with the instant tool and
-    {_one["slow"]:.2f} with the slow one.
-
-    With more than one batch on its way that bound does not hold. A generator that waits for a tool has nothing to do, and may as well begin
-    another batch: the waits of both pass at the same time. Measured above, {4 * slow_seconds / four_seconds:.1f} batches with the slow tool came out in the time
-    of one. What bounds the loop then is its lag: `max_lag` + 1 batches can be on their way, so it is at most `max_lag` + 1 times as fast.
-    {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
-    """)
-    return
-
-
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 4: from a sum to a maximum (5 minutes)
+    ### Exercise 4: from a sum to a maximum
 
-    Complete `speed_up` for `steps` training steps, one batch at a time on either side, with no variance and no bound on staleness. In turns, a
-    step takes `generate + train`. Side by side, the first batch has to be generated before training can begin, the last one has to be trained after generation has ended,
-    and in between the slower of the two sets the pace. Return the time in turns over the time side by side.
+    Complete `speed_up` for `steps` training steps, one batch at a time on either side. In turns, a step takes `generate + train`. Side by
+    side, the first batch is generated before training begins, and the last one is trained after generation has ended. In between the
+    slower of the two sets the pace. Return the time in turns over the time side by side.
     """)
     return
 
@@ -1041,7 +1634,17 @@ def speed_up(generate, train, steps):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(speed_up, check_speed_up, speed_up_solution)
+    exercise.feedback(
+        lambda: speed_up,
+        check_speed_up,
+        speed_up_solution,
+        level="stretch",
+        minutes=5,
+        hints=(
+            "Draw three steps as two rows of bars. Which bars stand alone, at the beginning and at the end?",
+            "Side by side: `generate`, then `steps - 1` times the longer of the two, then `train`.",
+        ),
+    )
     return
 
 
@@ -1050,64 +1653,9 @@ def _():
     mo.md("""
     ## Its price
 
-    A batch that was generated while the trainer took a step comes from weights that are one version old by the time it is used: its *lag*
-    is 1. The gradient is that of a policy which no longer exists. How different is it? Before the loop above began, one more batch was
-    sampled with version 0 and put aside: nothing was ever trained on it. Below it is scored under each later version. The ratio compares the
-    probability of a sampled token under that version with the probability it was sampled with; the ratio of an episode is the product of
-    its tokens'. Effective sample size: weighted by their ratios, 1,000 stale tokens may tell you only as much as 600 fresh ones.
-    """)
-    return
-
-
-@app.cell
-def _(run):
-    def padded(rows):
-        rows = [torch.tensor(row, dtype=torch.float32) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-    own = padded([episode.sampled for episode in run.untouched])
-    behaviour = padded([episode.logprobs for episode in run.untouched])
-    price = [
-        mismatch(logp, behaviour, own)
-        | {"episodes": effective_sample_size(episode_ratios(logp, behaviour, own))}
-        for logp in map(padded, run.rescored)
-    ]
-    return (price,)
-
-
-@app.cell(hide_code=True)
-def _(price):
-    lesson.table(
-        "A batch of version 0 that was never trained on, under later weights",
-        [
-            {
-                "lag": lag,
-                "largest change of a log-prob": f"{row['max_logp_difference']:.5f}",
-                "largest ratio of a token": f"{row['ratio_max']:.2f}",
-                "effective sample size, tokens": f"{row['effective_sample_size']:.1%}",
-                "effective sample size, episodes": f"{row['episodes']:.1%}",
-            }
-            for lag, row in enumerate(price)
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(price):
-    _fresh, _old = price[0], price[-1]
-    _agree = (
-        "the trainer computes the log-probs that the sampler recorded, up to rounding"
-        if _fresh["max_logp_difference"] < 1e-3
-        else "trainer and sampler differ by more than rounding in float32, which has to be looked into"
-    )
-    lesson.md(f"""
-    At lag 0 {_agree} ({_fresh["max_logp_difference"]:.0e}): token in, token out. At lag {len(price) - 1}, 1,000 tokens are worth
-    {1000 * _old["effective_sample_size"]:.0f} fresh ones, and some token is {math.exp(_old["max_logp_difference"]):,.1f} times more or less likely
-    than when it was sampled. Over an episode such ratios multiply: counted in whole episodes, {_old["episodes"]:.0%} of the batch is left.
-
-    So age is bounded. `max_lag` is the one dial of this system: 0 is the loop above, 1 lets one batch be generated ahead, and beyond that the
-    loss corrects for what the data no longer say (clipping, truncated importance sampling). Notebook 08 shows what each costs in accuracy.
+    A batch that was generated while the trainer took a step comes from weights that are one version old. It is off-policy: the gradient is
+    that of a policy which no longer exists. So age is bounded. `max_lag` is the one dial of this system: 0 is the loop above, 1 lets one
+    batch be generated ahead. Notebook 08 runs the loop with it, and notebook 09 measures what age costs, and which losses correct for it.
     """)
     return
 
@@ -1117,40 +1665,8 @@ def _():
     mo.md("""
     ## Why actors
 
-    Taken apart, the loop is a few roles that own some state, do one thing at a time and send each other messages: the definition of an
-    actor. What do they send each other, and how large is it?
+    Taken apart, the loop is a few roles. Each owns some state, does one thing at a time and sends messages: the definition of an actor.
     """)
-    return
-
-
-@app.cell
-def _(learner, run):
-    payload = {
-        "tasks": len(pickle.dumps([episode.task for episode in run.batches[0]])),
-        "episodes": len(pickle.dumps(run.batches[0])),
-        "weights": sum(
-            p.numel() * p.element_size() for p in learner.policy.model.parameters()
-        ),
-    }
-    payload["weights of 8 billion parameters in bfloat16 (computed)"] = 2 * 8 * 10**9
-    return (payload,)
-
-
-@app.cell(hide_code=True)
-def _(payload):
-    lesson.table(
-        "What travels in one training step",
-        [{"payload": name, "bytes": f"{size:,}"} for name, size in payload.items()],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(payload):
-    lesson.md(
-        f"Here the weights are {payload['weights'] / payload['episodes']:,.0f} times as large as a batch of episodes. Those of 8 billion parameters are "
-        f"{payload['weights of 8 billion parameters in bfloat16 (computed)'] / payload['episodes']:,.0f} times as large as the same batch, which is why notebook 07 gives the weights a road of their own."
-    )
     return
 
 
@@ -1165,9 +1681,9 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more ranks for one model |
 
-    From this follows what the system has to offer, and where the course builds it: messages to one or to many, a failure that
-    is noticed and repaired without stopping the others, pools that hide how many replicas there are (both 06), bulk data beside the
-    messages (07), and a loop that holds all of it together (08).
+    From this follows what the system has to offer, and where the course builds it. Notebook 06 builds pools that hide how many replicas
+    there are, and that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own, because they are far larger than a
+    batch of episodes. Notebook 08 holds all of it together.
     """)
     return
 
@@ -1177,19 +1693,19 @@ def _():
     mo.md("""
     ## Try it before you build it
 
-    Below, the same run twice: in turns, and side by side with a bound on the age of what is trained on. Both train on the same number of
-    episodes with the same latencies, drawn once, and both obey the replay buffer that the package trains with. *This machine* has the mean
-    times that you have just measured, and lets groups differ as much as yours did. A simulated generator samples one group at a time.
-    Three questions to settle with the sliders:
+    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured, and lets groups differ as
+    much as yours did. A simulated generator samples one group at a time.
 
-    1. With no variance and one generator, what is the largest speed-up, and where is it?
-    2. Make one group eight times slower than the others. Which lag hides it?
-    3. When does another generator no longer help?
+    Three questions to settle with the sliders; the answers are folded below.
+
+    1. Choose *no variance*. With how many generators is the speed-up largest?
+    2. Choose *one straggler*: one group takes eight times as long as the others. From which lag on does more lag no longer help?
+    3. Choose *trainer-bound*. From how many generators on does another one no longer help?
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, measured, run):
     this_machine = Setting(
         generators=1,
@@ -1200,6 +1716,11 @@ def _(config, measured, run):
         training_seconds=fmean(measured["train"]),
         sync_seconds=fmean(measured["pull"]),
     )
+    return (this_machine,)
+
+
+@app.cell(hide_code=True)
+def _(this_machine):
     simulator = TimelineSimulator(
         measured=this_machine, static="execute" in mo.cli_args(), scenario="this machine"
     )
@@ -1209,13 +1730,63 @@ def _(config, measured, run):
 
 @app.cell(hide_code=True)
 def _():
+    def _sweep(scenario, name, of):
+        """Run ``scenario`` at every position of the slider ``name``: position → what ``of`` makes of it."""
+        return {
+            value: of(simulate(replace(scenario, **{name: value}))) for value in GRID[name]
+        }
+
+    def _listed(found, unit):
+        return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
+
+    def _enough(seconds):
+        """The first position after which the time falls by less than 2 %."""
+        return next(
+            value for value, took in seconds.items() if took <= 1.02 * min(seconds.values())
+        )
+
+    def _took(compared):
+        return compared.asynchronous.seconds
+
+    _ups = _sweep(
+        ON_THE_GRID["no variance"], "generators", lambda compared: compared.speed_up
+    )
+    _lags = _sweep(ONE_STRAGGLER, "max_lag", _took)
+    _counts = _sweep(ON_THE_GRID["trainer-bound"], "generators", _took)
+    mo.vstack(
+        [
+            lesson.folded(
+                "1. The largest speed-up",
+                f"With {max(_ups, key=_ups.get)} (speed-up by number: {_listed(_ups, ' ×')}). There a batch is made in about the time of a training step, and both are busy. On either side of it one waits for the other.",
+            ),
+            lesson.folded(
+                "2. The lag that hides a straggler",
+                f"From {_enough(_lags)} on (time by lag: {_listed(_lags, ' s')}). Then enough other batches are on their way while one waits.",
+            ),
+            lesson.folded(
+                "3. One more generator",
+                f"From {_enough(_counts)} on (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(9)
+    return
+
+
+@app.cell(hide_code=True)
+def _(was, now):
     lesson.recap(
-        "In RL the model writes its own next batch, so generation, checking and training share one loop and want different machines.",
+        "RL needs no right answers, only a reward. Its loop differs from supervised learning in two lines: the policy writes the answer, and something checks it.",
         "A verifiable reward is only as good as its parser: pay for the whole answer in the right form, and never for a tool's words.",
-        "The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
+        "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
+        f"A step: advantages within groups, the policy gradient, new weights. Here it took the policy from {was.accuracy:.0%} to {now.accuracy:.0%}.",
         "A synchronous step is the sum of its phases, and generation takes as long as the slowest episode of the batch.",
-        "Side by side a step takes as long as the longer phase: with one generator and one trainer at most twice as fast with one batch at a time on either side, and at most `max_lag` + 1 times where batches overlap.",
-        "The price is data from older weights: `max_lag` bounds their age.",
+        "Side by side a step takes as long as the longer phase. The price is data from older weights, and `max_lag` bounds their age.",
     )
     return
 
@@ -1244,6 +1815,19 @@ def math_reward_solution(text, answer):
 
 
 @app.function(hide_code=True)
+def check_leave_one_out(leave_one_out):
+    exercise.expect(leave_one_out, [1.0, 0.0], result=[1.0, -1.0])
+    exercise.expect(leave_one_out, [1.2, 0.0, 0.0], result=[1.2, -0.6, -0.6])
+    exercise.expect(leave_one_out, [0.2, 0.2, 0.2, 0.2], result=[0.0, 0.0, 0.0, 0.0])
+
+
+@app.function(hide_code=True)
+def leave_one_out_solution(rewards):
+    total, others = sum(rewards), len(rewards) - 1
+    return [reward - (total - reward) / others for reward in rewards]
+
+
+@app.function(hide_code=True)
 def check_mean_logprob(mean_logprob):
     exercise.expect(mean_logprob, [-1.0, -3.0], [True, True], result=-2.0)
     exercise.expect(
@@ -1256,18 +1840,6 @@ def check_mean_logprob(mean_logprob):
 def mean_logprob_solution(logprobs, sampled):
     chosen = [logprob for logprob, own in zip(logprobs, sampled, strict=True) if own]
     return sum(chosen) / len(chosen)
-
-
-@app.function(hide_code=True)
-def check_idle_share(idle_share):
-    exercise.expect(idle_share, [2.0, 2.0, 2.0], result=0.0)
-    exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
-    exercise.expect(idle_share, [1.0, 1.0, 1.0, 5.0], result=0.6)
-
-
-@app.function(hide_code=True)
-def idle_share_solution(seconds):
-    return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
 
 @app.function(hide_code=True)

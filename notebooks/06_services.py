@@ -8,7 +8,7 @@ import marimo
 __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
-    app_title="Worker pools: services that heal",
+    app_title="Services that heal",
     css_file="../zorplex_rl/viz/lesson.css",
 )
 
@@ -74,10 +74,10 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=30,
+        minutes=57,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
-            "build a pool of workers by hand, and say which duties it leaves to its callers",
+            "build a pool of replicas by hand, and say which duties it leaves to its callers",
             "choose a router, a bound for the queue and a back-off, and measure what each does",
             "kill one replica and hang another, and account for every request that was under way",
             "say which requests may be sent again after a failure, and which may not",
@@ -117,7 +117,7 @@ def settings():
         slow=5,  # how many times slower one replica is, there
         warm_up_seconds=2.5,  # before it is measured: the slowest answer takes less
         measured_seconds=6.0,  # there
-        crowds=(4, 12, 24, 48),  # callers, where the pool fills up
+        crowds=(4, 12, 24, 48),  # callers, where the service fills up
         burst=120,  # requests, where the service scales
         most_replicas=3,  # there
         settle_seconds=1.0,  # that a figure shows before and after
@@ -320,7 +320,7 @@ def next_replica(present, history):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(next_replica, check_next_replica, next_replica_solution)
+    exercise.feedback(lambda: next_replica, check_next_replica, next_replica_solution)
     return
 
 
@@ -575,7 +575,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_crowding = lesson.start_button("Fill the pool", seconds=15)
+    start_crowding = lesson.start_button("Fill the service", seconds=15)
     start_crowding
     return (start_crowding,)
 
@@ -599,7 +599,7 @@ def _(config, crowded):
     mo.vstack(
         [
             lesson.table(
-                "A pool that fills up",
+                "A service that fills up",
                 [
                     {
                         "callers": callers,
@@ -611,7 +611,7 @@ def _(config, crowded):
                 ],
             ),
             lesson.reveal(f"""
-            The pool can answer {config.replicas} × {config.at_once} / {config.tool_seconds:g} s = {_capacity:.0f} requests a second and no more. Beyond
+            The service can answer {config.replicas} × {config.at_once} / {config.tool_seconds:g} s = {_capacity:.0f} requests a second and no more. Beyond
             {config.replicas * config.at_once} callers a further one gets nothing done sooner: from {config.crowds[0]} callers to {config.crowds[-1]} the rate grew by a factor of
             {_most.rate / _fewest.rate:.1f} and the latency by one of {fmean(_most.seconds) / fmean(_fewest.seconds):.1f}. This is *saturation*: past it, more load buys only waiting.
             """),
@@ -625,7 +625,7 @@ def _():
     mo.md("""
     ## Back-pressure
 
-    A pool that accepts everything only moves the queue to where nobody sees it: memory fills, and each answer is late. A service has three
+    A service that accepts everything only moves the queue to where nobody sees it: memory fills, and each answer is late. A service has three
     bounds: how many requests may be *in flight* at a replica, how many may wait *in its one queue*, and how long a request may wait there
     before it is sent. Who waits is slowed down, and that is the point: a generator whose tools are behind should not start more episodes.
     Who waits too long gets an error that says so.
@@ -710,7 +710,7 @@ def _():
     mo.md("""
     ### Exercise 2: try again, but later (4 minutes)
 
-    Later by how much? Too soon, and the pool that was full is full again. So the delay doubles with each failure in a row, up to a cap. Complete
+    Later by how much? Too soon, and the service that was full is full again. So the delay doubles with each failure in a row, up to a cap. Complete
     `retry_delay`: no delay after the first failure, `base` seconds after the second, twice that after the third, and so on, never more than
     `cap`. Someone may have been failing for days.
     """)
@@ -724,7 +724,7 @@ def retry_delay(failures, base, cap):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(retry_delay, check_retry_delay, retry_delay_solution)
+    exercise.feedback(lambda: retry_delay, check_retry_delay, retry_delay_solution)
     return
 
 
@@ -737,7 +737,7 @@ def _():
     break them up. For that a caller draws its delay at random, between nothing and what the rule says. This is called *full jitter*
     ([M. Brooker, 2015](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/)).
 
-    Below, a simulation of 200 callers that arrive together at a pool which takes 10 requests in each tenth of a second and refuses the rest.
+    Below, a simulation of 200 callers that arrive together at a service which takes 10 requests in each tenth of a second and refuses the rest.
     """)
     return
 
@@ -792,7 +792,7 @@ def _(returning):
     _once, _doubling, _jitter = returning.values()
     lesson.md(f"""
     Coming back at once costs {sum(_once):,} requests for 200 answers. Doubling sends {sum(_doubling):,}, but in crowds of up to {max(_doubling[1:])} with {_doubling.count(0)} empty
-    tenths between them, in which the pool has nothing to do: it takes {len(_doubling) / 10:.1f} s. With jitter the largest crowd is {max(_jitter[1:])}, and everybody has been served
+    tenths between them, in which the service has nothing to do: it takes {len(_doubling) / 10:.1f} s. With jitter the largest crowd is {max(_jitter[1:])}, and everybody has been served
     after {len(_jitter) / 10:.1f} s with {sum(_jitter):,} requests.
     """)
     return
@@ -1237,7 +1237,7 @@ def what_to_do(sent, raised, idempotent):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(what_to_do, check_what_to_do, what_to_do_solution)
+    exercise.feedback(lambda: what_to_do, check_what_to_do, what_to_do_solution)
     return
 
 
@@ -1305,7 +1305,7 @@ def _():
 
     The generator that needs a tool lives in another process than the code that started the tools. It knows a name. `register_service` puts
     the addresses of the replicas into a registry, an actor of which there is one, and does so again whenever a replica joins or leaves;
-    `get_service` makes a pool over the same replicas in the process that asks. Requests go straight from there to a replica.
+    `get_service` makes a client of the same replicas in the process that asks. Requests go straight from there to a replica.
     """)
     return
 
@@ -1660,7 +1660,9 @@ def replicas_needed(rate, seconds, at_once, busy):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(replicas_needed, check_replicas_needed, replicas_needed_solution)
+    exercise.feedback(
+        lambda: replicas_needed, check_replicas_needed, replicas_needed_solution
+    )
     return
 
 

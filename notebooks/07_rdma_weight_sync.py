@@ -75,7 +75,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=30,
+        minutes=75,
         hardware="two CPU cores, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
             "keep commands and bulk data on different roads, and say what a handle is",
@@ -896,7 +896,7 @@ def read_whole(read_header, read_payload):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(read_whole, check_read_whole, read_whole_solution)
+    exercise.feedback(lambda: read_whole, check_read_whole, read_whole_solution)
     return
 
 
@@ -921,7 +921,7 @@ def slots_needed(read, write, period):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(slots_needed, check_slots_needed, slots_needed_solution)
+    exercise.feedback(lambda: slots_needed, check_slots_needed, slots_needed_solution)
     return
 
 
@@ -1260,7 +1260,7 @@ def overlap(source, destination, itemsize):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(overlap, check_overlap, overlap_solution)
+    exercise.feedback(lambda: overlap, check_overlap, overlap_solution)
     return
 
 
@@ -1367,7 +1367,7 @@ def bytes_to_move(size, sources, destinations, whole):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(bytes_to_move, check_bytes_to_move, bytes_to_move_solution)
+    exercise.feedback(lambda: bytes_to_move, check_bytes_to_move, bytes_to_move_solution)
     return
 
 

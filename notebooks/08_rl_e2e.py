@@ -82,7 +82,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=40,
+        minutes=47,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "follow one batch through every process of an RL system, call by call",
@@ -459,7 +459,9 @@ def group_advantages(rewards):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(group_advantages, check_group_advantages, group_advantages_solution)
+    exercise.feedback(
+        lambda: group_advantages, check_group_advantages, group_advantages_solution
+    )
     return
 
 
@@ -541,7 +543,7 @@ def may_start(version, step, on_the_way, per_step, max_lag):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(may_start, check_may_start, may_start_solution)
+    exercise.feedback(lambda: may_start, check_may_start, may_start_solution)
     return
 
 
@@ -1058,7 +1060,7 @@ def generators_needed(generate, train, groups):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        generators_needed, check_generators_needed, generators_needed_solution
+        lambda: generators_needed, check_generators_needed, generators_needed_solution
     )
     return
 
@@ -1282,7 +1284,9 @@ def truncated_weight(logprob, behaviour_logprob, limit):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(truncated_weight, check_truncated_weight, truncated_weight_solution)
+    exercise.feedback(
+        lambda: truncated_weight, check_truncated_weight, truncated_weight_solution
+    )
     return
 
 
@@ -1655,13 +1659,17 @@ def _(reports):
         (name for name in _before.outcomes if name != "success"),
         key=lambda name: abs(_before.outcomes[name] - _async.outcomes[name]),
     )
+    _tag = (_before.outcomes["wrong_format"] - _async.outcomes["wrong_format"]) / max(
+        _async.accuracy - _before.accuracy, 1e-9
+    )
     _overlap = max(_sync.interval[0], _async.interval[0]) <= min(
         _sync.interval[1], _async.interval[1]
     )
     lesson.md(f"""
     From {_before.accuracy:.0%} to {_sync.accuracy:.0%} in turns and {_async.accuracy:.0%} side by side. The two intervals
     {"overlap: this measurement does not tell the two ways of training apart" if _overlap else "do not overlap: the two runs ended in policies that differ"}.
-    The failure that changed most is `{_gone}`: {_before.outcomes[_gone]:.0%} of all episodes before, {_async.outcomes[_gone]:.0%} after. An
+    The failure that changed most is `{_gone}`: {_before.outcomes[_gone]:.0%} of all episodes before, {_async.outcomes[_gone]:.0%} after. Answers
+    without the tag alone make up {_tag:.0%} of the gain: {"RL has taught the tag more than anything else" if _tag > 0.5 else "RL has taught more than the tag"}. An
     episode now has {_async.tokens:.0f} tokens on average, against {_before.tokens:.0f} before, and {_async.tool_calls:.1f} tool calls
     against {_before.tool_calls:.1f}.
     """)

@@ -9,17 +9,17 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from runs import SMALL, as_flags
 
 from zorplex_rl.cli import Commands, main
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, TaskName
 from zorplex_rl.flags import parse_command
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.task.curriculum import TASK_NAMES
 
 
 def refused(capsys, tmp_path, *arguments: str) -> str:
@@ -51,6 +51,9 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--max-tokens", "0"], "--max-tokens is 0"),
         (["--generators", "0"], "--generators is 0"),
         (["--eval-tasks", "0"], "--eval-tasks is 0"),
+        (["--group-size", "9" * 20], "--group-size is 99999999999999999999; it must be 1000000 or less"),
+        (["--generators", "1000000", "--prompts-per-step", "1000000"], "it must be 1000 or less"),
+        (["--steps", "9" * 4000], "--steps is a number of more than 20 digits; it must be 1000000000 or less"),
         (["--max-lag", "-1"], "--max-lag is -1; it must be 0 or more"),
         (["--tool-latency", "-0.1"], "--tool-latency is -0.1"),
         (["--learning-rate", "nan"], "--learning-rate is nan; it must be a finite number"),
@@ -121,6 +124,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(capsys, tmp_path, flags, 
         ("eval --temperature -1", "it must be 0 (greedy), or 0.01 or more"),
         ("eval --tempurature 1", "did you mean --temperature?"),
         ("eval --tasks 0", "--tasks is 0"),
+        ("eval --tasks 1000000000000", "--tasks is 1000000000000; it must be 1000000 or less"),
         ("eval --tasks 1.5", "'1.5' is not a whole number"),
         ("eval --seed 1e3", "'1e3' is not a whole number"),
         ("eval --seed 99999999999999999999", "must fit into 64 bits"),
@@ -164,6 +168,27 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"zorplex-rl {importlib.metadata.version('zorplex-rl')}\n"
 
 
+@pytest.mark.parametrize("command", ["--version", "--help", "train --help"])
+@pytest.mark.parametrize("where", ["| true", ">&-"])
+def test_an_output_that_nobody_reads_is_no_mistake(command, where):
+    program = shlex.join([sys.executable, "-m", "zorplex_rl"])
+    done = subprocess.run(
+        ["bash", "-c", f"{program} {command} {where}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "zorplex_rl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "zorplex-rl: the output could not be written (No space left on device)\n",
+    )
+
+
 def test_help_is_no_mistake(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["train", "--help"])
@@ -181,7 +206,9 @@ def test_limits_that_shut_out_a_part_of_the_tasks_are_said(capsys, tmp_path):
     )
 
 
-@pytest.mark.parametrize("flags", [["--task", task] for task in TASK_NAMES] + [["--task", "mix", "--curriculum"]])
+@pytest.mark.parametrize(
+    "flags", [["--task", task] for task in get_args(TaskName)] + [["--task", "mix", "--curriculum"]]
+)
 def test_the_default_limits_are_enough_for_every_task(capsys, tmp_path, flags):
     # What is refused comes after the limits have been looked at.
     (tmp_path / "run").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import get_args
 
 import pytest
@@ -20,13 +21,13 @@ from zorplex_rl.config import (
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
 from zorplex_rl.learning.losses import LOSSES
-from zorplex_rl.task.curriculum import TASK_NAMES, ladder_of
-from zorplex_rl.task.specs import DIFFICULTIES
+from zorplex_rl.task.curriculum import ladder_of
+from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 from zorplex_rl.training.transports import READERS
 
 
 def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_and_no_other():
-    assert get_args(TaskName) == TASK_NAMES
+    assert get_args(TaskName) == (*TASK_SPECS, "mix")
     assert get_args(Difficulty) == tuple(DIFFICULTIES)
     assert get_args(LossName) == tuple(LOSSES) == tuple(ADVANTAGES)
     assert get_args(TransportName) == ("auto", *READERS)
@@ -34,7 +35,7 @@ def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_an
 
 
 def test_the_tasks_with_tiers_and_the_losses_without_groups_are_named():
-    assert [task for task in TASK_NAMES if len(ladder_of(task)) > 1] == list(TASKS_WITH_TIERS)
+    assert [task for task in get_args(TaskName) if len(ladder_of(task)) > 1] == list(TASKS_WITH_TIERS)
     assert [loss for loss in LOSSES if ADVANTAGES[loss] is not group_relative] == list(LOSSES_WITHOUT_GROUPS)
 
 
@@ -53,3 +54,25 @@ def test_a_mode_that_never_was_is_refused(mode):
 def test_a_choice_that_is_none_is_refused_wherever_it_comes_from():
     with pytest.raises(ConfigError, match="--transport is 'pigeon'; expected one of auto, shm, rdma, message"):
         Config(transport="pigeon").check()
+
+
+HOSTILE = [[], {}, None, True, -1, 0, 1.5, 10**30, -(10**30), 10**5000, float("nan"), "many", "", "\x00", "a" * 10**6]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Config)])
+def test_whatever_stands_in_a_configuration_it_works_or_is_refused_in_one_short_sentence(name):
+    for value in HOSTILE:
+        said = ""
+        try:
+            Config.from_dict({name: value}).check()
+        except ConfigError as error:
+            said = str(error)
+        assert len(said) < 300 and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "name", [field.name for field in fields(Config) if field.type == "int" and field.name != "seed"]
+)
+def test_every_whole_number_has_a_bound_above_which_a_run_would_only_stop_answering(name):
+    with pytest.raises(ConfigError, match=r"; it must be 1\d+ or less"):
+        Config.from_dict({name: 10**12}).check()

@@ -17,10 +17,22 @@ from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
 from zorplex_rl.learning.staleness import Trial, TrialResult
+from zorplex_rl.viz.actor_charts import calls_chart, seconds_chart
+from zorplex_rl.viz.fault_charts import (
+    answers_chart,
+    detection_chart,
+    fits_chart,
+    four_faults,
+    interval_chart,
+    one_round,
+    rounds_chart,
+)
 from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
 from zorplex_rl.viz.runs import lag_chart, paired_timelines, staleness_chart
 from zorplex_rl.viz.service_charts import rotation_chart, scaling_chart
+from zorplex_rl.viz.shard_charts import bytes_chart, parallel_layers_drawing, placements_drawing
+from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
 from zorplex_rl.viz.transfer import copies_chart, ladder_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,6 +44,7 @@ OUTCOMES = [
     TrialResult(Trial(loss, lag, seed), accuracy, 0.75 * lag, 1.0, 0.0)
     for loss, lag, seed, accuracy in (("tis", 0, 0, 0.9), ("tis", 0, 1, 0.7), ("tis", 4, 0, 0.5), ("grpo", 0, 0, 0.6))
 ]
+FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
 GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
@@ -80,6 +93,26 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: staleness_chart(OUTCOMES, {"tis": "truncated IS", "grpo": "clipped"}, 0.3), 600,
         "truncated IS: lag 0 80%, lag 4, mean 3.0 50%; clipped: lag 0 60%",
     ),
+    "lags of a training step": (
+        lambda: lag_drawing([0, 2], steps=4), 720,
+        "at lag 2, steps 1 to 4 train on data of versions 0, 0, 0, 1",
+    ),
+    "ratios": (
+        lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 560,
+        "lag 0: from 1 to 1, effective sample size 100%; lag 8: from 0.001 to 7e+02, effective sample size 25%",
+    ),
+    "pushes": (
+        lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
+        "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
+    ),
+    "a fall": (
+        lambda: fall_chart(FALL, 0.35), 720,
+        "plain: accuracy 40% at step 0, 10% at step 4, sample size 100% at step 0, 20% at step 3",
+    ),
+    "the price of lag": (
+        lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
+        "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
+    ),
     "rotation": (lambda: rotation_chart(KILLED, FAULT), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
     "scaling": (
         lambda: scaling_chart(GROWN), 560,
@@ -92,8 +125,33 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 560, "copy 1: versions 7, 8, 9; copy 2: versions 9",
     ),
+    "calls": (
+        lambda: calls_chart({"alone": [(0.0, 0.2), (0.2, 0.4)], "together": [(0.0, 0.2)] * 2}, {"alone": [0.2, 0.4]}), 720,
+        "alone: the last of 2 ended after 0.4 s; together: the last of 2 ended after 0.2 s",
+    ),
+    "seconds": (
+        lambda: seconds_chart({"a method": 6.3e-8, "a process": 1.6}, "seconds for one"), 720, "a method 63 ns; a process 1.6 s",
+    ),
+    "detection": (
+        lambda: detection_chart({"kill -9": [0.2, 0.9], "SIGSTOP": [3.5]}), 720, "kill -9 0.20, 0.90 s; SIGSTOP 3.50 s",
+    ),
+    "answers": (
+        lambda: answers_chart({"mine": [(-0.1, "first process"), (0.4, "call failed"), (1.2, "its successor")]}), 720,
+        "mine: first answer of the successor after 1.2 s",
+    ),
+    "intervals": (
+        lambda: interval_chart([(10.0, 0.2, 0.01), (100.0, 0.02, 0.1)], 44.7), 720, "the mark is at 44.7 s",
+    ),
+    "rounds": (lambda: rounds_chart({"calm": [1.0, 0.5], "killed": [1.0, 2.0]}, 1), 720, "killed ends at 2"),
+    "fits": (
+        lambda: fits_chart([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], {"calm": [0.1, 0.9, 0.0]}, 2), 720, "grey the target; calm",
+    ),
+    "bytes": (
+        lambda: bytes_chart({"all_gather": (4e6, 4.1e6)}), 720, "all_gather: 4.00 MB by formula, 4.10 MB sent",
+    ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
+DRAWINGS = (four_faults, one_round, placements_drawing, parallel_layers_drawing)
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
 
@@ -152,12 +210,35 @@ def test_the_readers_own_matplotlib_style_changes_nothing_and_is_left_alone(figu
         assert matplotlib.rcParams["font.size"] == 30
 
 
+@pytest.mark.parametrize("name", ["#000000 black", ' d="0.123456"', "'DejaVu Sans'", "<b>&amp;", "$x^2$", "]]>"])
+def test_a_name_is_shown_character_by_character(name):
+    root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))
+    assert name in "".join(root.itertext()) and name in root.get("aria-label")
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("name", ["\x00", "\x1b[31m", "\ufffe"])
+def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
+    root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))
+    assert "\ufffd" + name[1:] in root.get("aria-label")
+
+
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, transfer; "
+        "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, staleness_charts, transfer; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); figures.density_chart({'a': [1.0, 2.0]}); runs.lag_chart({'a': {0: 1}}); "
         "transfer.copies_chart([[1, 2]]); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.__name__)
+def test_a_drawing_is_labelled_and_takes_the_colour_of_the_text_around_it(drawing):
+    svg = drawing()
+    root = ElementTree.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.find(f"{SVG}title").text in root.get("aria-label")
+    assert root.get("fill") == "currentColor"
+    assert not re.search(r"#000000\b|#000\b|\bblack\b|#ffffff\b|#fff\b|\bwhite\b", svg)

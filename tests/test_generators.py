@@ -58,3 +58,27 @@ def test_one_death_counts_once_however_many_calls_it_ends():
                 await service.replica_at(0)
 
     asyncio.run(scenario())
+
+
+def test_a_generator_is_never_sent_the_address_of_a_trainer_that_died_while_it_was_replaced_itself():
+    """The order of two waits, which real deaths hit only now and then: so a stand-in dies at the right moment."""
+    subscribed = []
+
+    class Trainer:
+        address = "the first process"
+
+        async def actor(self):
+            return self.address
+
+    class Generators:
+        async def replica_at(self, index):
+            trainer.address = "its successor"
+            return "a replica"
+
+        async def call(self, replica, endpoint, *args):
+            subscribed.extend(args)
+            return 1
+
+    trainer = Trainer()
+    assert asyncio.run(GeneratorHandle(Generators(), 0).pull(trainer)) == 1
+    assert subscribed == ["its successor"]

@@ -177,7 +177,8 @@ def visit(chromium, folder):
             page.goto(address + name)
             page.get_by_text("read", exact=True).first.wait_for()
             if "index" not in name:
-                page.get_by_text("Service `<img").first.wait_for()
+                # The drawn state of the board stands there too, hidden.
+                page.get_by_text("Service `<img").filter(visible=True).first.wait_for()
             # Whatever an element would run or load, it has done when the network rests.
             page.wait_for_load_state("networkidle")
             return page

@@ -14,6 +14,8 @@ TOP_LEVEL = {
     "__main__": "cli",
     "flags": "cli",
     "train_command": "cli",
+    "check_command": "cli",
+    "output": "cli",
     "run_folder": "analysis",
     "config": "base",
     "errors": "base",

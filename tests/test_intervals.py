@@ -12,18 +12,27 @@ from zorplex_rl.task.rewards import score
 TRIALS = 2_000
 
 
-def coverage(clusters: int, share: float, correlation: float, trials: int = 200) -> float:
-    """How often an interval holds ``share``, where each cluster's own share is beta-distributed with ``correlation`` within clusters."""
-    rng = np.random.default_rng([clusters, int(100 * share), int(100 * correlation)])
+UNEQUAL = [1] * 30 + [5] * 15 + [20] * 5
+"""Fifty clusters, of which five hold half of the trials."""
+
+
+def coverage(clusters: int | list[int], share: float, correlation: float, trials: int = 200) -> float:
+    """How often an interval holds ``share``, where each cluster's own share is beta-distributed with ``correlation`` within clusters.
+
+    ``clusters`` is their number, and trials fall into them at random, or the size of each.
+    """
+    sizes = clusters if isinstance(clusters, list) else None
+    count = len(sizes) if sizes else clusters
+    rng = np.random.default_rng([count, int(100 * share), int(100 * correlation)])
     covered = 0
     for _ in range(TRIALS):
         if correlation:
             spread = (1 - correlation) / correlation
-            shares = rng.beta(share * spread, (1 - share) * spread, clusters)
+            shares = rng.beta(share * spread, (1 - share) * spread, count)
         else:
-            shares = np.full(clusters, share)
-        which = rng.integers(0, clusters, trials)
-        low, high = clustered_interval((rng.random(trials) < shares[which]).tolist(), which.tolist())
+            shares = np.full(count, share)
+        which = np.repeat(np.arange(count), sizes) if sizes else rng.integers(0, count, trials)
+        low, high = clustered_interval((rng.random(len(which)) < shares[which]).tolist(), which.tolist())
         covered += low <= share <= high
     return covered / TRIALS
 
@@ -51,6 +60,11 @@ def test_trials_of_clusters_of_their_own_have_the_interval_of_wilson(successes, 
     outcomes = [index < successes for index in range(trials)]
     found = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
     assert clustered_interval(outcomes, range(trials)) == pytest.approx((found.low, found.high), abs=1e-12)
+
+
+@pytest.mark.parametrize(("share", "correlation"), [(0.2, 0.0), (0.5, 0.2), (0.25, 0.3)])
+def test_a_few_large_clusters_are_not_taken_for_many(share, correlation):
+    assert 0.93 <= coverage(UNEQUAL, share, correlation) <= 0.97
 
 
 def test_clusters_that_agree_within_count_as_one_trial_each_and_no_cluster_makes_an_interval_narrower():

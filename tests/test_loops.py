@@ -24,7 +24,7 @@ def test_training_changes_the_weights(sync_run):
 def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
     from zorplex_rl.training.loop import train_async
 
-    run = train_here(SMALL, tmp_path / "async", train=train_async)
+    run = train_here(SMALL, tmp_path / "async", loop=train_async)
     assert same_weights(final_weights(sync_run.path), final_weights(run.path))
 
 

@@ -89,6 +89,12 @@ def test_doubled_operators_and_digits_of_other_scripts_make_an_integer_a_part_of
     assert find_answer(f"[ANSWER] 17{rest}") is None
 
 
+@pytest.mark.parametrize("rest", ["％", " ﹪", "٪", " ؉", " ‰", "\u200b%", " (%)", " – %"])
+def test_a_percent_sign_of_any_script_makes_an_integer_a_share(rest):
+    assert find_answer(f"[ANSWER] 17{rest}") is None
+    assert find_answer("[ANSWER] 17 apples, not %") == 17
+
+
 @pytest.mark.parametrize("digits", ["４２", "٤٢", "४२", "²", "Ⅷ", "−42"])
 def test_only_ascii_digits_and_signs_are_integers(digits):
     assert find_answer(f"[ANSWER] {digits}") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 
 import pytest
@@ -11,7 +12,7 @@ from echo import Echo
 
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import State, replicas_of
-from zorplex_rl.services.requests import ReplicaFailed
+from zorplex_rl.services.requests import Overloaded, ReplicaFailed, ServiceError
 from zorplex_rl.services.service import Service
 
 
@@ -145,3 +146,13 @@ def test_who_needs_a_replica_waits_as_long_as_its_start_takes():
             assert (await service.replica_at(0)).state is State.READY
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceError("closed"), Overloaded("full"), ReplicaFailed("echo_1", "echo_1 failed while it ran 'do'")]
+)
+def test_the_error_of_a_request_can_be_passed_on_to_another_process(error):
+    arrived = pickle.loads(pickle.dumps(error))
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)

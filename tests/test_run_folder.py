@@ -55,6 +55,24 @@ def test_a_line_that_a_crash_has_cut_off_is_left_out(tmp_path):
     assert folder.metrics() == [step_row(1)]
 
 
+@pytest.mark.parametrize("line", [b"\0" * 100, b"\xff\xfe", b"[]", b"3", b"{}", b"[" * 100_000, b"\xe2\x80\xa8"])
+def test_a_line_that_is_no_row_hides_no_later_row(tmp_path, line):
+    folder = RunFolder.create(tmp_path / "run", Config())
+    folder.append_metrics(step_row(1))
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    folder.append_metrics(step_row(2))
+    assert folder.metrics() == [step_row(1), step_row(2)]
+    assert not folder.is_finished(2)
+
+
+def test_only_folders_that_a_run_names_are_checkpoints(tmp_path):
+    folder = filled_folder(tmp_path / "run", 1)
+    for name in ("step_", "step_x", "step_²", "step_-1"):
+        (folder.path / "checkpoints" / name).mkdir()
+    assert [path.name for path in folder.checkpoints()] == ["step_000001"]
+
+
 def filled_folder(path: Path, *steps: int) -> RunFolder:
     """A run folder with a row, an episode and a checkpoint for each of ``steps``."""
     folder = RunFolder.create(path, Config())
@@ -128,6 +146,14 @@ def cut_manifest(checkpoint: Path) -> None:
     file.write_text(file.read_text()[:50])
 
 
+def empty_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").write_text("{}")
+
+
+def nested_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").write_text("[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -137,6 +163,8 @@ def cut_manifest(checkpoint: Path) -> None:
         (cut_controller, "controller.json has 10 of"),
         (lose_manifest, "it lacks manifest.json"),
         (cut_manifest, "its manifest.json is damaged"),
+        (empty_manifest, "its manifest.json names no file"),
+        (nested_manifest, "its manifest.json is damaged"),
     ],
 )
 def test_a_checkpoint_that_is_not_what_was_written_is_named_and_the_older_one_offered(tmp_path, damage, said):

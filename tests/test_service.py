@@ -356,6 +356,23 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
     asyncio.run(scenario())
 
 
+def test_the_registry_outlives_a_caller_that_stops_while_it_waits_for_a_change():
+    async def scenario():
+        async with echoes(name="followed") as (service, _):
+            await register_service(service)
+            finder = await spawn("finder", Finder)
+            assert await finder.actor.find_and_ask.call_one("followed", 1)
+            # Its process lives on, so the answer that it waits for comes back as undeliverable.
+            await finder.actor.stop()
+            await service.scale_to(2)
+            for _ in range(20):
+                await asyncio.sleep(0.1)
+                assert "2 replicas" in (await list_services())["followed"]
+            await finder.stop()
+
+    asyncio.run(scenario())
+
+
 def test_many_who_ask_for_a_service_at_once_get_one_client_and_its_bounds_hold():
     async def scenario():
         async with echoes(name="shared", max_in_flight=2) as (service, _):

@@ -7,10 +7,11 @@ from itertools import product
 from statistics import fmean, pstdev
 
 import pytest
+from closed_form import exact_seconds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.analysis.bounds import exact_seconds, lower_bounds
+from zorplex_rl.analysis.bounds import lower_bounds
 from zorplex_rl.analysis.setting import Details, Latencies, Setting
 from zorplex_rl.analysis.simulate import compare, simulate_async, simulate_sync
 

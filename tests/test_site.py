@@ -19,9 +19,10 @@ from simulators import expect_figures, expect_race, random_positions, sliders_to
 
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site.__main__ import main
-from zorplex_rl.site.build import MARKER, build_site, check_links, check_place, publish, zip_site
+from zorplex_rl.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
+from zorplex_rl.viz.glossary import GLOSSARY
 from zorplex_rl.viz.widgets import TimelineSimulator
 
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
@@ -72,7 +73,15 @@ def _():
     | role | waits for |
     |---|---|
     | trainer | a batch |
+
+    Some **meshes**, a **walrus**, and **meshes** again.
     """)
+    return
+
+
+@app.cell
+def _():
+    lesson.md(f"An {lesson.term('actor')} and **another actor**.")
     return
 
 
@@ -100,6 +109,26 @@ def _():
 @app.cell
 def _():
     lesson.table("Times", [{"kind": f"`{kind}`", "seconds": "0.25", "what it was": "long words " * 12} for kind in "ab"])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("## Another section")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    # Not for the reader.
+    helper = 1
+    helper
+    return (helper,)
+
+
+@app.cell
+def _():
+    lesson.recap("It ends.", *["There is a lot to say."] * 40)
     return
 
 
@@ -364,17 +393,17 @@ def test_a_zip_of_something_else_beside_the_site_is_not_replaced(tmp_path):
 def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     site = tmp_path / "site"
     publish([], [], [], site)
-    assert set(tree(site)) == {"index.html", MARKER}
+    assert set(tree(site)) == {*FRAME, MARKER}
     zip_site(site)
     (site / ".git").mkdir()
     (site / ".git" / "HEAD").write_text("ref")
     (site / "CNAME").write_text("example.org")
     (site / "09_gone.html").write_text("of the last build")
-    (site / MARKER).write_text("index.html\n09_gone.html\n")
+    (site / MARKER).write_text("\n".join([*FRAME, "09_gone.html"]))
     publish([], [], [], site)
-    assert set(tree(site)) == {"index.html", MARKER, ".git/HEAD", "CNAME"}
+    assert set(tree(site)) == {*FRAME, MARKER, ".git/HEAD", "CNAME"}
     with zipfile.ZipFile(zip_site(site)) as archive:
-        assert set(archive.namelist()) == {"site/index.html", f"site/{MARKER}"}
+        assert set(archive.namelist()) == {f"site/{name}" for name in (*FRAME, MARKER)}
 
 
 @pytest.mark.parametrize(
@@ -415,7 +444,9 @@ def test_a_notebook_that_does_not_end_is_ended(tmp_path):
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("link", ['<a href="missing.html">on</a>', '<img src="https://example.org/a.png">'])
+@pytest.mark.parametrize(
+    "link", ['<a href="missing.html">on</a>', '<a href="#nowhere">on</a>', '<img src="https://example.org/a.png">']
+)
 def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
     (tmp_path / "page.html").write_text(link)
     with pytest.raises(SiteError, match="page.html"):
@@ -438,6 +469,17 @@ def test_the_contents_name_title_minutes_goals_and_machine(tiny):
     assert "read a <code>page</code>" in text
     assert "Computed on: " in text
     assert 'href="02_turning.html"' in text
+
+
+def test_a_bold_term_is_linked_to_its_explanation_once_and_the_glossary_names_the_page(tiny):
+    page = (tiny / "01_reading.html").read_text()
+    assert page.count('href="glossary.html#mesh"') == 1
+    assert "<strong>meshes</strong></a>" in page and "<strong>walrus</strong></a>" not in page
+    assert page.count('href="glossary.html#actor"') == 1
+    assert f'title="{GLOSSARY["actor"][:24]}' in page
+    glossary = (tiny / "glossary.html").read_text()
+    assert '<dt id="mesh">mesh</dt>' in glossary
+    assert glossary.count('Used in <a href="01_reading.html">Reading &amp; writing</a>') == 2
 
 
 def test_no_page_names_a_folder_of_the_machine_that_built_it(site):
@@ -493,7 +535,7 @@ def overlapping(page) -> list[str]:
 
 def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):
     page = visit(address + "index.html")
-    lessons = [name for name in names_of_pages(site) if name != "index.html"]
+    lessons = [name for name in names_of_pages(site) if name[0].isdigit()]
     page.locator("ol.lessons a").first.click()
     for name in lessons[1:]:
         page.locator("nav.course [rel=next]").first.click()
@@ -523,6 +565,39 @@ def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, addr
     assert page.get_by_text("The second.").is_visible()
 
 
+def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the_reader_is(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    outline = page.get_by_role("navigation", name="Sections of this page")
+    assert outline.get_by_role("link").all_inner_texts() == ["A section", "Another section", "Recap"]
+    assert (
+        outline.bounding_box()["x"] + outline.bounding_box()["width"]
+        < page.locator("main h2").first.bounding_box()["x"]
+    )
+    outline.get_by_role("link", name="Recap").click()
+    page.wait_for_function("document.querySelector('.outline [aria-current]')?.textContent === 'Recap'")
+    assert outline.is_visible(), "it stays"
+    assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
+
+
+def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    folds = page.locator(".plumbing summary").all_inner_texts()
+    assert folds == ["Setup, 9 lines", "Plumbing, 3 lines"]
+    assert not page.get_by_text("helper = 1").is_visible()
+    page.get_by_text("Plumbing, 3 lines").click()
+    assert page.get_by_text("helper = 1").is_visible()
+    assert "double_solution" not in (tiny / "01_reading.html").read_text()
+
+
+def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):
+    page = visit(address + "01_reading.html", width=700)
+    page.emulate_media(media="print")
+    assert page.get_by_text("return 2 * x").is_visible()
+    cut = "[...document.querySelectorAll('pre')].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).length"
+    assert page.evaluate(cut) == 0
+    assert not page.locator("nav.course").first.is_visible()
+
+
 @pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
 def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(tiny, address, visit, served):
     page = visit(f"{address}02_turning.html" if served else f"file://{tiny}/02_turning.html")
@@ -531,6 +606,14 @@ def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(ti
     page.locator(".widget input").press("ArrowRight")
     assert said.inner_text() == "three </script> of 3 bytes"
     assert "no host" not in page.locator("main").inner_text()
+
+
+def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(tiny, address, visit):
+    said = "The widget here needs scripts."
+    assert said in visit(address + "02_turning.html", scripts=False).locator("main").inner_text()
+    page = visit(address + "02_turning.html")
+    page.get_by_text("two of 3 bytes").wait_for()
+    assert said not in page.locator("main").inner_text()
 
 
 @about_the_course

@@ -25,8 +25,9 @@ from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, r
 
 from zorplex_rl.cli import main
 from zorplex_rl.errors import CheckpointError
+from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
-from zorplex_rl.train_command import SAME_WISH_SECONDS, Output, StopWish
+from zorplex_rl.train_command import SAME_WISH_SECONDS, StopWish
 
 LONG = replace(SMALL, max_lag=1, steps=500, checkpoint_every=1000)
 
@@ -63,7 +64,8 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 
 def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
-    from zorplex_rl.training.loop import StopRequested, run_training
+    from zorplex_rl.training.controller import StopRequested
+    from zorplex_rl.training.loop import run_training
 
     # Any success is enough to climb, and the checkpoints lie between two evaluations.
     config = replace(

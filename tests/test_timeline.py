@@ -52,12 +52,11 @@ def test_draining_forgets_what_it_returns():
     assert recorder.drain() == []
 
 
-def test_memory_is_bounded_and_the_oldest_spans_are_dropped_and_counted():
+def test_memory_is_bounded_and_the_oldest_spans_are_dropped():
     recorder = SpanRecorder("trainer", capacity=3)
     for step in range(5):
         with recorder.span("train", step=step):
             pass
-    assert recorder.dropped == 2
     assert [span.args["step"] for span in recorder.drain()] == [2, 3, 4]
 
 

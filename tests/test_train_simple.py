@@ -7,7 +7,7 @@ import torch
 
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
-from zorplex_rl.learning.train_simple import accuracy, compare, play, policy_gradient, train
+from zorplex_rl.learning.train_simple import GREEDY, accuracy, compare, play, policy_gradient, train
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -17,10 +17,10 @@ ENV, TIER = Zorplex(seed=0), tier_of("compositional")
 
 def test_it_goes_from_half_right_at_most_to_95_percent_on_held_out_tasks():
     policy, held_out = load_policy(), ENV.tasks(TIER, 200, "held_out")
-    assert accuracy(play(policy, ENV, held_out, seed=0, temperature=0.0)) <= 0.50
+    assert accuracy(play(policy, ENV, held_out, seed=0, sampling=GREEDY)) <= 0.50
     steps = list(train(policy, ENV, TIER, steps=20))
     assert [step.number for step in steps] == list(range(1, 21))
-    assert accuracy(play(policy, ENV, held_out, seed=0, temperature=0.0)) >= 0.95
+    assert accuracy(play(policy, ENV, held_out, seed=0, sampling=GREEDY)) >= 0.95
 
 
 def test_advantages_are_those_of_the_package():

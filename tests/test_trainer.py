@@ -14,6 +14,7 @@ from echo import DEADLY, Pupil
 from zorplex_rl.manifest import seal
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
+from zorplex_rl.services.requests import Failure
 from zorplex_rl.training import trainer as trainer_module
 from zorplex_rl.training.trainer import MAX_DEATHS_IN_A_ROW, Trainer
 
@@ -26,11 +27,14 @@ async def trainer_of(start=None, options=OPTIONS):
     """A trainer that is up, and the restarts that it has reported."""
     restarts = []
     trainer = Trainer(start or replicas_of(Pupil), restarts.append, options)
-    await trainer.open()
-    try:
+    async with trainer.service:
         yield trainer, restarts
-    finally:
-        await trainer.close()
+
+
+async def recorded(trainer):
+    """What it has recorded since the last call, as the controller asks for it."""
+    answers = await trainer.service.drain_spans.fanout()
+    return [span for spans in answers if not isinstance(spans, Failure) for span in spans]
 
 
 def strike(trainer, blow):
@@ -57,7 +61,7 @@ def test_struck_between_two_calls_it_comes_back_by_itself_with_the_weights_that_
     async def scenario():
         async with trainer_of() as (trainer, restarts):
             await trainer.step("a")
-            await trainer.save(tmp_path / "saved")
+            await trainer.call("save", str(tmp_path / "saved"))
             seal(tmp_path)
             trainer.checkpointed(tmp_path / "saved")
             await trainer.step("b")
@@ -93,9 +97,9 @@ def test_nobody_waits_for_what_a_hanging_trainer_has_recorded():
     async def scenario():
         async with trainer_of() as (trainer, _):
             await trainer.step("a")
-            assert await trainer.drain_spans() == ["a"]
+            assert await recorded(trainer) == ["a"]
             strike(trainer, signal.SIGSTOP)
-            assert await asyncio.wait_for(trainer.drain_spans(), 20) == []
+            assert await asyncio.wait_for(recorded(trainer), 20) == []
             assert await trainer.step("b") == ["a", "b"]
 
     asyncio.run(scenario())
@@ -106,7 +110,7 @@ def test_a_process_that_computes_and_lets_nothing_else_run_is_not_taken_for_one_
         async with trainer_of(options=ServiceOptions(probe_every=0.05, probe_timeout=0.25)) as (trainer, restarts):
             pid = trainer.replica.pid
             began = time.monotonic()
-            await trainer._call("step_alone", 10**8)
+            await trainer.call("step_alone", 10**8)
             assert time.monotonic() - began > 4 * 0.25, "too short to tell"
             await asyncio.sleep(1.0)
             assert (trainer.replica.pid, restarts) == (pid, [])
@@ -119,7 +123,7 @@ def test_one_that_computes_for_ever_is_given_up_in_the_end(monkeypatch):
 
     async def scenario():
         async with trainer_of(options=ServiceOptions(probe_every=0.05, probe_timeout=0.25)) as (trainer, restarts):
-            endless = asyncio.create_task(trainer._call("step_alone", 10**12))
+            endless = asyncio.create_task(trainer.call("step_alone", 10**12))
             await until(lambda: restarts)
             endless.cancel()
             assert await trainer.step("a") == ["a"]
@@ -134,10 +138,10 @@ def test_a_trainer_that_dies_of_its_step_again_and_again_is_an_error_for_everybo
             with pytest.raises(RuntimeError, match=f"died {MAX_DEATHS_IN_A_ROW + 1} times without finishing a step"):
                 await trainer.step(DEADLY)
             assert len(restarts) == MAX_DEATHS_IN_A_ROW
-            for wait in (trainer.wait_until_up, trainer.actor, trainer.ping):
+            for waiting in (trainer.actor(), trainer.call("ping")):
                 with pytest.raises(RuntimeError, match="without finishing a step"):
-                    await wait()
-            assert await trainer.drain_spans() == []
+                    await waiting
+            assert await recorded(trainer) == []
 
     asyncio.run(scenario())
 

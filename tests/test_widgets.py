@@ -13,10 +13,21 @@ from pages import bare_page, launched, served, state_of
 from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
 
+from zorplex_rl.analysis.recorded_study import Row, Study
 from zorplex_rl.analysis.setting import Setting
 from zorplex_rl.analysis.simulate import compare
+from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.site.build import build_site
-from zorplex_rl.viz.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace
+from zorplex_rl.viz.widgets import (
+    LiveCurve,
+    LoopPlayer,
+    PhaseDiagram,
+    ReshardMap,
+    ServiceBoard,
+    TimelineSimulator,
+    WeightRingRace,
+)
+from zorplex_rl.viz.widgets.loop_player import film
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.viz.widgets.widget import look_up, unpack
@@ -75,12 +86,37 @@ SHARDS = {
 }
 
 
+def trial(loss, lag, seed, accuracy) -> Row:
+    series = {"eval_steps": [3, 6], "accuracies": [0.4, accuracy], "token_sample_sizes": [1.0] * 6}
+    return Row(
+        loss, lag, 4e-4, seed, accuracy, None, 3.0, 40.0, "2026-01-02", **series, episode_sample_sizes=[1.0] * 5 + [0.3]
+    )
+
+
+def phase_diagram() -> PhaseDiagram:
+    """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed only."""
+    rows = [trial("reinforce", 0, 0, 0.9), trial("reinforce", 0, 1, 0.8), trial("reinforce", 8, 0, 0.0)]
+    rows += [
+        trial("reinforce", 8, 1, 0.1),
+        trial("grpo", 8, 0, 0.7),
+        trial("grpo", 8, 1, 0.5),
+        trial("grpo", 0, 0, 1.0),
+    ]
+    study = Study("benchmarks/staleness.py --seeds 2", "2 cores", {"steps": 6}, tuple(rows))
+    return PhaseDiagram(study, {"reinforce": "plain", "grpo": "clipped"}, before=0.35, seeds=2)
+
+
 def live_curve() -> LiveCurve:
     curve = LiveCurve(total_steps=20)
     for step in range(8):
         curve.add_row({"event": "step", "step": step, "accuracy": 0.3 + 0.05 * step})
     curve.add_row({"event": "eval", "step": 7, "greedy_accuracy": 0.75, "sampled_accuracy": 0.625})
     return curve
+
+
+def loop_player(**options) -> LoopPlayer:
+    both = compare(replace(MEASURED, steps=4, generators=2, max_lag=2))
+    return LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options)
 
 
 MAKERS = {
@@ -93,8 +129,10 @@ MAKERS = {
     "dense resharding map": lambda: ReshardMap(
         {"all": [[10**7 + row + column for column in range(8)] for row in range(8)]}
     ),
+    "phase diagram": phase_diagram,
     "live curve": live_curve,
     "empty live curve": lambda: LiveCurve(10),
+    "loop player": loop_player,
     "service board": lambda: ServiceBoard(STATUS, queue_limit=3),
     "empty service board": ServiceBoard,
 }
@@ -207,12 +245,28 @@ def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported,
     widget.get_by_role("radio", name=scenario).check(force=True)
     expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
     fixed = scenario in ("one straggler", "this machine")
-    assert widget.get_by_role("slider", name="Training step", exact=True).is_disabled() == fixed
+    # What a scenario fixes has no slider: a thumb could only stand at another value.
+    assert widget.get_by_role("slider", name="Training step", exact=True).is_visible() != fixed
+    assert widget.get_by_text("fixed by the scenario").count() == (4 if fixed else 0)
+    assert widget.get_by_text("the first four numbers are fixed").is_visible() == fixed
     move(widget, "Max lag", COUNTS["max_lag"], 4)
     move(widget, "Generators", COUNTS["generators"], 8)
     changed = replace(TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8)
     expect_figures(widget, changed)
     assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
+
+
+def test_what_a_scenario_fixes_is_a_number_without_a_thumb_and_the_page_says_why(page):
+    open_bare(page, TimelineSimulator(measured=MEASURED))
+    widget = page.get_by_role("region", name="Timeline simulator")
+    for scenario, fixed in (("this machine", True), ("balanced", False), ("one straggler", True)):
+        widget.get_by_role("radio", name=scenario).check(force=True)
+        expect(widget.get_by_text("fixed by the scenario")).to_have_count(4 if fixed else 0)
+        expect(widget.get_by_text("the first four numbers are fixed")).to_be_visible(visible=fixed)
+        for label in ("Sample a group", "Its variation", "Training step", "Weight sync"):
+            expect(widget.get_by_label(label, exact=True)).to_be_visible(visible=not fixed)
+        expect(widget.get_by_label("Max lag", exact=True)).to_be_visible()
+        expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
 
 
 def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
@@ -336,6 +390,36 @@ def test_a_resharding_map_without_a_matrix_for_every_combination_is_refused():
         ReshardMap(SHARDS)
 
 
+def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
+    diagram = phase_diagram()
+    open_bare(page, diagram)
+    cells = page.get_by_role("radio")
+    expect(cells).to_have_count(3)
+    expect(page.get_by_role("img", name="plain, learning rate 4e−4, lag 0: accuracy")).to_be_visible()
+    page.get_by_role("radio", name="clipped, learning rate 4e−4, lag 8: accuracy 60 %").check(force=True)
+    expect(page.locator("dd[data-value]")).to_have_text(["60 %", "50 %", "70 %", "30 %"])
+    expect(page.get_by_role("img", name="clipped, learning rate 4e−4, lag 8: accuracy")).to_be_visible()
+    assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("dd[data-value]").first).to_have_text("5 %")
+    assert diagram.chosen == {"loss": "reinforce", "lag": 8, "learning_rate": 4e-4}
+    expect(
+        page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
+    ).to_be_visible()
+
+
+def test_a_phase_diagram_without_the_cell_that_was_asked_for_shows_its_first_one():
+    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
+    first = {"loss": "grpo", "lag": 0, "learning_rate": 4e-4}
+    assert PhaseDiagram(study, {"grpo": "clipped"}, 0.35, chosen=first | {"lag": 8}).chosen == first
+
+
+def test_a_phase_diagram_of_a_study_without_enough_seeds_is_refused():
+    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
+    with pytest.raises(ValueError, match="no cell of the study has 3 trials"):
+        PhaseDiagram(study, {"grpo": "clipped"}, before=0.35, seeds=3)
+
+
 def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):
     curve = live_curve()
     open_bare(page, curve)
@@ -348,6 +432,64 @@ def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page
     expect(page.get_by_text("step 8 of 20")).to_be_visible()
     assert line.get_attribute("points").startswith(before)
     expect(page.get_by_role("img", name="90 % at step 8")).to_be_visible()
+
+
+def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backwards():
+    setting = replace(MEASURED, steps=5, generators=2, max_lag=2)
+    both = compare(setting)
+    for run, oldest in ((both.sync, 0), (both.asynchronous, max(both.asynchronous.staleness))):
+        found = film(run.timeline)
+        assert len(found["dots"]) == setting.steps * setting.groups_per_step
+        assert all(begun < written <= taken < trained for _, _, begun, written, taken, trained, _ in found["dots"])
+        assert max(step - version for version, *_, step in found["dots"]) == oldest
+        assert found["seconds"] == pytest.approx(run.seconds, abs=1e-3)
+        assert found["most"] >= setting.groups_per_step
+    assert oldest > 0
+
+
+def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_groups_is_refused():
+    spans = [Span("generator_0", "generate", 0.0, 1.0, {"group": group, "version": 0}) for group in (0, 1)]
+    train = Span("trainer", "train", 1.0, 2.0, {"step": 0, "groups": [0]})
+    dots = film(Timeline([*spans, train]))["dots"]
+    assert dots == [[0, 0, 0.0, 1.0, 1.0, 2.0, 0], [0, 0, 0.0, 1.0, None, None, None]]
+    with pytest.raises(ValueError, match="no train span names its groups"):
+        film(Timeline([*spans, replace(train, args={"step": 0})]))
+    with pytest.raises(ValueError, match="start is 2"):
+        loop_player(start=2)
+
+
+def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put(page):
+    player = loop_player()
+    open_bare(page, player)
+    widget, time = page.get_by_role("region", name="Loop player"), page.get_by_role("slider", name="Time")
+    end = max(run["seconds"] for run in player.runs)
+    for presses in (0, 60, 140):
+        time.press("Home")
+        for _ in range(presses):
+            time.press("ArrowRight")
+        now = end * presses / 240
+        for index, run in enumerate(player.runs):
+            alive = [dot for dot in run["dots"] if dot[2] <= now < dot[5]]
+            picture = widget.get_by_role("img").nth(index)
+            expect(picture.locator("circle")).to_have_count(len(alive))
+            done = sum(dot[5] <= now for dot in run["dots"])
+            expect(widget.get_by_text(f"{done} of {len(run['dots'])} trained").nth(0)).to_be_visible()
+    time.press("End")
+    expect(widget.get_by_text("done after")).to_have_count(2)
+
+
+def test_the_loop_player_plays_until_it_is_paused_or_touched(page):
+    open_bare(page, loop_player(start=0.0))
+    time = page.get_by_role("slider", name="Time")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("document.querySelector('main div').shadowRoot.querySelector('input').value > 3")
+    page.get_by_role("button", name="Pause").click()
+    stopped = time.input_value()
+    page.wait_for_timeout(300)
+    assert time.input_value() == stopped
+    page.get_by_role("button", name="Play").click()
+    time.press("ArrowRight")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
 def test_a_service_board_follows_the_service(page):

@@ -3,8 +3,6 @@
 Importing the package is cheap. The names below that need torch are loaded when they are first asked for.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from zorplex_rl.task.specs import TASK_SPECS, ZORPLEX_WORDS, get_spec, make_zorplex_table

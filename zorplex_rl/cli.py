@@ -3,13 +3,12 @@
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
-    zorplex-rl policy build | show                make the embedded policy again, or say what a policy is
-    zorplex-rl --version                          which version this is
+    zorplex-rl policy build | show                build the embedded policy, or describe a policy
+    zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
+    zorplex-rl --version                          print the version
 
-Whatever is wrong with what was asked for is said in one sentence, with exit code 2, before anything is started or written.
+Bad input gets one sentence and exit code 2, before anything is started or written.
 """
-
-from __future__ import annotations
 
 import contextlib
 import importlib.util
@@ -18,7 +17,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,9 +25,21 @@ from typing import Annotated, Any
 import tyro
 
 from zorplex_rl import __version__
-from zorplex_rl.config import Config, Device, Difficulty, Dtype, check_seed, check_temperature
+from zorplex_rl.check_command import Check, check
+from zorplex_rl.config import (
+    MOST_EPISODES,
+    Config,
+    Device,
+    Difficulty,
+    Dtype,
+    check_range,
+    check_seed,
+    check_temperature,
+)
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.flags import parse_command
+from zorplex_rl.output import Output
+from zorplex_rl.run_folder import RunFolder, step_of
 
 PROGRAM = "zorplex-rl"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
@@ -60,7 +71,7 @@ class Eval:
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
-    """Of the compositional tasks."""
+    """Difficulty of the compositional tasks."""
     hints: bool = False
     """Show a worked example in the system prompt."""
     max_tokens: int = Config.max_tokens
@@ -68,11 +79,11 @@ class Eval:
     max_turns: int = Config.max_turns
     """Most stretches of sampled text in an episode."""
     seed: int = 0
-    """Of the tasks with their tables, and of the sampling."""
+    """Seed of the tasks, their tables and the sampling."""
     device: Device = "auto"
     """auto is CUDA where there is one."""
     dtype: Dtype = "float32"
-    """Of the model."""
+    """Number type of the model."""
     json: Path | None = None
     """Also write the result to this file."""
 
@@ -87,19 +98,19 @@ class Bench:
 
 @dataclass(frozen=True)
 class Build:
-    """Make the embedded policy again from nothing: tokenizer, model, supervised warm start."""
+    """Build the embedded policy from scratch: tokenizer, model, supervised warm start."""
 
     out: Path = Path("embedded-policy")
     """The folder to write."""
     seed: int = 0
-    """Of the demonstrations and the initial weights."""
+    """Seed of the demonstrations and the initial weights."""
     steps: int | None = None
     """Training steps; the recipe's own number if left out."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """Say what a policy is: architecture, parameters, vocabulary, accuracy for each kind of task."""
+    """Describe a policy: architecture, parameters, vocabulary, accuracy for each kind of task."""
 
     policy: str = "embedded"
     """embedded, the folder of a model, or a hub id."""
@@ -109,45 +120,55 @@ class Show:
 
 @dataclass(frozen=True)
 class Policy:
-    """Make the embedded policy again, or say what a policy is."""
+    """Build the embedded policy, or describe a policy."""
 
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy
+Commands = Train | Eval | Bench | Policy | Check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:
+    output, errors = Output.of(sys.stdout), Output.of(sys.stderr)
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            code = _run(given)
+        finally:
+            output.flush()
+            if output.failure:
+                print(f"zorplex-rl: the output could not be written ({output.failure.strerror})", file=sys.stderr)
+            errors.flush()
+    return code or (FAILED if output.failure else 0)
+
+
+def _run(given: list[str]) -> int:
+    if given[:1] == ["--version"]:
         print(f"zorplex-rl {__version__}")
         return 0
     try:
         parsed: Commands = parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION)
         match parsed:
             case Train() as command:
-                return train(_with_settings_of_the_run(command, given))
+                if command.resume:
+                    # What the command line leaves out is as in the run.
+                    resumed = Train(config=RunFolder.reopen(command.resume)[1])
+                    command = parse_command(Commands, given, PROGRAM, default=resumed)
+                return train(command)
             case Eval() as command:
                 return evaluate(command)
             case Bench() as command:
                 return bench(command)
             case Policy() as command:
                 return build(command.action) if isinstance(command.action, Build) else show(command.action)
+            case Check():
+                return check()
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _with_settings_of_the_run(command: Train, given: list[str]) -> Train:
-    """Return ``command`` with the settings of the run to be resumed, if there is one, wherever ``given`` does not say otherwise."""
-    if command.resume is None:
-        return command
-    from zorplex_rl.run_folder import RunFolder
-
-    return parse_command(Commands, given, PROGRAM, default=Train(config=RunFolder.reopen(command.resume)[1]))
 
 
 def train(command: Train) -> int:
@@ -163,7 +184,6 @@ def train(command: Train) -> int:
 def _begin(command: Train) -> int:
     """Train in a new folder."""
     from zorplex_rl.policy.load import weight_bytes
-    from zorplex_rl.run_folder import RunFolder
 
     config = command.config
     # Weights and two moments in float32, for each checkpoint that is kept and the one being written, and the policy itself.
@@ -180,8 +200,6 @@ def _begin(command: Train) -> int:
 
 def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
-    from zorplex_rl.run_folder import RunFolder, step_of
-
     folder, earlier = RunFolder.reopen(path)
     config = command.config
     if difference := replace(earlier, steps=config.steps).difference(config):
@@ -207,11 +225,11 @@ def _continue(command: Train, path: Path) -> int:
 
 
 def _check(config: Config) -> str:
-    """Where the policy of ``config`` comes from. Raises ConfigError for the first thing that a run of it would meet later."""
+    """Check everything that a run of ``config`` needs. Returns the folder of its policy. Raises ConfigError for the first thing that is wrong."""
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.devices import assign_devices, count_cuda_devices
+    from zorplex_rl.training.devices import assign_devices
 
     config.check()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -227,27 +245,27 @@ def _check(config: Config) -> str:
             positions_of(source),
         )
     check_weights(config.policy, source)
-    assign_devices(config.device, ["trainer"], count_cuda_devices() if config.device != "cpu" else 0)
+    assign_devices(config.device, ["trainer"])
     return source
 
 
 def evaluate(command: Eval) -> int:
     from rich.console import Console
 
-    from zorplex_rl.policy.evaluate import evaluate as measure
     from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.devices import assign_devices, count_cuda_devices
+    from zorplex_rl.training.devices import assign_devices
 
-    _check_positive(tasks=command.tasks, max_tokens=command.max_tokens, max_turns=command.max_turns)
+    for name in ("tasks", "max_tokens", "max_turns"):
+        check_range(name, getattr(command, name), 1, MOST_EPISODES)
     check_temperature(command.temperature, greedy=True)
     check_seed(command.seed)
     Config(difficulty=command.difficulty, device=command.device, dtype=command.dtype).check()
     if command.json:
         _check_writable("--json", command.json)
-    device = assign_devices(command.device, ["policy"], count_cuda_devices())["policy"]
+    device = assign_devices(command.device, ["policy"])["policy"]
     policy = load_policy(command.policy, device, command.dtype)
     zorplex = Zorplex(command.seed, command.hints)
     names = tier_of("mix", command.difficulty)
@@ -255,17 +273,14 @@ def evaluate(command: Eval) -> int:
         zorplex, names, command, lambda text: len(policy.encode_text(text)), positions_of(policy.model.config)
     )
     sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-    console, reports = Console(), []
-    for name in names:
-        with console.status(f"{name} …"):
-            tasks = zorplex.tasks((name,), command.tasks, "held_out")
-            reports.append(measure(policy, name, tasks, zorplex.execute, sampling, command.seed)[0])
+    console = Console()
+    reports = _measure(console, policy, zorplex, names, command.tasks, sampling, command.seed)
     console.print(
         _table(f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports)
     )
     if command.json:
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(command).items()}
-        text = json.dumps({"settings": settings, "tasks": [r.to_dict() for r in reports]}, indent=2) + "\n"
+        found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
+        text = json.dumps(found, indent=2, default=str) + "\n"
         try:
             command.json.write_text(text)
         except OSError as error:
@@ -297,7 +312,7 @@ def build(command: Build) -> int:
     check_seed(command.seed)
     recipe = WarmStart(seed=command.seed)
     if command.steps is not None:
-        _check_positive(steps=command.steps)
+        check_range("steps", command.steps, 1, MOST_EPISODES)
         recipe = recipe.shortened(command.steps)
     try:
         # Before the work, so that it is not done for nothing.
@@ -323,15 +338,13 @@ def build(command: Build) -> int:
 
 def show(command: Show) -> int:
     from rich.console import Console
-    from rich.progress import track
 
-    from zorplex_rl.policy.evaluate import evaluate as measure
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
 
-    _check_positive(tasks=command.tasks)
+    check_range("tasks", command.tasks, 1, MOST_EPISODES)
     policy, zorplex = load_policy(command.policy), Zorplex()
     config = policy.model.config
     console = Console(highlight=False)
@@ -343,17 +356,27 @@ def show(command: Show) -> int:
     console.print(f"parameters    {policy.parameter_count:,}")
     console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        sampling = Sampling(temperature)
-        reports = [
-            measure(policy, name, zorplex.tasks((name,), command.tasks, "held_out"), zorplex.execute, sampling)[0]
-            for name in track(tier_of("mix"), f"measuring accuracy, {title}", console=console, transient=True)
-        ]
+        reports = _measure(console, policy, zorplex, tier_of("mix"), command.tasks, Sampling(temperature))
         console.print(_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
     return 0
 
 
+def _measure(
+    console: Any, policy: Any, zorplex: Any, names: Sequence[str], tasks: int, sampling: Any, seed: int = 0
+) -> list[Any]:
+    """Return a report on ``tasks`` held-out tasks of each of ``names``."""
+    from zorplex_rl.policy.evaluate import evaluate as measure
+
+    reports = []
+    for name in names:
+        with console.status(f"{name} …"):
+            held_out = zorplex.tasks((name,), tasks, "held_out")
+            reports.append(measure(policy, name, held_out, zorplex.execute, sampling, seed)[0])
+    return reports
+
+
 def _table(title: str, reports: list[Any]) -> Any:
-    """One column for each kind of task, so that it fits a narrow terminal."""
+    """Return a table with one column for each kind of task, so that it fits a narrow terminal."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -380,7 +403,7 @@ def _table(title: str, reports: list[Any]) -> Any:
 
 
 def _check_limits(zorplex: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None) -> None:
-    """Refuse limits under which nothing can be answered; warn of those under which a part cannot."""
+    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks can."""
     from zorplex_rl.policy.limits import check_limits
 
     names = list(dict.fromkeys(names))
@@ -389,7 +412,7 @@ def _check_limits(zorplex: Any, names: Sequence[str], settings: Any, count_token
 
 
 def _check_writable(flag: str, file: Path) -> None:
-    """Raise ConfigError if ``file`` cannot be written: known before the work, not after it. Leaves everything as it was."""
+    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything as it was."""
     try:
         target = Path(os.path.realpath(file))
         existed = target.exists()
@@ -403,9 +426,3 @@ def _check_writable(flag: str, file: Path) -> None:
         raise ConfigError(
             f"{flag} {str(file)!r} cannot be written ({error.strerror}); give a file in a folder that exists and is yours"
         ) from error
-
-
-def _check_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {size}; it must be 1 or more")

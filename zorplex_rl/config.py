@@ -8,14 +8,12 @@ This file imports nothing from the package except its errors. A choice is a ``Li
 when such a list differs from the tasks, losses or transports that exist.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from zorplex_rl.errors import ConfigError
 
@@ -27,7 +25,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
 TASKS_WITH_TIERS = ("compositional", "mix")
-"""What --curriculum can climb; every other task has one tier."""
+"""Tasks for --curriculum; every other task has one tier."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
 """Their advantage does not compare the samples of a prompt with each other, so one sample will do."""
 LOSS_KNOBS = {
@@ -43,7 +41,7 @@ class Config:
     """One training run."""
 
     task: TaskName = "compositional"
-    """What to learn; mix is all four in turn."""
+    """Kind of task; mix is all four in turn."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
@@ -53,7 +51,7 @@ class Config:
     curriculum_threshold: float = 0.9
     """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
-    """Where to start: embedded, the folder of a model, or a hub id."""
+    """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = 1
     """How many versions old the weights that sampled a group may be when it is trained on. At 0 generation and training take turns, on-policy;
     above 0 they run side by side."""
@@ -66,19 +64,19 @@ class Config:
     loss: LossName = "grpo"
     """tis is truncated importance sampling; losses.py says what each is."""
     learning_rate: float = 2e-4
-    """Of AdamW: reached after the warm-up, falling linearly to a tenth at the last step."""
+    """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises linearly to its full height."""
     weight_decay: float = 0.0
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
-    """Norm to which longer gradients are cut."""
+    """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1: of grpo, dapo and decoupled_ppo. None is what losses.py says of the loss: 0.2."""
+    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.2."""
     clip_high: float | None = None
-    """How far it may rise above 1: of grpo, dapo and decoupled_ppo. None is what losses.py says of the loss: 0.28 of dapo, else 0.2."""
+    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.28 in dapo, else 0.2."""
     truncation: float | None = None
-    """Largest importance weight of a token: of tis and decoupled_ppo. None is what losses.py says of the loss: 2."""
+    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of losses.py: 2."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
     updates_per_batch: int = 1
@@ -86,7 +84,7 @@ class Config:
     token_budget: int = 8192
     """Padded tokens that go through the trainer's model at once; bounds memory, does not change the result."""
     temperature: float = 1.0
-    """Of sampling in training; at least 0.01."""
+    """Temperature of sampling in training; at least 0.01."""
     max_tokens: int = 96
     """Longest response in tokens, tool results included."""
     max_turns: int = 6
@@ -118,11 +116,11 @@ class Config:
     checkpoint_every: int = 20
     """Steps between checkpoints."""
     seed: int = 0
-    """Of the tasks with their tables, and of the sampling."""
+    """Seed of the tasks, their tables and the sampling."""
     device: Device = "auto"
     """auto is CUDA where there is one."""
     dtype: Dtype = "float32"
-    """Of the model; bfloat16 has float32 master weights."""
+    """Number type of the model; bfloat16 has float32 master weights."""
     threads: int = 1
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
@@ -133,17 +131,16 @@ class Config:
         for name, kind in _field_types().items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ConfigError(
-                    f"{_flag(name)} is {getattr(self, name)!r}; expected one of {', '.join(get_args(kind))}"
+                    f"{_flag(name)} is {_kind(getattr(self, name))}; expected one of {', '.join(get_args(kind))}"
                 )
         for field in dataclasses.fields(self):
             check_finite(field.name, getattr(self, field.name))
         for name in _AT_LEAST_ONE:
-            _at_least(name, getattr(self, name), 1)
+            check_range(name, getattr(self, name), 1)
         for name in _AT_LEAST_ZERO:
-            _at_least(name, getattr(self, name), 0)
+            check_range(name, getattr(self, name), 0)
         for name, most in _AT_MOST.items():
-            if getattr(self, name) > most:
-                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be {most} or less")
+            check_range(name, getattr(self, name), most=most)
         set_knobs = [knob for knob in LOSS_KNOBS if getattr(self, knob) is not None]
         for name in ("learning_rate", "curriculum_threshold", "max_grad_norm", *set_knobs):
             if not getattr(self, name) > 0:
@@ -182,7 +179,7 @@ class Config:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_dict(cls, values: Any) -> Config:
+    def from_dict(cls, values: Any) -> Self:
         """Make a configuration of what a run folder's JSON file holds.
 
         Runs of earlier versions also had a ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
@@ -204,13 +201,12 @@ class Config:
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")
         return cls(**{name: _typed(name, value, types[name]) for name, value in values.items()})
 
-    def difference(self, other: Config) -> str | None:
+    def difference(self, other: Self) -> str | None:
         """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
-        for field in dataclasses.fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if mine != theirs:
-                return f"{_flag(field.name)} {mine} ≠ {theirs}"
-        return None
+        both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
+        return next(
+            (f"{_flag(name)} {mine} ≠ {theirs}" for name, (mine, theirs) in both.items() if mine != theirs), None
+        )
 
 
 _AT_LEAST_ONE = (
@@ -219,6 +215,8 @@ _AT_LEAST_ONE = (
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation".split()
+MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
+"""Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and every process, is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
 # AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
 _AT_MOST = {
@@ -226,6 +224,11 @@ _AT_MOST = {
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
     "tool_latency_variation": 1000.0,
+    **dict.fromkeys("generators spares tool_replicas reward_replicas threads".split(), MOST_PROCESSES),
+    **dict.fromkeys("prompts_per_step group_size eval_tasks slots max_turns updates_per_batch".split(), MOST_EPISODES),
+    **dict.fromkeys(
+        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every".split(), MOST_STEPS
+    ),
 }
 
 LOWEST_TEMPERATURE = 0.01
@@ -251,7 +254,7 @@ def check_temperature(temperature: float, greedy: bool = False) -> None:
 def check_seed(seed: int) -> None:
     """Raise ConfigError for a seed that does not fit into the 64 bits of torch's generators."""
     if not -(2**63) <= seed < 2**63:
-        raise ConfigError(f"--seed is {seed}; it must fit into 64 bits, so be between -2^63 and 2^63 - 1")
+        raise ConfigError(f"--seed is {_kind(seed)}; it must fit into 64 bits, so be between -2^63 and 2^63 - 1")
 
 
 @cache
@@ -294,18 +297,27 @@ _KINDS = {
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, for people.
+    """Return a short description of a value, for people.
 
     >>> _kind("many"), _kind([1, 2]), _kind(None)
     ("'many'", 'a list', 'null')
     """
-    return repr(value)[:60] if isinstance(value, (bool, int, float, str)) else _KINDS[type(value)]
+    if not isinstance(value, (bool, int, float, str)):
+        return _KINDS[type(value)]
+    if isinstance(value, int) and abs(value) >= 10**20:
+        # Python refuses to write out a number of thousands of digits.
+        return "a number of more than 20 digits"
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _at_least(name: str, value: float, least: int) -> None:
+def check_range(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
+    """Raise ConfigError if the setting ``name`` is below ``least`` or above ``most``."""
     if not value >= least:
-        raise ConfigError(f"{_flag(name)} is {value}; it must be {least} or more")
+        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {least} or more")
+    if value > most:
+        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {most} or less")

@@ -1,16 +1,14 @@
-"""Commands and their flags: dataclasses, read from the command line by tyro. Whatever is wrong is said in one sentence (ConfigError).
+"""Read commands and their flags from the command line, as dataclasses, with tyro. Bad input gets one sentence (ConfigError).
 
-tyro reports a mistake as a box of several lines on standard error, and exits. What it says is kept: the first paragraph of the box.
+tyro prints a box of several lines and exits. Here the first paragraph of that box becomes the message of the error.
 """
-
-from __future__ import annotations
 
 import contextlib
 import dataclasses
 import difflib
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -30,7 +28,7 @@ def parse_command(
     default: Any = tyro.MISSING_NONPROP,
     description: str | None = None,
 ) -> Any:
-    """Return one of ``commands``, a union of dataclasses, as ``arguments`` say. What they leave out is as in ``default``.
+    """Return one of ``commands``, a union of dataclasses, made from ``arguments``; fields that are not given are those of ``default``.
 
     Raises ConfigError for an unknown command or flag, with the nearest known one, and for a value that is missing or of the wrong type.
     ``--help`` prints the help and exits.
@@ -60,17 +58,14 @@ def parse_command(
 def _unknown(token: str, known: Collection[str], prog: str) -> str:
     if not token.startswith("-"):
         return f"{token!r} belongs to no flag; see {prog} --help"
-    nearest = difflib.get_close_matches(_flag(token), sorted(known), 1)
-    return f"no flag {token.partition('=')[0]}; " + (f"did you mean {nearest[0]}?" if nearest else f"see {prog} --help")
-
-
-def _flag(token: str) -> str:
-    """The flag of ``--flag=value`` or ``--flag``. tyro takes underscores for hyphens, and so does this."""
-    return token.partition("=")[0].replace("_", "-")
+    flag = token.partition("=")[0]
+    # tyro accepts underscores for hyphens.
+    nearest = difflib.get_close_matches(flag.replace("_", "-"), sorted(known), 1)
+    return f"no flag {flag}; " + (f"did you mean {nearest[0]}?" if nearest else f"see {prog} --help")
 
 
 def _flags(command: type) -> Iterator[str]:
-    """Every flag that sets a field of ``command``, or of a dataclass within it."""
+    """Yield every flag that sets a field of ``command``, or of a dataclass within it."""
     types = get_type_hints(command, include_extras=True)
     for field in dataclasses.fields(command):
         kind, *marks = (
@@ -89,7 +84,7 @@ def _flags(command: type) -> Iterator[str]:
 
 
 def _values() -> tyro.constructors.ConstructorRegistry:
-    """How numbers, texts, paths and choices are read: nowhere is an empty text a value, and no complaint names a Python function."""
+    """Return the rules for numbers, texts, paths and choices: no value is an empty text, and no message names a Python function."""
     registry = tyro.constructors.ConstructorRegistry()
     for kind, expected in ((int, "a whole number"), (float, "a number"), (str, "a text"), (Path, "a path")):
         registry.primitive_rule(_reader(kind, expected))
@@ -98,7 +93,7 @@ def _values() -> tyro.constructors.ConstructorRegistry:
 
 
 def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """How one of several texts is read. Left to itself, tyro also says the first letters of the choices and how alike they are."""
+    """Return how one of several texts is read. tyro's own message would also rate how similar the choices are."""
     if get_origin(info.type) is not Literal:
         return None
     choices = get_args(info.type)
@@ -108,27 +103,26 @@ def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Prim
             raise ValueError(f"{values[0]!r}; expected one of {', '.join(choices)}")
         return values[0]
 
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=f"{{{','.join(choices)}}}",
-        instance_from_str=read,
-        is_instance=lambda value: value in choices,
-        str_from_instance=lambda value: [value],
-    )
+    return _one_word(f"{{{','.join(choices)}}}", read, lambda value: value in choices)
+
+
+def _one_word(metavar: str, read: Callable[[list[str]], Any], is_instance: Callable[[Any], bool]) -> Any:
+    """Return how tyro reads the one word after a flag with ``read``, and writes a value."""
+    return tyro.constructors.PrimitiveConstructorSpec(1, metavar, read, is_instance, lambda value: [str(value)])
 
 
 def _reader(kind: type, expected: str) -> Any:
     def read(values: list[str]) -> Any:
         (value,) = values
         if not isinstance(value, str):
-            # What tyro has for a positional argument that an unknown flag kept it from; that flag is complained of later.
+            # tyro's placeholder for a positional argument after an unknown flag. That flag gets its own error later.
             return None
         shown = value if len(value) <= 60 else value[:60] + "…"
         try:
             if value.strip():
                 found = kind(value)
                 if kind is Path:
-                    # A name that is too long, or holds what no name may, is found out by asking.
+                    # Only the system knows which names are too long or hold forbidden characters.
                     found.exists()
                 return found
         except OSError as error:
@@ -142,19 +136,17 @@ def _reader(kind: type, expected: str) -> Any:
             return None
         # A path may well be called None; for a number the word means what the setting's default does.
         may_be_none = info.type != kind and kind is not Path
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=kind.__name__.upper(),
-            instance_from_str=lambda values: None if may_be_none and values == ["None"] else read(values),
-            is_instance=lambda value: isinstance(value, kind) or value is None,
-            str_from_instance=lambda value: [str(value)],
+        return _one_word(
+            kind.__name__.upper(),
+            lambda values: None if may_be_none and values == ["None"] else read(values),
+            lambda value: isinstance(value, kind) or value is None,
         )
 
     return rule
 
 
 def _first_paragraph(box: str) -> str:
-    """The text below the title of a box, as one line. Where standard output is not UTF-8, a box is drawn with blanks and hyphens."""
+    """Return the text below the title of a box, as one line. If standard output is not UTF-8, the box is drawn with blanks and hyphens."""
     lines: list[str] = []
     for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]:
         text = line.strip(" │|")

@@ -6,8 +6,6 @@
 The manifest is written last, so a folder without one is not whole. Knows neither torch nor what the files mean.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -19,7 +17,6 @@ from typing import Any
 from zorplex_rl.errors import CheckpointError, StorageError
 
 MANIFEST = "manifest.json"
-BLOCK_BYTES = 1 << 20
 
 
 def seal(folder: Path) -> None:
@@ -37,6 +34,8 @@ def verify(folder: Path) -> None:
     """Raise CheckpointError if a file of ``folder`` is missing, cut, or not what ``seal`` saw. Reads every byte."""
     try:
         entries: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        if not entries:
+            raise CheckpointError(f"its {MANIFEST} names no file")
         for name, entry in entries.items():
             path = folder / name
             if not path.is_file():
@@ -49,7 +48,7 @@ def verify(folder: Path) -> None:
         raise CheckpointError(f"it lacks {MANIFEST}, which is written last") from error
     except OSError as error:
         raise CheckpointError(f"it cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"its {MANIFEST} is damaged") from error
 
 
@@ -84,8 +83,6 @@ def sync(path: Path) -> None:
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": checksum}

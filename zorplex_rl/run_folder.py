@@ -13,8 +13,6 @@ A checkpoint is written beside its place, sealed with its manifest and renamed, 
 long the two files of rows were. A run that continues from it cuts them back to that length, and so writes every row once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,16 +21,16 @@ import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError
 from zorplex_rl.manifest import seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
 
-if TYPE_CHECKING:
-    from zorplex_rl.analysis.timeline import Timeline
-
+MetricsRow = dict[str, Any]
+"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
 CONTROLLER = "controller.json"
 
@@ -51,7 +49,7 @@ class RunFolder:
         self._lock: Any = None
 
     @classmethod
-    def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> RunFolder:
+    def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
         """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
         if path.exists():
             raise _taken(path)
@@ -83,7 +81,7 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> RunFolder:
+    def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
         """Make the folder ``path``, or ``path``-2, -3, … if it is taken: two runs may begin in the same second."""
         for number in count(1):
             with contextlib.suppress(FolderTaken):
@@ -91,7 +89,7 @@ class RunFolder:
         raise AssertionError
 
     @classmethod
-    def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
+    def reopen(cls, path: Path) -> tuple[Self, Config]:
         """Return the folder of an earlier run with at least one checkpoint, and its configuration."""
         if not (path / "config.json").is_file():
             raise ConfigError(f"--resume {str(path)!r} is not a run folder: it has no config.json")
@@ -134,23 +132,17 @@ class RunFolder:
         with self._writing():
             write_whole(self.path / "config.json", config.to_json())
 
-    def append_metrics(self, row: dict[str, Any]) -> None:
+    def append_metrics(self, row: MetricsRow) -> None:
         with self._writing(), self._metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all rows so far; a last line that a crash has cut off is left out."""
-        if not self._metrics.exists():
+    def metrics(self) -> list[MetricsRow]:
+        """Return all rows so far. A line that is no row is left out: a crash cuts lines off, and a crash of the machine may fill them with zeros."""
+        if not self._metrics.is_file():
             return []
-        rows = []
-        for line in self._metrics.read_text().splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+        return [row for line in self._metrics.read_bytes().splitlines() if (row := _row(line)) is not None]
 
-    def evaluations(self) -> list[dict[str, Any]]:
+    def evaluations(self) -> list[MetricsRow]:
         """Return the rows of all evaluations so far, the one before training first."""
         return [row for row in self.metrics() if row["event"] == "eval"]
 
@@ -187,11 +179,7 @@ class RunFolder:
 
     def begin_policy(self) -> Path:
         """Return an empty folder to write the trained policy into."""
-        folder = self.policy.with_name(".policy")
-        with self._writing():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-        return folder
+        return self._empty(self.policy.with_name(".policy"))
 
     def finish_policy(self, folder: Path) -> None:
         """Put the policy that was written into ``folder`` in its place, where that of a shorter run may stand."""
@@ -223,11 +211,7 @@ class RunFolder:
 
     def begin_checkpoint(self, step: int) -> Path:
         """Return an empty folder to write the checkpoint of ``step`` into."""
-        folder = self._checkpoints / f".step_{step:06d}"
-        with self._writing():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        return folder
+        return self._empty(self._checkpoints / f".step_{step:06d}")
 
     def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
         """Add the controller's state to what was written into ``folder``, seal it and put it in its place; older ones than the last two go."""
@@ -248,7 +232,7 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Return all checkpoints, oldest first. Each was whole when it was put here."""
-        found = (path for path in self._checkpoints.glob("step_*") if path.name.removeprefix("step_").isdigit())
+        found = (path for path in self._checkpoints.glob("step_*") if path.name.removeprefix("step_").isdecimal())
         return sorted(found, key=step_of)
 
     def newest_checkpoint(self) -> Path | None:
@@ -284,6 +268,12 @@ class RunFolder:
     def controller_state(checkpoint: Path) -> dict[str, Any]:
         return json.loads((checkpoint / CONTROLLER).read_text())
 
+    def _empty(self, folder: Path) -> Path:
+        with self._writing():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        return folder
+
     def _writing(self) -> contextlib.AbstractContextManager[None]:
         return storing(f"the run folder {str(self.path)!r}")
 
@@ -306,6 +296,15 @@ def _taken(path: Path) -> FolderTaken:
     if RunFolder(path).newest_checkpoint():
         resume = f", or continue the run in it with --resume {shlex.quote(str(path))}"
     return FolderTaken(f"the run folder {str(path)!r} exists already; choose another --out{resume}")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the row that ``line`` holds, or None if it holds none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and {"event", "step"} <= row.keys() else None
 
 
 def _is_intact(checkpoint: Path) -> bool:

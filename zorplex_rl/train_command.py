@@ -8,21 +8,19 @@ a disk that is full                       a stop at once, with the way to go on
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import logging
-import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TrainingDiverged
 from zorplex_rl.manifest import storing
+from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.viz.live import LiveView
 
@@ -40,7 +38,7 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     # Taken before the view is there, which takes over both streams of a terminal.
-    output, errors = Output(sys.stdout), Output(sys.stderr)
+    output, errors = Output.of(sys.stdout), Output.of(sys.stderr)
     try:
         if resume:
             # It may have become longer.
@@ -66,8 +64,9 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
 def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str:
     """Say what went wrong, what to lower, and what is left of the run."""
     lower = [f"--learning-rate (now {config.learning_rate:g})"]
-    if config.kl_coefficient:
-        lower.append(f"--kl-coefficient (now {config.kl_coefficient:g})")
+    for name, value in (("kl-coefficient", config.kl_coefficient), ("weight-decay", config.weight_decay)):
+        if value:
+            lower.append(f"--{name} (now {value:g})")
     last = folder.newest_checkpoint()
     left = f"the last good checkpoint is {shlex.quote(str(last))}" if last else "there was no checkpoint yet"
     return f"training has diverged: {error}; start again with a lower {' or '.join(lower)}; {left}"
@@ -76,7 +75,8 @@ def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str
 async def _run(
     config: Config, folder: RunFolder, resume: Path | None, view: LiveView, output: Output, errors: Output
 ) -> int:
-    from zorplex_rl.training.loop import StopRequested, run_training
+    from zorplex_rl.training.controller import StopRequested
+    from zorplex_rl.training.loop import run_training
 
     write_tensorboard = _tensorboard(folder) if config.tensorboard else None
 
@@ -174,47 +174,6 @@ class StopWish:
         self._stop_after_step = True
         if self.controller:
             self.controller.stop_requested = True
-
-
-class Output(io.TextIOBase):
-    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and ``on_loss`` is called, once."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.is_lost = False
-        self.on_loss: Callable[[], object] = lambda: None
-        self._stream = stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # the stub has an attribute, the class a property
-        return self._stream.encoding
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self._attempt(lambda: self._stream.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._attempt(self._stream.flush)
-
-    def _attempt(self, action: Callable[[], Any]) -> None:
-        if self.is_lost:
-            return
-        try:
-            action()
-        except OSError:
-            self.is_lost = True
-            # Python writes what is left of its buffer when it ends, and would complain.
-            with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
-            self.on_loss()
 
 
 def draw_curve(folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""Compute how fast a run can be at best: lower bounds on its wall time, and the exact wall time where latencies do not vary.
+"""Compute how fast a run can be at best: lower bounds on its wall time.
 
 A step trains on P groups, G generators sample them, and L is the lag bound. A_v is the time at which version v has arrived at the generators.
 E_v is the time at which step v is trained and published. In every possible order of events,
@@ -16,24 +16,14 @@ take at least the largest of
     the sum of all n ÷ G,     the slowest of the n,     the sum of the quickest ⌈n ÷ G⌉
 
 because some generator samples ⌈n ÷ G⌉ of them. Following the recursion along one resource, or around the loop of all three, gives the four named
-bounds. Without variation, and if G divides P, the recursion is exact. Its longest path is ``exact_seconds``:
-
-    b = P/G · generation, t = training, s = weight sync, N steps
-
-    sync     N (s + ⌈P/G⌉ · generation + t)
-    async    s + b + t + max( (N − 1) max(b, t),  max_m  m (s + b + t) + (N − 1 − m (L + 1)) max(b, t, s) ),   1 ≤ m ≤ (N − 1) / (L + 1)
-
-Such a path goes m times around the loop (sync, sampling, training). Each round advances L + 1 steps; the other steps follow one resource.
-In the long run a step takes max(b, t, s, (s + b + t) / (L + 1)): with a larger lag bound, each step waits for a smaller part of the round trip.
+bounds. Without variation, and if G divides P, the recursion is exact (``tests/closed_form.py``). In the long run a step then takes
+max(b, t, s, (s + b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync: with a larger lag bound, each step waits for a
+smaller part of the round trip.
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
->>> exact_seconds(setting, "sync"), exact_seconds(setting, "async")
-(27.0, 15.5)
 >>> lower_bounds(setting, setting.latencies(), "async")
 Bounds(trainer=14.5, generators=14.5, weights=6.5, round_trips=15.5, all=15.5)
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -100,28 +90,6 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
         round_trips=round_trips[-1],
         all=trained[-1],
     )
-
-
-def exact_seconds(setting: Setting, mode: Mode) -> float:
-    """Compute the wall time in seconds in closed form.
-
-    Raises ValueError if latencies vary, or if the mode is async and the generators cannot share a step's groups evenly.
-    """
-    if setting.variation or setting.straggler != 1:
-        raise ValueError("the closed form is for latencies that do not vary; set variation to 0 and straggler to 1")
-    rounds = -(-setting.groups_per_step // setting.generators)
-    batch, train, transfer = rounds * setting.generation_seconds, setting.training_seconds, setting.sync_seconds
-    once, steps, lag = transfer + batch + train, setting.steps, setting.max_lag
-    if mode == "sync" or lag == 0:
-        return steps * once
-    if setting.groups_per_step % setting.generators:
-        raise ValueError(
-            f"{setting.generators} generators cannot share {setting.groups_per_step} groups evenly; the closed form needs that"
-        )
-    row = max(batch, train, transfer)
-    paths = [(steps - 1) * max(batch, train)]
-    paths += [m * once + (steps - 1 - m * (lag + 1)) * row for m in range(1, (steps - 1) // (lag + 1) + 1)]
-    return once + max(paths)
 
 
 def _least_seconds(quickest: Sequence[float], generators: int) -> float:

@@ -21,8 +21,6 @@ and the delays of messages between actors. Each is a mean over the cases in whic
 answer what this machine would have done with another lag bound.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -192,19 +190,18 @@ class _RunSpans:
 
     def transfer(self) -> float:
         """Return the mean seconds from publish.end to pull.start, for generators that waited for that version."""
-        gaps = []
-        for pull in self.new_pulls():
-            published = self.published[pull.args["version"]]
-            if published <= pull.start and self._is_idle(pull.actor, published):
-                gaps.append(pull.start - published)
-        return _mean(gaps)
+        pulls = [(pull, self.published[pull.args["version"]]) for pull in self.new_pulls()]
+        waited = [(pull, sent) for pull, sent in pulls if sent <= pull.start and self._is_idle(pull.actor, sent)]
+        return _mean(pull.start - sent for pull, sent in waited)
 
     def start(self) -> float:
         """Return the mean seconds from pull.end to the first token, for generators that were idle before the pull."""
         gaps = []
         for pull in self.new_pulls():
             following = [start for start, _ in self.chunks[pull.actor] if start >= pull.end]
-            if following and self._is_idle(pull.actor, pull.start) and not self._evaluates(pull.end, following[0]):
+            if not following or not self._is_idle(pull.actor, pull.start):
+                continue
+            if not any(span.start < following[0] and span.end > pull.end for span in self.evaluate):
                 gaps.append(following[0] - pull.end)
         return _mean(gaps)
 
@@ -219,10 +216,8 @@ class _RunSpans:
 
     def turnaround(self) -> float:
         """Return the mean seconds from publish.end to the next train.start, for steps whose batch was ready before."""
-        gaps = []
-        for train, published in zip(self.train[1:], self.published[1:], strict=False):
-            if not any(published < span.end <= train.start for span in self.reward):
-                gaps.append(train.start - published)
+        turns = [(train.start, published) for train, published in zip(self.train[1:], self.published[1:], strict=False)]
+        gaps = [now - then for now, then in turns if not any(then < span.end <= now for span in self.reward)]
         return _mean(gaps) if gaps else self.transfer()
 
     def evaluations(self) -> dict[int, float]:
@@ -238,9 +233,6 @@ class _RunSpans:
     def _is_idle(self, actor: str, time: float) -> bool:
         busy = [*self.chunks[actor], *((s.start, s.end) for s in self.evaluate if s.actor == actor)]
         return not any(start <= time <= end + CHUNK_GAP_SECONDS for start, end in busy)
-
-    def _evaluates(self, start: float, end: float) -> bool:
-        return any(span.start < end and span.end > start for span in self.evaluate)
 
 
 def _joined(spans: Iterable[Span]) -> list[tuple[float, float]]:

@@ -14,8 +14,6 @@ A copy is torn if it holds chunks of several versions.
 0
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -11,12 +11,50 @@ A group's latency depends only on its number and the seed, so runs that are comp
 Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Hold the further latencies of a real run, in seconds."""
+
+    latency: Mapping[int, float] = field(default_factory=dict)
+    """Least seconds from the first token of group k to its last, if it waits for tools while its generator samples other groups."""
+    load: Mapping[int, float] = field(default_factory=dict)
+    """To load version v; the generator stops for it."""
+    evaluate: Mapping[int, float] = field(default_factory=dict)
+    """To evaluate version v; generator 0 stops for it."""
+    start: float = 0.0
+    """From admission to the first token, if the generator was idle."""
+    deliver: float = 0.0
+    """From a group's last token until the trainer can use it."""
+    turnaround: float = 0.0
+    """Pause of the trainer between two steps."""
+    share: int = 1
+    """Groups (not seconds) that a generator takes and returns together."""
+
+    def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
+        """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have`` to ``newest``."""
+        pauses = [("pull", self.load.get(newest, 0.0))]
+        if generator == 0:
+            pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]
+        return pauses
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Hold the seconds of every group, step and version. The bounds and the widget use only the first three fields."""
+
+    generate: tuple[float, ...]
+    """To sample group k on one generator."""
+    train: tuple[float, ...]
+    """To train step v and publish version v + 1."""
+    transfer: tuple[float, ...]
+    """To send version v to the generators, which continue to sample meanwhile."""
+    details: Details = field(default_factory=Details, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,50 +86,15 @@ class Setting:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of 0 or more")
 
     def latencies(self) -> Latencies:
-        """Draw the latencies: log-normal with the given mean, σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
-        rng, sigma = random.Random(self.seed), math.sqrt(math.log1p(self.variation**2))
-        draws = [rng.gauss(0, 1) for _ in range(self.groups_per_step * self.steps)]
-        generate = [self.generation_seconds * math.exp(sigma * draw - sigma**2 / 2) for draw in draws]
+        """Draw the latencies."""
+        rng, groups = random.Random(self.seed), range(self.groups_per_step * self.steps)
+        generate = [lognormal(rng, self.generation_seconds, self.variation) for _ in groups]
         generate[self.groups_per_step * (self.steps // 2)] *= self.straggler
         train, transfer = (float(self.training_seconds),), (float(self.sync_seconds),)
         return Latencies(tuple(generate), train * self.steps, transfer * self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Hold the seconds of every group, step and version. The bounds and the widget use only the first three fields."""
-
-    generate: tuple[float, ...]
-    """To sample group k on one generator."""
-    train: tuple[float, ...]
-    """To train step v and publish version v + 1."""
-    transfer: tuple[float, ...]
-    """To send version v to the generators, which continue to sample meanwhile."""
-    details: Details = field(default_factory=lambda: Details(), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Hold the further latencies of a real run, in seconds."""
-
-    latency: Mapping[int, float] = field(default_factory=dict)
-    """Least seconds from the first token of group k to its last, if it waits for tools while its generator samples other groups."""
-    load: Mapping[int, float] = field(default_factory=dict)
-    """To load version v; the generator stops for it."""
-    evaluate: Mapping[int, float] = field(default_factory=dict)
-    """To evaluate version v; generator 0 stops for it."""
-    start: float = 0.0
-    """From admission to the first token, if the generator was idle."""
-    deliver: float = 0.0
-    """From a group's last token until the trainer can use it."""
-    turnaround: float = 0.0
-    """Pause of the trainer between two steps."""
-    share: int = 1
-    """Groups (not seconds) that a generator takes and returns together."""
-
-    def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
-        """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have`` to ``newest``."""
-        pauses = [("pull", self.load.get(newest, 0.0))]
-        if generator == 0:
-            pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]
-        return pauses
+def lognormal(rng: random.Random, mean: float, variation: float) -> float:
+    """Draw from the log-normal distribution with this mean and coefficient of variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
+    sigma = math.sqrt(math.log1p(variation**2))
+    return mean * math.exp(sigma * rng.gauss(0, 1) - sigma**2 / 2)

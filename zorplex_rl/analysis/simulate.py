@@ -21,8 +21,6 @@ an asynchronous run it can delay a step on its own).
 {0: 8, 1: 40}
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable
@@ -46,10 +44,7 @@ class Run:
 
     def utilisation(self) -> dict[str, float]:
         """Return for each actor the share of the wall time, 0 to 1, in which it was busy."""
-        busy = dict.fromkeys(self.timeline.actors, 0.0)
-        for span in self.timeline.spans:
-            busy[span.actor] += span.end - span.start
-        return {actor: seconds / self.seconds if self.seconds else 0.0 for actor, seconds in busy.items()}
+        return {actor: self.timeline.busy_share(actor, (0.0, self.seconds)) for actor in self.timeline.actors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +88,8 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
                 end = spans.add(_name(generator), "generate", end, latencies.generate[group], group=group, version=step)
                 complete = max(complete, end, began + details.latency.get(group, 0.0))
             heapq.heappush(free, (end, generator))
-        now = spans.add("trainer", "train", complete + details.deliver, latencies.train[step], step=step)
+        batch = list(range(step * groups, (step + 1) * groups))
+        now = spans.add("trainer", "train", complete + details.deliver, latencies.train[step], step=step, groups=batch)
     return Run(spans.timeline(setting, now), now, {0: setting.steps * groups})
 
 
@@ -155,7 +151,8 @@ class _Async:
             return
         self.training = True
         self.staleness.update(version - sampled_with for _, sampled_with in batch)
-        end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version)
+        taken = [group for group, _ in batch]
+        end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=taken)
         self.at(end, lambda now: self.publish(version + 1, now))
         self.at(end + self.details.turnaround, lambda now: setattr(self, "training", False))
 
@@ -222,7 +219,7 @@ class _Async:
 class _Spans(list[Span]):
     """Collect spans in the order in which they are scheduled."""
 
-    def add(self, actor: str, kind: str, start: float, seconds: float, **args: int) -> float:
+    def add(self, actor: str, kind: str, start: float, seconds: float, **args: int | list[int]) -> float:
         """Add a span unless its length is 0. Returns the time at which it ends."""
         if seconds > 0:
             self.append(Span(actor, kind, start, start + seconds, args))

@@ -19,8 +19,6 @@ Spans of different hosts cannot; see ``Timeline.shifted``.
 Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -32,6 +30,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from zorplex_rl.manifest import write_whole
 
 Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -55,7 +55,7 @@ class Span:
 class SpanRecorder:
     """Record the spans of one actor, from any of its threads, until they are drained.
 
-    Holds at most ``capacity`` spans. Beyond that it drops the oldest one and counts it in ``dropped``.
+    Holds at most ``capacity`` spans. Beyond that it drops the oldest one.
 
     >>> seconds = iter([1.0, 1.5])
     >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
@@ -68,8 +68,7 @@ class SpanRecorder:
     """
 
     def __init__(self, actor: str, clock: Callable[[], float] = time.monotonic, capacity: int = 100_000) -> None:
-        self.actor, self.dropped = actor, 0
-        self._clock = clock
+        self.actor, self._clock = actor, clock
         self._spans: deque[Span] = deque(maxlen=capacity)
         self._lock = threading.Lock()
 
@@ -85,7 +84,6 @@ class SpanRecorder:
     def record(self, span: Span) -> None:
         """Record a span that the caller has timed."""
         with self._lock:
-            self.dropped += len(self._spans) == self._spans.maxlen
             self._spans.append(span)
 
     def drain(self) -> list[Span]:
@@ -121,7 +119,7 @@ class Timeline:
         """Return the time at which the last span ends; 0.0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
-    def between(self, start: float, end: float) -> Timeline:
+    def between(self, start: float, end: float) -> "Timeline":
         """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
 
         def cut(span: Span) -> Span:
@@ -131,7 +129,7 @@ class Timeline:
 
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
-    def shifted(self, seconds: float) -> Timeline:
+    def shifted(self, seconds: float) -> "Timeline":
         """Return the same timeline ``seconds`` later, to align it with the clock of another machine, or of this one before a reboot."""
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
@@ -141,8 +139,8 @@ class Timeline:
         Time in which several spans overlap counts once.
         """
         start, end = window or (self.start, self.end)
-        busy = Timeline([span for span in self.spans if span.actor == actor and span.kind != "idle"])
-        return _covered(busy.between(start, end).spans) / (end - start) if end > start else 0.0
+        busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
+        return _covered(busy) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
         """Return for every actor its share of the window in each kind, and under ``idle`` the share in which it was not busy.
@@ -171,10 +169,8 @@ class Timeline:
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
         lanes = _lanes(self.spans)
         origin = round(self.start * 1e6)
-        metadata = []
-        for actor, pid in pids.items():
-            metadata.append(_metadata("process_name", pid, name=actor))
-            metadata.append(_metadata("process_sort_index", pid, sort_index=pid))
+        metadata = [_metadata("process_name", pid, name=actor) for actor, pid in pids.items()]
+        metadata += [_metadata("process_sort_index", pid, sort_index=pid) for pid in pids.values()]
         for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
             metadata.append(
                 _metadata("thread_name", pids[actor], lane, name=f"{actor} ({lane + 1})" if lane else actor)
@@ -195,17 +191,11 @@ class Timeline:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves either the old file or the whole new one."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
-            unfinished.write_text(json.dumps(self.to_chrome_trace(), default=str), encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
+        write_whole(Path(path), json.dumps(self.to_chrome_trace(), default=str))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Timeline:
+    def load(cls, path: str | os.PathLike[str]) -> "Timeline":
         """Read a timeline that ``save`` wrote; times are rounded to microseconds.
 
         Raises ValueError if the file is not such a trace.
@@ -216,7 +206,7 @@ class Timeline:
             events = trace["traceEvents"]
             actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
             return cls([_span_of(event, actors[event["pid"]], origin) for event in events if event["ph"] == "X"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a trace of Timeline.save: {error!r}; give a run's timeline.json"
             ) from error

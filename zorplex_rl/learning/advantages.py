@@ -3,8 +3,6 @@
 rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the samples of one prompt
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 

@@ -8,8 +8,6 @@ The samples of a group share their prompt, which is often longer than the respon
 training step, forward and backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

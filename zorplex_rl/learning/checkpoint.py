@@ -1,7 +1,5 @@
 """Save and load a learner: weights, optimizer, version and torch's random state, as a torch.distributed.checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterator
@@ -15,22 +13,30 @@ from zorplex_rl.errors import StorageError
 from zorplex_rl.learning.learner import Learner
 
 
+@contextlib.contextmanager
+def _without_process_group() -> Iterator[None]:
+    """Suppress torch's warning that a single process saves and loads without torch.distributed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.distributed.*")
+        yield
+
+
+@_without_process_group()
 def save_learner(learner: Learner, folder: Path) -> None:
     """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot be written."""
     try:
-        with _without_process_group():
-            checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
+        checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
     except checkpoint.CheckpointException as error:
         # CheckpointException is a BaseException, which ends an actor. It holds one failure for each rank; here there is one rank.
         (failure, _), *_ = error.failures.values()
         raise StorageError(f"the checkpoint cannot be written ({_reason(failure)})") from failure
 
 
+@_without_process_group()
 def load_learner(learner: Learner, folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``."""
     state = _state(learner)
-    with _without_process_group():
-        checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+    checkpoint.load(state, checkpoint_id=folder, no_dist=True)
     learner.load_state_dict(state)
     torch.set_rng_state(state["torch_rng"])
 
@@ -45,11 +51,3 @@ def _reason(failure: BaseException | None) -> str:
 
 def _state(learner: Learner) -> dict[str, Any]:
     return learner.state_dict() | {"torch_rng": torch.get_rng_state()}
-
-
-@contextlib.contextmanager
-def _without_process_group() -> Iterator[None]:
-    """Suppress torch's warning that a single process saves and loads without torch.distributed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.distributed.*")
-        yield

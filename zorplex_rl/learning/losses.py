@@ -18,8 +18,6 @@ episode is (token-level normalisation, DAPO, Yu et al. 2025, eq. 12).
     decoupled_ppo   −min(π₀/μ, C)·min(s A, clip(s) A)      s = π/π₀: clip against recent weights, correct for stale ones
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -104,7 +102,8 @@ LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (reinforce, grpo, dap
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference (Schulman 2020, "Approximating KL divergence")."""
-    return _total(_k3(logp, reference_logp), mask, tokens)
+    delta = logp - reference_logp
+    return _total((-delta).exp() - 1 + delta, mask, tokens)
 
 
 @torch.no_grad()
@@ -156,11 +155,6 @@ def _clipped(
         below = _total(((ratio < low) & (advantage < 0)).float(), mask, tokens).item()
         above = _total(((ratio > high) & (advantage > 0)).float(), mask, tokens).item()
     return _total(loss, mask, tokens), {"clip_fraction_low": below, "clip_fraction_high": above}
-
-
-def _k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    delta = logp - reference_logp
-    return (-delta).exp() - 1 + delta
 
 
 def _total(per_token: Tensor, mask: Tensor, tokens: float | None) -> Tensor:

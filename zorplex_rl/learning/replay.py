@@ -30,8 +30,6 @@ alternate, which is synchronous training.
 [2, 3]
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -90,7 +88,8 @@ class ReplayBuffer(Generic[Group]):
     def admit(self, version: int, count: int) -> list[int]:
         """Return up to ``count`` group numbers that a generator with weights ``version`` may start now. Groups to be generated again come first."""
         admitted: list[int] = []
-        deadlines = self._deadlines()
+        in_flight = (*self._generating.values(), *(started for started, _ in self._ready.values()))
+        deadlines = [started + self.max_lag for started in in_flight]
         while len(admitted) < count and (self._again or self._next_group < self.total_groups):
             deadlines = sorted([*deadlines, version + self.max_lag])
             if not self._feasible(deadlines, self.version):
@@ -165,10 +164,6 @@ class ReplayBuffer(Generic[Group]):
     def _new_group(self) -> int:
         self._next_group += 1
         return self._next_group - 1
-
-    def _deadlines(self) -> list[int]:
-        versions = (*self._generating.values(), *(version for version, _ in self._ready.values()))
-        return sorted(version + self.max_lag for version in versions)
 
     def _feasible(self, deadlines: list[int], version: int) -> bool:
         """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … meet the sorted ``deadlines``."""

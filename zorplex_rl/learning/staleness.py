@@ -10,11 +10,9 @@ The lag of an asynchronous run depends on its timing and differs from run to run
 the same trial gives the same result again.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
@@ -23,12 +21,14 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner, Learning
+from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.rewards import score
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.rewards import accuracy
 
 EVALUATION_SEED = 1_000_003
 
@@ -78,8 +78,13 @@ class TrialResult:
     """The largest change of a sampled token's log-prob between sampling and training."""
 
 
-def train_with_lag(trial: Trial, conditions: Conditions) -> TrialResult:
-    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data of version 0. Returns the result."""
+def train_with_lag(
+    trial: Trial, conditions: Conditions, watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None
+) -> TrialResult:
+    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data of version 0. Returns the result.
+
+    ``watch`` is called after each step with the learner and the step's diagnostics.
+    """
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
@@ -90,6 +95,7 @@ def train_with_lag(trial: Trial, conditions: Conditions) -> TrialResult:
         episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
         metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples)))
         newest.append((learner.version, weights_of(learner.policy)))
+        watch(learner, metrics[-1])
     return TrialResult(
         trial,
         held_out_accuracy(learner.policy, environment, conditions),
@@ -123,7 +129,7 @@ def sample_batch(
     tasks = environment.tasks(tier_of(conditions.task), conditions.prompts, start=step * conditions.prompts)
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)
-    return _play(policy, environment, copies, first, conditions.max_tokens, version)
+    return play(policy, environment, copies, first, Sampling(max_tokens=conditions.max_tokens), version)
 
 
 def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
@@ -136,8 +142,8 @@ def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
     """Sample one episode of each held-out task. Returns the share of correct ones."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.held_out_tasks, "held_out")
-    episodes = _play(policy, environment, tasks, EVALUATION_SEED, conditions.max_tokens)
-    return fmean(episode.scored.outcome == "success" for episode in episodes)
+    sampling = Sampling(max_tokens=conditions.max_tokens)
+    return accuracy(play(policy, environment, tasks, EVALUATION_SEED, sampling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +200,3 @@ def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
         return math.nan
     squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
     return math.sqrt(squares / sum(len(sample) - 1 for sample in several))
-
-
-def _play(
-    policy: Policy, environment: Zorplex, tasks: list[Task], first_seed: int, max_tokens: int, version: int = 0
-) -> list[Episode]:
-    requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks, start=first_seed)]
-    episodes = rollout(policy, requests, environment.execute, Sampling(max_tokens=max_tokens), version)
-    for episode in episodes:
-        episode.score = score(episode)
-    return episodes

@@ -10,8 +10,6 @@ What it deliberately does not do: run parts in parallel, run a shared prompt onl
 memory, clip ratios or correct for stale data, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (tests/test_train_simple.py).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +24,9 @@ from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.curriculum import Tier, tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.rewards import score
+from zorplex_rl.task.rewards import accuracy, score
+
+GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def train(
         tasks = environment.tasks(tier, prompts, start=step * prompts)
         copies = [task for task in tasks for _ in range(group_size)]
         episodes = play(policy, environment, copies, seed=seed + step * len(copies))
-        rewards = [episode.score.reward for episode in episodes if episode.score]
+        rewards = [episode.scored.reward for episode in episodes]
         groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
         advantages = [advantage for group in groups for advantage in compare(group)]
         loss = policy_gradient(policy, episodes, advantages)
@@ -68,10 +68,17 @@ def train(
         yield Step(step + 1, fmean(rewards), accuracy(episodes), loss.item(), time.monotonic() - began)
 
 
-def play(policy: Policy, environment: Zorplex, tasks: list[Task], seed: int, temperature: float = 1.0) -> list[Episode]:
-    """Sample one episode for each of ``tasks`` with the current weights. Returns the scored episodes."""
+def play(
+    policy: Policy,
+    environment: Zorplex,
+    tasks: list[Task],
+    seed: int,
+    sampling: Sampling = Sampling(),
+    version: int = 0,
+) -> list[Episode]:
+    """Sample one episode for each of ``tasks`` with the current weights, which are called ``version``. Returns the scored episodes."""
     requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
-    episodes = rollout(policy, requests, environment.execute, Sampling(temperature))
+    episodes = rollout(policy, requests, environment.execute, sampling, version)
     for episode in episodes:
         episode.score = score(episode)
     return episodes
@@ -85,27 +92,23 @@ def compare(rewards: list[float]) -> list[float]:
 
 def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[float]) -> Tensor:
     """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4)."""
-    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True)
+    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True).to(policy.device)
     mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
+    mask = mask.to(policy.device)
     # The logits [B, T, V] at a position are those of the next token. Padding is on the right, so causal attention hides it.
     logits = policy.model(ids[:, :-1]).logits
     logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
-    weighted = torch.tensor(advantages)[:, None] * logp * mask[:, 1:]
+    weighted = torch.tensor(advantages, device=policy.device)[:, None] * logp * mask[:, 1:]
     return -weighted.sum() / mask.sum()
-
-
-def accuracy(episodes: list[Episode]) -> float:
-    """Return the share of correct ones among scored ``episodes``."""
-    return fmean(episode.score is not None and episode.score.outcome == "success" for episode in episodes)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     policy, environment, tier = load_policy(), Zorplex(seed=0), tier_of("compositional")
     held_out = environment.tasks(tier, 200, "held_out")
-    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, temperature=0.0)):.1%}")
+    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")
     for step in train(policy, environment, tier):
         print(
             f"step {step.number:2}   reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}   {step.seconds:.1f} s"
         )
-    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, temperature=0.0)):.1%}")
+    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")

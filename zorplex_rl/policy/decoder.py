@@ -11,8 +11,6 @@ for each row at a time. Callers need not know which decoder they have.
     logits = head(norm(x))
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import torch

@@ -10,8 +10,6 @@ is the gap that reinforcement learning closes: the policy has seen every right s
     [ANSWER] 17<eos>           yes
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

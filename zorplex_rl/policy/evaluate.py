@@ -1,11 +1,7 @@
 """Evaluate a policy on a set of tasks: accuracy, outcomes, lengths and times."""
 
-from __future__ import annotations
-
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +9,7 @@ from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Execute, RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.rewards import OUTCOMES, score
+from zorplex_rl.task.rewards import outcome_shares, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +31,6 @@ class Report:
     seconds_median: float
     seconds_p95: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
-        return asdict(self)
-
 
 def evaluate(
     policy: Policy, name: str, tasks: list[Task], execute: Execute, sampling: Sampling = Sampling(), seed: int = 0
@@ -53,18 +45,18 @@ def evaluate(
 
 def summarise(name: str, episodes: list[Episode]) -> Report:
     """Return the report on scored ``episodes``, called ``name``."""
-    outcomes = Counter(episode.scored.outcome for episode in episodes)
+    outcomes = outcome_shares(episodes)
     seconds = [episode.seconds for episode in episodes]
     return Report(
         name=name,
         episodes=len(episodes),
-        accuracy=outcomes["success"] / len(episodes),
+        accuracy=outcomes["success"],
         interval=clustered_interval(
             [episode.scored.outcome == "success" for episode in episodes],
             [tuple(sorted(episode.task.words)) for episode in episodes],
         ),
         reward=fmean(episode.scored.reward for episode in episodes),
-        outcomes={outcome: outcomes[outcome] / len(episodes) for outcome in OUTCOMES},
+        outcomes=outcomes,
         turns=fmean(len(episode.turns) for episode in episodes),
         tool_calls=fmean(episode.tool_calls for episode in episodes),
         tokens=fmean(len(episode.token_ids) for episode in episodes),

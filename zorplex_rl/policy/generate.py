@@ -1,17 +1,12 @@
 """Sample one episode of one task, and print it. The notebooks use this first."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from zorplex_rl.policy.load import Policy, end_ids
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TaskSpec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def generate_with_tools(

@@ -13,13 +13,10 @@ A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, hea
 all samples of a group start from.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from math import prod
 
 import torch
@@ -178,11 +175,9 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
 
 def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
-    if len(prompts) == 1:
-        return 0
-    first, last = min(map(list, prompts)), max(map(list, prompts))
-    agree = (a == b for a, b in zip(first, last, strict=False))
-    return min(sum(takewhile(bool, agree)), min(map(len, prompts)) - 1)
+    shortest = min(map(len, prompts))
+    differing = (i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
+    return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

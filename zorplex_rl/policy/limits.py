@@ -6,8 +6,6 @@
 Written arithmetic is not counted, because a policy can answer without it. An answer without its calls would be a guess, so calls are counted.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,21 +62,16 @@ def check_limits(
             f"--max-tokens is {max_tokens}, but the policy reads at most {positions} tokens, and prompts take {longest} of them; "
             f"use less than {max(positions - longest, 1)}"
         )
-    if not any(need.tokens <= max_tokens for need in everything):
-        raise ConfigError(
-            f"--max-tokens is {max_tokens}, but the shortest answer with its tool calls takes {min(need.tokens for need in everything)} tokens; "
-            f"use {_enough(everything).tokens} or more"
-        )
-    if not any(need.turns <= max_turns for need in everything):
-        raise ConfigError(
-            f"--max-turns is {max_turns}, but the shortest answer takes {min(need.turns for need in everything)}, one more than its tool calls; "
-            f"use {_enough(everything).turns} or more"
-        )
+    tokens, turns, enough = min(n.tokens for n in everything), min(n.turns for n in everything), _enough(everything)
+    if tokens > max_tokens:
+        what = f"the shortest answer with its tool calls takes {tokens} tokens"
+        raise ConfigError(f"--max-tokens is {max_tokens}, but {what}; use {enough.tokens} or more")
+    if turns > max_turns:
+        what = f"the shortest answer takes {turns}, one more than its tool calls"
+        raise ConfigError(f"--max-turns is {max_turns}, but {what}; use {enough.turns} or more")
     if not any(need.tokens <= max_tokens and need.turns <= max_turns for need in everything):
-        raise ConfigError(
-            f"no task can be answered within --max-tokens {max_tokens} and --max-turns {max_turns}; use {_enough(everything).tokens} and "
-            f"{_enough(everything).turns} or more"
-        )
+        what = f"within --max-tokens {max_tokens} and --max-turns {max_turns}"
+        raise ConfigError(f"no task can be answered {what}; use {enough.tokens} and {enough.turns} or more")
     return [
         f"{share:.0%} of the {name} tasks cannot be answered within --max-tokens {max_tokens} and --max-turns {max_turns}; "
         f"{_enough(found).tokens} and {_enough(found).turns} would do for all"

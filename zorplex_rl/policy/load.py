@@ -64,12 +64,15 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
     Raises PolicyError if there is no such policy, or if it is not a causal language model, has no chat template, too few embeddings for its
     tokenizer, or weights that are not finite.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     source = check_policy(name)
     logging.disable_progress_bar()
-    tokenizer = _load_tokenizer(name, source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"policy {name!r} has no tokenizer that can be loaded: {_first_line(error)}") from error
     try:
         model, found = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
@@ -193,7 +196,7 @@ def fast_tokenizer(source: str) -> Tokenizer | None:
         return None
     try:
         return Tokenizer.from_file(str(file))
-    except Exception:  # The library raises nothing narrower. ``_load_tokenizer`` reports a broken file later.
+    except Exception:  # The library raises nothing narrower. ``load_policy`` reports a broken file later.
         return None
 
 
@@ -291,15 +294,6 @@ def _fetch(hub_id: str) -> str:
             f"policy {hub_id!r} is neither in the local model cache nor can it be downloaded ({type(error).__name__}); "
             f"download it on a machine with a network, give its folder, or use {EMBEDDED!r}"
         ) from error
-
-
-def _load_tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"policy {name!r} has no tokenizer that can be loaded: {_first_line(error)}") from error
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

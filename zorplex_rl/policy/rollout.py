@@ -17,8 +17,6 @@ Each step samples one token for every active row. Rows leave and enter between s
 ``tool_loop.py`` parses the text, calls tools and ends episodes. ``rollout_simple.py`` samples the same episodes one at a time; read it first.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -258,6 +256,3 @@ def rollout(
     engine = RolloutEngine(policy, execute, sampling)
     engine.version = version
     return engine.run(requests, on_episode)
-
-
-__all__ = ["Execute", "RolloutEngine", "RolloutRequest", "Sampling", "rollout"]

@@ -7,8 +7,6 @@
 ``rollout.py`` does this for many episodes at once with a key-value cache, and returns the same episodes (tests/test_rollout_simple.py).
 """
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -8,8 +8,6 @@ A slow tool or a long answer does not delay the next batch: both use the same sl
 continues with them. Its ``first_version`` and ``last_version`` say so, and each log-prob is that of the weights that sampled the token.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -61,7 +59,9 @@ class RolloutStream:
         try:
             while self._inbox or not self._engine.idle:
                 async with self._model_lock:
-                    self._accept()
+                    arrived, self._inbox = self._inbox, []
+                    tickets = self._engine.submit(request for request, _ in arrived)
+                    self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
                     finished = await asyncio.to_thread(self._advance)
                 for ticket, episode in finished:
                     if not (promise := self._promised.pop(ticket)).done():
@@ -76,11 +76,6 @@ class RolloutStream:
             for promise in promises:
                 if not promise.done():
                     promise.set_exception(error)
-
-    def _accept(self) -> None:
-        arrived, self._inbox = self._inbox, []
-        tickets = self._engine.submit(request for request, _ in arrived)
-        self._promised |= {ticket: promise for ticket, (_, promise) in zip(tickets, arrived, strict=True)}
 
     def _advance(self) -> list[tuple[int, Episode]]:
         finished: list[tuple[int, Episode]] = []

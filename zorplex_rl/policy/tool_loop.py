@@ -10,8 +10,6 @@
 The text is parsed only when a token closes a bracket or a line, and then only from the start of that line.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable
@@ -85,7 +83,7 @@ class PartialEpisode:
 class ToolLoop:
     """The rules of an episode: which text calls a tool, what is fed back, when the episode ends."""
 
-    def __init__(self, policy: Policy, execute: Execute, sampling: Sampling) -> None:
+    def __init__(self, policy: "Policy", execute: Execute, sampling: Sampling) -> None:
         self._policy, self._execute, self._sampling = policy, execute, sampling
         self._marks = _token_marks(policy)
         self._eos = frozenset(policy.eos_ids)
@@ -167,7 +165,7 @@ class ToolLoop:
         row.turn_start = row.line_start = len(row.token_ids)
 
 
-def _token_marks(policy: Policy) -> frozenset[int]:
+def _token_marks(policy: "Policy") -> frozenset[int]:
     """Return the tokens after which the text must be parsed: those with ``]`` or a line break, and those that end the text."""
     newline = ("\n", "Ċ", "<0x0A>")
     vocab = policy.tokenizer.get_vocab()

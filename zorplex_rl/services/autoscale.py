@@ -17,8 +17,6 @@ processes count too; those report the lengths of their queues with their probes 
 4
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Options of a service: its number of replicas, the limits of its queue, its time limits, and the endpoints that may be called twice."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -14,8 +14,6 @@ A name that is registered again, after its service was closed or forgotten, gets
 of the older one. Replicas are identified by their ``id``, not by their name, because both services may use the same names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -30,7 +28,7 @@ from typing import Any
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ServiceError
-from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn_controller
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn_controller, uncounted_endpoint
 from zorplex_rl.services.service import Callers, Service
 
 REGISTRY = "zorplex_services"
@@ -83,9 +81,11 @@ class ServiceRegistry(Actor):
             self._changed.notify_all()
             return version
 
-    @concurrent_endpoint
-    async def get(self, name: str, newer_than: int = 0, timeout: float = 0.0) -> Entry | None:
-        """Return the entry ``name`` as soon as it has changed after ``newer_than``, or the current one after ``timeout`` seconds."""
+    @uncounted_endpoint(explicit_response_port=True)
+    async def get(self, reply: Any, name: str, newer_than: int = 0, timeout: float = 0.0) -> None:
+        """Return the entry ``name`` as soon as it has changed after ``newer_than``, or the one there after ``timeout`` seconds (or None)."""
+        # A caller may stop while it waits. Monarch would return its answer as undeliverable, and end this actor for it.
+        reply.return_undeliverable = False
 
         def is_newer() -> bool:
             return name not in self._entries or self._entries[name].change > newer_than
@@ -94,7 +94,7 @@ class ServiceRegistry(Actor):
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._changed.wait_for(is_newer)
-            return self._entries.get(name)
+            reply.send(self._entries.get(name))
 
     @concurrent_endpoint
     async def remove(self, name: str) -> bool:

@@ -13,8 +13,6 @@ process. It says that the process answers, not that the replica is idle, so a re
 A replica can be sent to another process. What arrives there has the same ``id`` and the same addresses, and counts what that process sends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -225,11 +223,16 @@ async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1,
     return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs), procs)
 
 
-def replicas_of(actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> ReplicaStart:
-    """Return a function that starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and calls its ``setup`` if it has one."""
+def replicas_of(
+    actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, **kwargs: Any
+) -> ReplicaStart:
+    """Return a function that starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and calls its ``setup`` if it has one.
+
+    A ``named`` actor is also given the replica's name, as its first argument.
+    """
 
     async def start(name: str) -> Replica:
-        replica = await spawn(name, actor_class, *args, procs=procs, **kwargs)
+        replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, **kwargs)
         if hasattr(actor_class, "setup"):
             try:
                 await replica.actor.setup.call()

@@ -10,8 +10,6 @@ the replica tells its listeners: the supervisor, the router, the registry.
 Scaling down removes the least loaded replicas, by the counts of their own processes. They get no new requests and answer what they have begun.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -114,16 +112,12 @@ class ReplicaSet:
                         return replica
                     if self.broken:
                         raise self.broken.error from self.broken
-                    await self.changed()
+                    await self._change.wait()
         except TimeoutError:
             why = self.replicas[place].reason or "its start is not done"
             limit = f"{self.options.start_timeout:g} s"
             raise ServiceError(f"place {place} of {self.name!r} has had no replica for {limit}: {why}") from None
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
-
-    async def changed(self) -> None:
-        """Wait until a replica changes its state."""
-        await self._change.wait()
 
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or those that are to go have answered what they had begun.

@@ -1,7 +1,5 @@
 """Define requests, their errors and their counts. Every request ends with an answer or with an error that says what happened."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque
@@ -24,8 +22,12 @@ class ReplicaFailed(ServiceError):
     """Report that the replica of the request failed. The message says whether the request may have been carried out."""
 
     def __init__(self, replica: str, message: str) -> None:
-        super().__init__(message)
-        self.replica = replica
+        # Both go to the base class, which pickles them: an endpoint may raise this to its own caller.
+        super().__init__(replica, message)
+        self.replica, self.message = replica, message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Request:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     answer: asyncio.Future[Any]
-    session: Session | None = None
+    session: "Session | None" = None
     only: bool = False
     """True if it is for one particular replica: it is never queued and never sent again."""
     sent: int = 0
@@ -66,8 +68,3 @@ class Metrics:
     retries: int = 0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
     """Seconds from request to answer, of the latest requests."""
-
-    def latency(self, share: float) -> float:
-        """Return the latency in seconds below which ``share`` of the latest requests were; 0.0 if there were none."""
-        ordered = sorted(self.latencies)
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0

@@ -16,8 +16,6 @@ exception that an endpoint raises is an answer: it goes to the caller and says n
 The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to another one after its last open request ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from bisect import insort
@@ -49,12 +47,12 @@ A new policy also goes into the check in ``options.py``.
 class Session:
     """Send requests to one replica, in order, as long as it lives. Then another replica takes over, without the first one's memory."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: "Router") -> None:
         self._router = router
         self._replica: Replica | None = None
         self.under_way = 0
 
-    def __getattr__(self, method: str) -> Method:
+    def __getattr__(self, method: str) -> "Method":
         return Method(self._router, method, self)
 
     @property
@@ -76,7 +74,7 @@ class Session:
 class Method:
     """Call one endpoint of a service."""
 
-    router: Router
+    router: "Router"
     name: str
     session: Session | None = None
 
@@ -254,6 +252,8 @@ class Router:
 
     def _send_waiting(self) -> None:
         """Send what can be sent, oldest first."""
+        if not self.queue:
+            return
         free = [replica for replica in self.ready if len(replica.in_flight) < self.options.max_in_flight]
         for request in tuple(self.queue) if free else ():
             if replica := self.choose(free, request.session):

@@ -10,8 +10,6 @@ The process that serves keeps the count, so it includes the callers of all proce
 process reads it (``replica.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib
@@ -37,15 +35,21 @@ import monarch
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
-from monarch.actor import Actor, ActorError, context, get_or_spawn_controller, this_host
+from monarch.actor import (  # noqa: F401, others import them from here
+    Actor,
+    ActorError,
+    context,
+    current_rank,
+    get_or_spawn_controller,
+    shutdown_context,
+    this_host,
+)
 from monarch.config import get_global_config
 
 log = logging.getLogger(__name__)
 
 ReplicaDied = SupervisionError
 """A call raises this if its process is gone. An exception raised *by* an endpoint is an ActorError instead."""
-
-_started = False
 
 
 class Refused(Exception):
@@ -119,18 +123,23 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
+@functools.cache
 def start_runtime() -> None:
     """Configure Monarch and start this process's client. Does nothing on later calls."""
-    global _started
-    if _started:
-        return
-    _started = True
     # Small chunks, two streams and one acknowledgement per message give two to four times the default bandwidth of the TCP fallback.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=2, message_ack_every_n_messages=1)
     # The default hook ends this process when any actor dies. Here the caller of the actor gets an exception, which is enough.
     monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
     with quiet_stderr(), _private_host():
         context()
+    # Registered after Monarch's own handler, so it runs before it.
+    atexit.register(_shut_down)
+
+
+def _shut_down() -> None:
+    """End Monarch's client at exit. Monarch would allow it one second, which a busy machine does not keep, and print a traceback."""
+    with contextlib.suppress(TimeoutError):
+        shutdown_context(host_timeout=0.3).get(timeout=10.0)
 
 
 @contextlib.contextmanager
@@ -181,21 +190,3 @@ def quiet_stderr() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-__all__ = [
-    "Actor",
-    "ActorError",
-    "Load",
-    "Refused",
-    "ReplicaDied",
-    "concurrent_endpoint",
-    "endpoint",
-    "get_or_spawn_controller",
-    "load_of_this_process",
-    "quiet_stderr",
-    "run_together",
-    "start_runtime",
-    "this_host",
-    "uncounted_endpoint",
-]

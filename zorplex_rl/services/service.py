@@ -14,12 +14,10 @@
 A caller in another process has only the router (``registry.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from zorplex_rl.services.autoscale import follow_the_load
 from zorplex_rl.services.options import ServiceOptions
@@ -61,11 +59,13 @@ class Service(Callers):
         super().__init__(name, options)
         self.on_restart = on_restart
         self.replica_set = ReplicaSet(name, start, options, self.router.join, lambda restart: self.on_restart(restart))
+        self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
+        self.spares_ready, self.call = self.replica_set.spares_ready, self.router.call
         self.on_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Awaited at the end of ``close``."""
         self._autoscaling: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Service:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -93,22 +93,6 @@ class Service(Callers):
     def replicas(self) -> list[Replica]:
         """Return the replica of each place, whether ready or starting."""
         return [replica for _, replica in sorted(self.replica_set.replicas.items())]
-
-    async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced. Raises ServiceError if that takes longer than a start may."""
-        return await self.replica_set.replica_at(place)
-
-    async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
-        return await self.router.call(replica, method, *args, **kwargs)
-
-    async def spares_ready(self) -> None:
-        """Wait until every spare is ready, so that their start does not disturb later requests."""
-        await self.replica_set.spares_ready()
-
-    async def scale_to(self, replicas: int) -> None:
-        """Change the number of replicas; see ``ReplicaSet.scale_to``."""
-        await self.replica_set.scale_to(replicas)
 
     def status(self) -> ServiceStatus:
         """Return replicas, queue and counts at this moment; ``print`` shows them as a table."""

@@ -1,12 +1,11 @@
 """Describe a service at one moment, as plain rows: for a table in a terminal, a board on a page, a row of metrics."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+import numpy as np
 
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.replica_set import ReplicaSet
@@ -49,10 +48,6 @@ class ServiceStatus:
     p95: float
     p99: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
-        return asdict(self)
-
     def __str__(self) -> str:
         from rich.console import Console
         from rich.table import Table
@@ -84,6 +79,7 @@ def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
 
     there = sorted([*replica_set.replicas.values(), *replica_set.draining], key=lambda replica: replica.place)
     metrics = router.metrics
+    latencies = np.quantile(metrics.latencies or [0.0], (0.5, 0.95, 0.99), method="higher")
     return ServiceStatus(
         router.name,
         tuple(map(row_of, there)),
@@ -95,5 +91,5 @@ def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
         replica_set.restarts,
         len(router.queue),
         router.in_flight,
-        *(1000 * metrics.latency(share) for share in (0.5, 0.95, 0.99)),
+        *(1000 * latencies).tolist(),
     )

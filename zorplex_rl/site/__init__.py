@@ -6,7 +6,8 @@
     export.py    run one notebook and return the page that marimo writes
     page.py      read that page: cells, outputs, widget states, the lesson's facts; report what cannot be published
     render.py    turn cells into plain HTML, so that text and figures appear before any script runs
-    frame.py     assemble a whole page: head, navigation, style; also the contents page
+    outline.py   name the headings, list the sections
+    frame.py     assemble a whole page: head, navigation, style; also contents and glossary
     widgets.js   draw the widgets in the state that the run left
     build.py     do all of this in order
 

@@ -33,11 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--serve", action="store_true", help="then serve it on this machine until Ctrl-C")
     parser.add_argument("--port", type=int, default=8000, help="where to serve it (default: 8000)")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write how long each notebook took (workshop/notebook_seconds.json)"
+    )
     asked = parser.parse_args(arguments)
     try:
         # Take the port before the build, which takes minutes: a busy port fails at once.
         with server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server:
-            build_site(asked.notebooks, asked.site, say=functools.partial(print, flush=True))
+            build_site(asked.notebooks, asked.site, functools.partial(print, flush=True), asked.record)
             if server:
                 print(f"http://localhost:{server.server_port} until Ctrl-C", flush=True)
                 with contextlib.suppress(KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 import tempfile
@@ -12,17 +13,22 @@ from pathlib import Path
 
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site.export import export
-from zorplex_rl.site.frame import contents_page, lesson_page
+from zorplex_rl.site.frame import contents_page, glossary_page, lesson_page
 from zorplex_rl.site.page import Lesson, Page
 
+FRAME = ("index.html", "glossary.html")
+"""The pages that come with every site."""
 MARKER = ".zorplex-site"
 """Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
 
 
-def build_site(notebooks: Path, site: Path, say: Callable[[str], None] = lambda text: None) -> list[Lesson]:
+def build_site(
+    notebooks: Path, site: Path, say: Callable[[str], None] = lambda text: None, record: Path | None = None
+) -> list[Lesson]:
     """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as ``site``.zip beside it.
 
-    Replaces the files of an earlier build; never deletes or overwrites anything else. Returns the facts of every lesson.
+    Replaces the files of an earlier build; never deletes or overwrites anything else. With ``record``, writes the seconds of every notebook there.
+    Returns the facts of every lesson.
 
     Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and publishes nothing if any cell of any notebook
     failed, was skipped or did not run.
@@ -32,18 +38,30 @@ def build_site(notebooks: Path, site: Path, say: Callable[[str], None] = lambda 
         raise ConfigError(f"{notebooks} has no notebook; expected files like 05_rl_intro.py")
     site = site.resolve()
     check_place(site, course)
-    pages, complaints = [], []
+    if record:
+        # Calibrating imports torch, which a build needs for nothing else.
+        from zorplex_rl.learning.calibration import seconds_per_step
+        from zorplex_rl.site.notebook_seconds import NotebookSeconds
+
+        if not record.parent.is_dir():
+            raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
+        calibration = seconds_per_step()
+    pages, complaints, seconds = [], [], {}
     for notebook in course:
         start = time.monotonic()
         pages.append(Page.read(export(notebook)))
         found = pages[-1].complaints
         complaints += [f"{notebook.name}: {complaint}" for complaint in found]
         state = f"{len(found)} of its cells cannot be published" if found else "ok"
-        say(f"{notebook.name}: {len(pages[-1].cells)} cells in {time.monotonic() - start:.0f} s, {state}")
+        seconds[notebook.stem] = round(time.monotonic() - start, 1)
+        say(f"{notebook.name}: {len(pages[-1].cells)} cells in {seconds[notebook.stem]:.0f} s, {state}")
     if complaints:
         raise SiteError("no site was built:\n" + "\n".join(complaints))
     lessons = [page.lesson for page in pages]
     publish(course, pages, lessons, site)
+    if record:
+        NotebookSeconds.of_this_machine(calibration, seconds).write(record)
+        say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
     say(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
     )
@@ -58,13 +76,15 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
     links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
     around = [None, *links, None]
     with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder)
+        draft, texts = Path(folder), []
         for index, (notebook, page, lesson) in enumerate(zip(course, pages, lessons, strict=True)):
             written = lesson_page(page, lesson, notebook.name, around[index], around[index + 2])
             (draft / links[index][0]).write_text(written, encoding="utf-8")
+            texts.append((*links[index], written))
             shutil.copyfile(notebook, draft / notebook.name)
         files = [file for file, _ in links]
         (draft / "index.html").write_text(contents_page(list(zip(files, lessons, strict=True))), encoding="utf-8")
+        (draft / "glossary.html").write_text(glossary_page(texts), encoding="utf-8")
         for written_page in draft.glob("*.html"):
             check_links(written_page)
         # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.
@@ -96,7 +116,11 @@ def check_place(site: Path, course: list[Path]) -> None:
                 f"{site} holds something that is no site of this course (it has no {MARKER}); give another folder, or empty it yourself"
             )
         own = _own_files(site)
-        for name in ["index.html", *(name for notebook in course for name in (f"{notebook.stem}.html", notebook.name))]:
+        for name in [
+            "index.html",
+            "glossary.html",
+            *(name for notebook in course for name in (f"{notebook.stem}.html", notebook.name)),
+        ]:
             if (site / name).exists() and name not in own:
                 raise ConfigError(f"{site / name} was not written by a build; move it, or give another folder")
         if archive.exists() and not _is_own(archive, site.name):
@@ -121,11 +145,15 @@ def _is_own(archive: Path, name: str) -> bool:
 
 
 def check_links(page: Path) -> None:
-    """Check the links of ``page``. Raises SiteError if it links to a missing file or would load anything from outside the page."""
+    """Check the links of ``page``. Raises SiteError if it links to a missing file or anchor, or would load anything from outside the page."""
     source = page.read_text(encoding="utf-8")
-    for target in re.findall(r'<a\b[^>]*\bhref="([^"#:]+)"', source):
-        if not (page.parent / target).exists():
-            raise SiteError(f"{page.name} links to {target}, which is not part of the site")
+    for address in re.findall(r'<a\b[^>]*\bhref="([^":]+)"', source):
+        name, _, anchor = html.unescape(address).partition("#")
+        target = page.parent / name if name else page
+        if not target.exists():
+            raise SiteError(f"{page.name} links to {name}, which is not part of the site")
+        if anchor and f' id="{html.escape(anchor)}"' not in target.read_text(encoding="utf-8"):
+            raise SiteError(f"{page.name} links to {address}, and {target.name} has no such place")
     if fetched := re.search(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?!data:)[^"]+"', source):
         raise SiteError(f"{page.name} would fetch {fetched[0][:120]}; put it into the page itself")
 

@@ -1,14 +1,19 @@
-"""Assemble pages: put head, style and navigation around the content, and list all lessons on the contents page."""
+"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary."""
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 
+from zorplex_rl.site.outline import anchored, outline
 from zorplex_rl.site.page import Lesson, Page
+from zorplex_rl.site.render import plain
+from zorplex_rl.viz.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.viz.lesson import inline
+from zorplex_rl.viz.widgets import drawn
 
 Link = tuple[str, str]
 """(file, title)"""
@@ -27,12 +32,17 @@ _ICON = (
 
 def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
     """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
-    cells = "\n".join(rendered for cell in page.cells if (rendered := cell.render()))
+    shown = [written for cell in page.cells if (written := cell.render())]
+    # A page begins with its title; the cell that only imports stands before it.
+    shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
+    rendered = "\n".join(shown)
+    cells = anchored(with_drawings(link_terms(rendered), page))
     name = html.escape(notebook)
     source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
     body = (
-        f"{_navigation(previous, following, 'Course')}\n<main>\n{cells}\n{source}\n</main>\n"
+        f"{_navigation(previous, following, 'Course')}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
+        f"<script>\n{_file('site/outline.js')}</script>"
     )
     return _document(lesson.title, body)
 
@@ -43,11 +53,61 @@ def contents_page(lessons: Sequence[tuple[str, Lesson]]) -> str:
     count = "1 notebook" if len(lessons) == 1 else f"{len(lessons)} notebooks"
     entries = "".join(_entry(file, lesson) for file, lesson in lessons)
     how = "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>."
+    terms = 'All terms are explained in the <a href="glossary.html">glossary</a>.'
     body = (
-        f"<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how}</p>\n"
+        f"<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how} {terms}</p>\n"
         f'<ol class="lessons">\n{entries}</ol>\n</main>'
     )
     return _document(TITLE, body)
+
+
+def glossary_page(pages: Sequence[tuple[str, str, str]]) -> str:
+    """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file, title, HTML): who uses a term is named with it."""
+    entries = []
+    for term in sorted(GLOSSARY, key=str.lower):
+        users = [
+            f'<a href="{html.escape(file)}">{html.escape(title)}</a>'
+            for file, title, text in pages
+            if address_of(term) in text
+        ]
+        used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
+        entries.append(f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n')
+    body = (
+        f"{_navigation(None, None, 'Course')}\n"
+        f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
+    )
+    return _document("Glossary", body)
+
+
+def with_drawings(content: str, page: Page) -> str:
+    """Put into the place of every widget what its state looks like. The script that brings a widget to life hides this again."""
+
+    def draw(found: re.Match[str]) -> str:
+        model = page.models.get(html.unescape(found[1]))
+        shown = plain(drawn(model["state"])) if model else ""
+        return f"{found[0]}{shown or '<noscript><p>The widget here needs scripts.</p></noscript>'}"
+
+    return re.sub(r'<div class="widget" data-model="([^"]*)">', draw, content)
+
+
+def address_of(term: str) -> str:
+    """Return what stands in the HTML of a page that links to ``term``."""
+    return f'href="glossary.html#{anchor(term)}"'
+
+
+def link_terms(content: str) -> str:
+    """Link the first bold mention of each term of the glossary to its explanation, unless the page links it already."""
+    linked: set[str] = set()
+
+    def link(found: re.Match[str]) -> str:
+        term = entry_of(html.unescape(found[1]))
+        if term is None or term in linked or address_of(term) in content:
+            return found[0]
+        linked.add(term)
+        tooltip = html.escape(GLOSSARY[term])
+        return f'<a {address_of(term)} title="{tooltip}">{found[0]}</a>'
+
+    return re.sub(r"<strong>([^<]{2,40})</strong>", link, content)
 
 
 def _entry(file: str, lesson: Lesson) -> str:
@@ -71,7 +131,8 @@ def _navigation(previous: Link | None, following: Link | None, label: str) -> st
         if following
         else "<span></span>"
     )
-    return f'<nav class="course" aria-label="{label}">{back}<a href="index.html">Contents</a>{on}</nav>'
+    here = '<a href="index.html">Contents</a> · <a href="glossary.html">Glossary</a>'
+    return f'<nav class="course" aria-label="{label}">{back}<span>{here}</span>{on}</nav>'
 
 
 def _widgets(page: Page) -> str:

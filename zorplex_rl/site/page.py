@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zorplex_rl.errors import SiteError
-from zorplex_rl.site.render import render_cell, undrawable
+from zorplex_rl.site.render import folded_code, render_cell, undrawable
 
 TRACEBACK = "application/vnd.marimo+traceback"
 MARKUP = ("text/html", "text/markdown")
@@ -66,10 +66,11 @@ class Cell:
         return next((m for m in self.data if m not in (*MARKUP, "text/plain") and not m.startswith("image/")), None)
 
     def render(self) -> str:
-        """Return the cell as plain HTML; empty if it shows nothing."""
+        """Return the cell as plain HTML; empty if it shows nothing. The code of a hidden cell is folded if the other cells need it."""
         code = "" if self.hidden else self.code.strip()
         images = [(mime, value) for mime, value in self.data.items() if mime.startswith("image/")]
-        return render_cell(code, self.markup, self.data.get("text/plain", ""), images, self.printed)
+        folded = folded_code(self.code) if self.hidden else ""
+        return folded + render_cell(code, self.markup, self.data.get("text/plain", ""), images, self.printed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ and most of them are controls that no kernel would answer.
 
 from __future__ import annotations
 
+import ast
 import html
 import json
 import re
@@ -28,6 +29,33 @@ def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, s
     if printed.strip():
         parts.append(f'<pre tabindex="0">{html.escape(printed)}</pre>')
     return f'<div class="cell">{"".join(parts)}</div>' if parts else ""
+
+
+def folded_code(code: str) -> str:
+    """Return the code of a hidden cell below one line that opens it; empty if it only shows something, or belongs to an exercise."""
+    body = ast.parse(code).body
+    defined = [name for statement in body for name in _defines(statement)]
+    if not defined or all(re.match(r"check_|.*_solution$", name) for name in defined):
+        return ""
+    count = len(code.strip().splitlines())
+    what = "Setup" if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) else "Plumbing"
+    lines = "1 line" if count == 1 else f"{count} lines"
+    return f'<details class="plumbing"><summary>{what}, {lines}</summary>{highlight(code.strip())}</details>'
+
+
+def _defines(statement: ast.stmt) -> list[str]:
+    """Return the names that other cells may use; those that only hold something to show (``lesson.…``) do not count."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Import() | ast.ImportFrom():
+            return [alias.asname or alias.name for alias in statement.names]
+        case ast.Assign(value=ast.Call(func=ast.Attribute(value=ast.Name(id="lesson" | "mo")))):
+            return []
+        case ast.Expr() | ast.Return():
+            return []
+    stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return [node.id for node in stored if not node.id.startswith("_")]
 
 
 def highlight(code: str) -> str:

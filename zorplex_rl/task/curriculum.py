@@ -3,12 +3,9 @@
 A *tier* is a tuple of ``kind:difficulty`` names. Tasks are drawn from them in turn, so each has the same share.
 """
 
-from __future__ import annotations
-
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 
 Tier = tuple[str, ...]
-TASK_NAMES: tuple[str, ...] = (*TASK_SPECS, "mix")
 
 
 def tier_of(task: str, difficulty: str = "easy") -> Tier:

@@ -4,8 +4,6 @@
 'recursive'
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from zorplex_rl.task.curriculum import Tier

@@ -12,8 +12,6 @@
 The trainer learns from exactly these ids. They are never decoded and tokenised again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -83,10 +81,10 @@ class Episode:
     tool_seconds: float = 0.0
     generator: str = ""
     """The name of the actor that sampled it, if one did."""
-    score: Score | None = None
+    score: "Score | None" = None
 
     @property
-    def scored(self) -> Score:
+    def scored(self) -> "Score":
         """The score. Raises ValueError before there is one."""
         if self.score is None:
             raise ValueError("the episode has no score yet; call zorplex_rl.task.rewards.score")

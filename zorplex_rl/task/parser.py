@@ -24,8 +24,6 @@ ToolCall(name='LOOKUP', argument='blip', end=18)
 True
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -35,6 +33,7 @@ TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
 _CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
 _ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w)((?:(?!\[ANSWER\])[^\n])*)")
 """A tag, its integer, and the rest of the line, up to the next tag."""
+_SHARE = re.compile(r"\W*?[%‰‱％﹪٪؉؊]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,8 @@ def find_answer(text: str) -> int | None:
 
 
 def _stands_alone(rest: str) -> bool:
-    """Return whether ``rest``, the text after an integer, has no further number in any script and no percent or permille sign first."""
-    return not rest.lstrip().startswith(("%", "‰", "‱")) and not any(character.isnumeric() for character in rest)
+    """Return whether ``rest``, the text after an integer, has no further number and, before its first letter, no percent sign of any script."""
+    return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
 
 
 def answer_is_complete(line: str) -> bool:

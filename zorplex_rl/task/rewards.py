@@ -11,8 +11,7 @@ The outcome is the first of these that holds, so every episode has exactly one:
     wrong_format   no answer: the policy ended its text without ``[ANSWER] <integer>``
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -81,3 +80,14 @@ def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish) -
 def score(episode: Episode) -> Score:
     """Score a finished episode."""
     return score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)
+
+
+def outcome_shares(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the share of each outcome among scored ``episodes``."""
+    found = [episode.scored.outcome for episode in episodes]
+    return {outcome: found.count(outcome) / len(found) for outcome in OUTCOMES}
+
+
+def accuracy(episodes: Sequence[Episode]) -> float:
+    """Return the share of correct ones among scored ``episodes``."""
+    return outcome_shares(episodes)["success"]

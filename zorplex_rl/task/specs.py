@@ -19,8 +19,6 @@ With one table for a whole run, one constant answer was right in up to 62 % of t
 right in 1 of 40 tasks of the kinds that ask for one word (each block of 40 indices asks for every value once), and in fewer of the sums.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -13,20 +13,18 @@ An actor holds one object from the folders below this one and exposes it; the lo
 which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once, and returns what it
 loaded.
 
-The controller imports these files too, to start the actors. It has no use for models, and transformers takes seconds to load. So whatever needs
-it is imported where it is used, and each actor's own process, at its start, imports what ``imports`` names.
+The controller imports these files too, but uses no model, and transformers takes seconds to load. So imports that need it stand where they are
+used, and each actor's process begins with those that ``imports`` names.
 """
 
-from __future__ import annotations
-
 import asyncio
-import math
 import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from zorplex_rl.analysis.setting import lognormal
 from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
@@ -77,7 +75,7 @@ class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
 
     imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.training.transports")
-    policy: Policy
+    policy: "Policy"
     """Set by ``setup``."""
 
     def __init__(self, name: str, config: Config, device: str) -> None:
@@ -116,7 +114,8 @@ class DatasetActor(Actor):
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
-        return [self._zorplex.task(self._tier_of(number), number, "train") for number in numbers]
+        tiers = [next(tier for first, tier in reversed(self._stages) if number >= first) for number in numbers]
+        return [self._zorplex.task(tier, number, "train") for tier, number in zip(tiers, numbers, strict=True)]
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
@@ -137,9 +136,6 @@ class DatasetActor(Actor):
     async def load_state(self, stages: list[tuple[int, Tier]]) -> None:
         """Continue from what ``state`` returned."""
         self._stages = [(first, tuple(tier)) for first, tier in stages]
-
-    def _tier_of(self, number: int) -> Tier:
-        return next(tier for first, tier in reversed(self._stages) if number >= first)
 
 
 class ToolActor(TimedActor):
@@ -290,9 +286,3 @@ class ReferenceActor(ModelActor):
         with self.recorder.span("reference", episodes=len(episodes)):
             temperature, budget = self.config.temperature, self.config.token_budget
             return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)
-
-
-def lognormal(rng: random.Random, mean: float, variation: float) -> float:
-    """Draw from the log-normal distribution with this mean and coefficient of variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
-    variance = math.log(1 + variation**2)
-    return rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))

@@ -4,32 +4,12 @@
     trainer         comes back from its last checkpoint
     dataset, replay buffer, advantages      small, and one of each: if one of these dies, so does the run
 
-    collect = sample + hand_in      tasks → generator → reward → replay buffer
+    sample, hand_in                 tasks → generator → reward → replay buffer
     next_batch                      replay buffer → advantages
     improve                         train → publish → write down → checkpoint, if one is due
 
-The way of an episode from sampling to loss, file by file. Only the controller comes up twice. Each hop to another process is a request, whose
-own way begins in ``services/service.py``:
-
-     1 training/generator.py     ``GeneratorActor.generate``: a request with a seed for each episode of a group
-     2 policy/stream.py          joins the episodes that are under way
-     3 policy/rollout.py         samples a token for each of them, then the next
-     4 policy/kv_cache.py          with the keys and values so far
-     5 policy/decoder.py           through the model
-     6 policy/tool_loop.py       a call is complete: run the tool, inject its result, go on
-     7 task/parser.py              what is a call, what is an answer
-     8 task/specs.py               what the tool says
-     9 task/episode.py           the record: token ids, log-probs, turns
-    10 training/controller.py    ``hand_in``: have it scored, put it into the replay buffer
-    11 training/actors.py        ``RewardActor``, ``ReplayBufferActor``
-    12 task/rewards.py             what it is worth
-    13 learning/replay.py          whole groups, bounded in age
-       training/controller.py    ``next_batch`` and ``improve``, with the other groups of its batch
-    14 learning/advantages.py    how much better than the rest of its group
-    15 training/trainer.py       one step, which is taken again if the process dies
-    16 learning/learner.py         micro-batches, gradients, AdamW
-    17 learning/batches.py         episodes become tensors
-    18 learning/losses.py          the loss
+README, "How it works inside", follows an episode through the files, from sampling to loss. Only this file comes up twice on the way: it hands a
+group in (``sample``, ``hand_in``), and it takes the group out again with the others of its batch (``next_batch``, ``improve``).
 
 A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Each time it is pickled and unpickled once:
 45 kB for a batch of 64 episodes, and less than a hundredth of the time that it takes to sample them. Why the controller is on the way:
@@ -41,8 +21,6 @@ The reward service is sent texts, not episodes, and the advantages are computed 
 once more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -50,11 +28,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import zero_variance_share
+from zorplex_rl.run_folder import MetricsRow
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
@@ -62,21 +41,12 @@ from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import Failure, ReplicaFailed
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.curriculum import Tier, ladder_of, tier_of
+from zorplex_rl.task.curriculum import ladder_of, tier_of
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.training.actors import (
-    Admission,
-    AdvantageActor,
-    DatasetActor,
-    Group,
-    ReferenceActor,
-    ReplayBufferActor,
-    RewardActor,
-    ToolActor,
-)
-from zorplex_rl.training.devices import assign_devices, count_cuda_devices
+from zorplex_rl.training import actors
+from zorplex_rl.training.devices import assign_devices
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
-from zorplex_rl.training.run_log import MetricsRow, RunLog
+from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.trainer import Trainer, TrainerActor
 
 BUSY_PROBE_SECONDS = 10.0
@@ -90,14 +60,14 @@ class StopRequested(Exception):
     """The run was asked to stop, and has written a checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """The groups of one training step, by number, and what else the trainer needs."""
 
-    groups: list[tuple[int, Group]]
+    groups: list[tuple[int, actors.Group]]
     advantages: list[float]
-    reference_logprobs: list[list[float]] | None
     zero_variance_share: float
+    reference_logprobs: list[list[float]] | None = None
 
     @property
     def episodes(self) -> list[Episode]:
@@ -110,11 +80,16 @@ class Controller:
     ``published`` is the version of the newest weights that generators can have, ``step`` the training steps that are done and written down.
     """
 
+    # The actors of the roles of which there is one.
+    dataset: Any
+    replay: Any
+    advantage: Any
+
     def __init__(self, config: Config, log: RunLog) -> None:
         self.config, self.log = config, log
         self.services = services_of(config, log.say)
-        self.trainer = Trainer(replicas_named(TrainerActor, config, devices_of(config)["trainer"]))
-        self.singletons: dict[str, Replica] = {}
+        self.trainer = Trainer(replicas_of(TrainerActor, config, devices_of(config)["trainer"], named=True))
+        self._singletons: list[Replica] = []
         self.generators = [GeneratorHandle(self.services["generator"], index) for index in range(config.generators)]
         self.published = -1
         self.step = self.episodes = self.tier = 0
@@ -126,32 +101,31 @@ class Controller:
         self._next_evaluation = 0
         self._books = asyncio.Lock()
         """Held while an evaluation and what follows from it are written down, and while a checkpoint's state is gathered."""
-        for role, service in {**self.services, "trainer": self.trainer.service}.items():
+        self._supervised = {**self.services, "trainer": self.trainer.service}
+        for role, service in self._supervised.items():
             service.on_restart = partial(self._restarted, role)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Controller]:
+    async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         controller = cls(config, log)
-        services = controller.services
         try:
-            controller.singletons |= await singletons_of(config, controller._ladder[0])
+            controller.dataset = await controller._start_alone("dataset", actors.DatasetActor, controller._ladder[0])
+            controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
+            controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
             # All load side by side; a generator asks where weights come from only when it has a model to put them into.
-            await run_together(controller.trainer.open(), *(service.open() for service in services.values()))
-            if "tools" in services:
-                await register_service(services["tools"])
+            await run_together(*(service.open() for service in controller._supervised.values()))
+            if "tools" in controller.services:
+                await register_service(controller.services["tools"])
             yield controller
         finally:
             await asyncio.shield(controller._stop())
 
-    @property
-    def dataset(self) -> Any:
-        return self.singletons["dataset"].actor
-
-    @property
-    def replay(self) -> Any:
-        return self.singletons["replay"].actor
+    async def _start_alone(self, name: str, actor_class: type, *args: Any) -> Any:
+        """Start a role of which there is one, in a process of its own. Returns its actor."""
+        self._singletons.append(await spawn(name, actor_class, self.config, *args))
+        return self._singletons[-1].actor
 
     async def begin(self, checkpoint: Path | None = None) -> None:
         """Publish the first weights, evaluate them if that is due, and start the clock. ``checkpoint`` is what to continue from.
@@ -172,7 +146,7 @@ class Controller:
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
-        await self.trainer.export(unfinished)
+        await self.trainer.call("export", str(unfinished))
         folder.finish_policy(unfinished)
         return await self._evaluate_newest(final=True)
 
@@ -182,7 +156,7 @@ class Controller:
         share = self.config.share
         return [numbers[first : first + share] for first in range(0, len(numbers), share)]
 
-    async def admit(self, generator: GeneratorHandle) -> Admission:
+    async def admit(self, generator: GeneratorHandle) -> actors.Admission:
         """Return what ``generator`` may do with the weights that it has, as soon as it may do something."""
         return await self.replay.admit.call_one(generator.version, self.config.share)
 
@@ -203,17 +177,15 @@ class Controller:
 
     async def pull(self, generator: GeneratorHandle) -> int:
         """Have ``generator`` pull the newest weights, whichever process it has. Returns their version."""
-        return await self._retry(lambda: generator.pull(self.trainer))
+        while True:
+            with contextlib.suppress(ReplicaFailed):
+                return await generator.pull(self.trainer)
 
     async def trainer_is_up(self) -> None:
-        """Return when there is a trainer with the newest weights."""
-        await self.trainer.wait_until_up()
+        """Wait until there is a trainer with the newest weights."""
+        await self.trainer.actor()
 
-    async def collect(self, generator: GeneratorHandle, numbers: Sequence[int]) -> None:
-        """Have ``generator`` sample the groups ``numbers``, and hand them in."""
-        await self.hand_in(self.sample(generator, numbers))
-
-    async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, Group]]:
+    async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, actors.Group]]:
         """Return the groups ``numbers``. If the generator dies, they go back to be generated again, and there are none; nothing is raised."""
         try:
             tasks = await self.dataset.tasks.call_one(numbers)
@@ -222,7 +194,7 @@ class Controller:
             await self.replay.abandon.call_one(numbers)
             return []
 
-    async def hand_in(self, sampled: Awaitable[list[tuple[int, Group]]]) -> None:
+    async def hand_in(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
         """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
         if groups := await sampled:
             await self._score([episode for _, group in groups for episode in group])
@@ -233,11 +205,11 @@ class Controller:
         if (groups := await self.replay.take.call_one()) is None:
             return None
         rewards = [[episode.scored.reward for episode in group] for _, group in groups]
-        advantages = await self.singletons["advantage"].actor.compute.call_one(rewards)
-        reference = self.services.get("reference")
-        episodes = [episode for _, group in groups for episode in group]
-        logprobs = await reference.logprobs.route(episodes) if reference else None
-        return Batch(groups, [a for group in advantages for a in group], logprobs, zero_variance_share(rewards))
+        advantages = await self.advantage.compute.call_one(rewards)
+        batch = Batch(groups, [a for group in advantages for a in group], zero_variance_share(rewards))
+        if reference := self.services.get("reference"):
+            batch.reference_logprobs = await reference.logprobs.route(batch.episodes)
+        return batch
 
     async def improve(self, batch: Batch) -> None:
         """Take one training step on ``batch``, publish the new weights, write the step down, and write a checkpoint if one is due.
@@ -273,13 +245,10 @@ class Controller:
         return self._next_evaluation <= version < self.config.steps
 
     async def _evaluate_newest(self, final: bool = False) -> MetricsRow:
-        generator = self.generators[0]
-
-        async def pull_and_evaluate() -> MetricsRow:
-            await generator.pull(self.trainer)
-            return await self._evaluate(generator, final)
-
-        return await self._retry(pull_and_evaluate)
+        while True:
+            with contextlib.suppress(ReplicaFailed):
+                await self.pull(self.generators[0])
+                return await self._evaluate(self.generators[0], final)
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
         """Measure held-out accuracy with the weights that ``generator`` has, and climb the curriculum if it is high enough. Returns the row.
@@ -330,7 +299,7 @@ class Controller:
         log, folder = self.log, self.log.folder
         unfinished = folder.begin_checkpoint(self.step)
         try:
-            await self.trainer.save(unfinished / "trainer")
+            await self.trainer.call("save", str(unfinished / "trainer"))
             async with self._books:
                 state = await self._state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
@@ -363,23 +332,16 @@ class Controller:
 
     async def _drain_spans(self) -> list[Span]:
         """Return what all timed actors have recorded since the last call; a dead one says nothing."""
-        timed = (self.trainer.service, *self.services.values())
-        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in timed))
+        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._supervised.values()))
         spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
         return [span for part in spans for span in part]
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.step, role, restart)
 
-    async def _retry(self, action: Callable[[], Awaitable[Any]]) -> Any:
-        """Return ``await action()``, tried again whenever a generator dies in it."""
-        while True:
-            with contextlib.suppress(ReplicaFailed):
-                return await action()
-
     async def _stop(self) -> None:
-        stops = (replica.stop() for replica in self.singletons.values())
-        await asyncio.gather(self.trainer.close(), *(service.close() for service in self.services.values()), *stops)
+        stops = (replica.stop() for replica in self._singletons)
+        await asyncio.gather(*(service.close() for service in self._supervised.values()), *stops)
 
 
 def services_of(config: Config, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
@@ -392,43 +354,23 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
         return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
 
     async def start_generator(name: str) -> Replica:
-        device = devices.get(name, devices["trainer"])
-        return await replicas_named(GeneratorActor, config, device, tools)(name)
+        return await replicas_of(GeneratorActor, config, devices.get(name, devices["trainer"]), tools, named=True)(name)
 
     scorers = {"replicas": config.reward_replicas, "idempotent": ("score",)}
     services = {
         "generator": service("generator", start_generator, replicas=config.generators, spares=config.spares),
-        "reward": service("reward", replicas_named(RewardActor), **scorers),
+        "reward": service("reward", replicas_of(actors.RewardActor, named=True), **scorers),
     }
     if config.kl_coefficient > 0:
-        start_reference = replicas_named(ReferenceActor, config, devices["reference"])
+        start_reference = replicas_of(actors.ReferenceActor, config, devices["reference"], named=True)
         services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
     if tools:
         limits = TOOL_LIMITS | {"replicas": config.tool_replicas, "idempotent": ("execute",)}
-        services[tools] = service(tools, replicas_named(ToolActor, config), **limits)
+        services[tools] = service(tools, replicas_of(actors.ToolActor, config, named=True), **limits)
     return services
-
-
-def replicas_named(actor_class: type, *args: Any) -> ReplicaStart:
-    """Return a function that starts ``actor_class(name, *args)`` as ``name``: these actors know their names."""
-
-    async def start(name: str) -> Replica:
-        return await replicas_of(actor_class, name, *args)(name)
-
-    return start
-
-
-async def singletons_of(config: Config, tier: Tier) -> dict[str, Replica]:
-    """Start the roles of which there is one, each in a process of its own."""
-    return {
-        "dataset": await spawn("dataset", DatasetActor, config, tier),
-        "replay": await spawn("replay", ReplayBufferActor, config),
-        "advantage": await spawn("advantage", AdvantageActor, config),
-    }
 
 
 def devices_of(config: Config) -> dict[str, str]:
     """Return the device of each role that holds a model."""
     names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
-    # On the CPU, CUDA is not even asked how many devices there are.
-    return assign_devices(config.device, names, 0 if config.device == "cpu" else count_cuda_devices())
+    return assign_devices(config.device, names)

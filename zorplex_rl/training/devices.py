@@ -1,32 +1,29 @@
-"""Which device each actor computes on.
+"""Choose the device that each actor computes on.
 
 no CUDA         everything on the CPU, a fixed number of threads for each actor
 one GPU         shared by all
 several GPUs    one actor on each in the order given, the trainer first; then around again
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zorplex_rl.errors import ConfigError
 
 
-def assign_devices(requested: str, actors: Sequence[str], cuda_count: int) -> dict[str, str]:
-    """A torch device name for each of ``actors``; ConfigError if CUDA is asked for where there is none.
+def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None = None) -> dict[str, str]:
+    """Return a torch device name for each of ``actors``. ``cuda_count`` defaults to this machine's number of CUDA devices.
+
+    CUDA is not even asked for that number if ``requested`` is cpu. Raises ConfigError if CUDA is requested where there is none.
 
     >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], cuda_count=2)
     {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
     """
-    if requested == "cuda" and cuda_count == 0:
+    if cuda_count is None and requested != "cpu":
+        import torch
+
+        cuda_count = torch.cuda.device_count()
+    if requested == "cuda" and not cuda_count:
         raise ConfigError("--device is cuda, but this machine has no CUDA device; use --device auto or cpu")
-    if requested == "cpu" or cuda_count == 0:
+    if requested == "cpu" or not cuda_count:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % cuda_count}" for index, actor in enumerate(actors)}
-
-
-def count_cuda_devices() -> int:
-    """How many CUDA devices this machine has."""
-    import torch
-
-    return torch.cuda.device_count()

@@ -7,13 +7,10 @@ A handle belongs to a place in the generator service; which process fills the pl
 it is another one, because a new process has no weights yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +42,8 @@ class GeneratorActor(ModelActor):
     """Samples groups of episodes with the newest weights that it has pulled."""
 
     # Set by ``setup``, ``subscribe`` and ``generate``, in this order.
-    _stream: RolloutStream
-    _source: Subscriber
+    _stream: "RolloutStream"
+    _source: "Subscriber"
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
@@ -60,7 +57,9 @@ class GeneratorActor(ModelActor):
 
         super()._load()
         self._stream = RolloutStream(
-            lambda: self._engine(self.config.temperature, self._call_tool), self._one_at_a_time, self._generating
+            lambda: self._engine(self.config.temperature, self._call_tool),
+            self._one_at_a_time,
+            lambda: self.recorder.span("generate", version=self._version),
         )
 
     @concurrent_endpoint
@@ -123,16 +122,13 @@ class GeneratorActor(ModelActor):
         with self.recorder.span("evaluate", version=engine.version):
             return engine.run(requests)
 
-    def _engine(self, temperature: float, execute: Execute) -> RolloutEngine:
+    def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
 
         config = self.config
         return RolloutEngine(
             self.policy, execute, Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
         )
-
-    def _generating(self) -> AbstractContextManager[object]:
-        return self.recorder.span("generate", version=self._version)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """Run a tool. Returns its answer where it runs in this process, else a future of the tool service's answer."""
@@ -163,11 +159,12 @@ class GeneratorHandle:
         ready = self._replica is not None and self._replica.state is State.READY
         return self._version if ready else NO_WEIGHTS
 
-    async def pull(self, trainer: Trainer) -> int:
+    async def pull(self, trainer: "Trainer") -> int:
         """Pull the newest published weights. Returns their version. Waits for the trainer if that is being restarted."""
         while True:
-            publisher = await trainer.actor()
             replica = await self.service.replica_at(self.index)
+            # Last: whoever waited after this could send a generator the address of a trainer that is gone.
+            publisher = await trainer.actor()
             if replica is not self._replica:
                 self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
             if publisher is not self._read_from:
@@ -176,7 +173,7 @@ class GeneratorHandle:
                 self._version = version
                 return version
             # The weights could not be read. If the trainer is gone, this notices and waits until it is back.
-            await trainer.ping()
+            await trainer.call("ping")
 
     async def generate(self, tasks: list[Any]) -> list[Any]:
         """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""

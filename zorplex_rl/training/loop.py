@@ -14,22 +14,20 @@
 ``max_lag`` alone decides: 0 is ``train_sync``, more is ``train_async``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.training.actors import Admission
-from zorplex_rl.training.controller import Controller, StopRequested
+from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.generator import GeneratorHandle
-from zorplex_rl.training.run_log import MetricsRow, RunLog
+from zorplex_rl.training.run_log import RunLog
 
-Training = Callable[[Controller], Coroutine[Any, Any, None]]
+TrainingLoop = Callable[[Controller], Coroutine[Any, Any, None]]
 
 
 async def train_sync(controller: Controller) -> None:
@@ -39,7 +37,8 @@ async def train_sync(controller: Controller) -> None:
         # Once, normally. A generator that dies gives its groups back, and they are started again.
         while shares := await controller.admit_step():
             await run_together(*(controller.pull(generator) for generator in generators))
-            await run_together(*(controller.collect(g, share) for g, share in zip(generators, shares, strict=False)))
+            sampled = (controller.sample(g, share) for g, share in zip(generators, shares, strict=False))
+            await run_together(*map(controller.hand_in, sampled))
         batch = await controller.next_batch()
         assert batch is not None, "there is a batch for every step"
         await controller.improve(batch)
@@ -52,7 +51,7 @@ async def train_async(controller: Controller) -> None:
 
 
 async def train(controller: Controller) -> None:
-    """The trainer: improve on one batch while the next is fetched, and publish, until all has been trained on."""
+    """Run the trainer: improve on one batch while the next is fetched, and publish, until all has been trained on."""
     upcoming = asyncio.create_task(controller.next_batch())
     try:
         while (batch := await upcoming) is not None:
@@ -64,9 +63,9 @@ async def train(controller: Controller) -> None:
 
 
 async def generate(controller: Controller, generator: GeneratorHandle) -> None:
-    """One generator: pull the newest weights and start what they may still be used for, until training is over.
+    """Run one generator: pull the newest weights and start the groups that they may sample, until training is over.
 
-    What has been started is sampled and handed in on the side, so that a slow group does not hold up the next ones.
+    Groups are sampled and handed in by tasks of their own, so that a slow group does not delay the next ones.
     """
     sampling: set[asyncio.Task[Any]] = set()
     async with asyncio.TaskGroup() as side:
@@ -101,26 +100,23 @@ async def run_training(
     say: Callable[[str], None] = lambda text: None,
     draw: Callable[[], None] = lambda: None,
     on_start: Callable[[Controller], None] = lambda controller: None,
-    train: Training | None = None,
+    loop: TrainingLoop | None = None,
 ) -> tuple[MetricsRow, MetricsRow]:
     """Run a whole training: start the actors, evaluate, train, save, evaluate, stop everything. Returns the first and the last evaluation.
 
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are those of ``RunLog``. ``on_start`` is given
-    the controller as soon as its actors are up. ``train`` is the loop, if it is to be another one than ``max_lag`` says.
+    the controller as soon as its actors are up. ``loop`` replaces the one that ``max_lag`` selects.
 
     Raises StopRequested if ``controller.stop_requested`` was set and a checkpoint has been written; ConfigError if another process writes to
     ``folder``; StorageError when ``folder`` can no longer be written.
     """
-    train = train or (train_sync if config.max_lag == 0 else train_async)
+    loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)
     with folder.locked():
         async with Controller.assemble(config, log) as controller:
             on_start(controller)
             await controller.begin(resume)
-            await train(controller)
+            await loop(controller)
             last_evaluation = await controller.finish()
         folder.save_timeline(log.timeline)
     return folder.evaluations()[0], last_evaluation
-
-
-__all__ = ["StopRequested", "run_training", "train_async", "train_sync"]

@@ -6,22 +6,15 @@ add_spans                       ──► timeline   timeline.json
 say                             ──► a remark for people
 """
 
-from __future__ import annotations
-
 import time
-from collections import Counter
 from collections.abc import Callable
-from statistics import fmean
 from typing import Any
 
 from zorplex_rl.analysis.timeline import Span, Timeline
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.rewards import OUTCOMES
-
-MetricsRow = dict[str, Any]
-"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
+from zorplex_rl.task.rewards import accuracy, outcome_shares
 
 
 class RunLog:
@@ -127,17 +120,6 @@ class RunLog:
             return Timeline()
         earlier = earlier.between(earlier.start, earlier.start + seconds)
         return earlier.shifted(self._opened - earlier.end)
-
-
-def accuracy(episodes: list[Episode]) -> float:
-    """Return the share of episodes that succeeded."""
-    return fmean(episode.scored.outcome == "success" for episode in episodes)
-
-
-def outcome_shares(episodes: list[Episode]) -> dict[str, float]:
-    """Return the share of each outcome among scored episodes."""
-    found = Counter(episode.scored.outcome for episode in episodes)
-    return {outcome: found[outcome] / len(episodes) for outcome in OUTCOMES}
 
 
 def readable(episode: Episode) -> str:

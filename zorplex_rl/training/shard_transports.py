@@ -1,4 +1,4 @@
-"""How the pieces of a resharding plan get from trainer processes into generator processes: one read for each pair of ranks.
+"""Carry the pieces of a resharding plan from trainer processes to generator processes: one read for each pair of ranks.
 
     in each trainer rank's actor                            in each generator rank's actor
     publisher = ShardPublisher(model, plan, rank)
@@ -7,11 +7,9 @@
                                                             subscriber.install(version)
 
 ``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is read through any transport of
-``transports.py``, as a whole model's is. ``weights/transfer.py`` says when ``fetch`` and ``install`` are called, and why no version is ever mixed
-with another.
+``transports.py``, like that of a whole model. ``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
+mix.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
@@ -19,24 +17,24 @@ from collections.abc import Sequence
 from torch import nn
 
 from zorplex_rl.training import transports
-from zorplex_rl.training.transports import Reader, WeightSource, connect
+from zorplex_rl.training.transports import WeightSource, connect
 from zorplex_rl.weights.reshard.sharded_model import ModelPlan
 from zorplex_rl.weights.reshard.transfer import ShardPublisher, ShardSubscriber
-from zorplex_rl.weights.ring import WeightPullError
+from zorplex_rl.weights.ring import Reader, WeightPullError
 
 Offer = dict[int, WeightSource]
 """For each destination rank, what it reads its pieces from."""
 
 
 def offer(publisher: ShardPublisher) -> Offer:
-    """What a trainer rank's pieces are read from. Call once; the memory stays registered."""
+    """Return what a trainer rank's pieces are read from. Call this once: the memory stays registered."""
     return {rank: transports.offer(ring, publisher.shared[rank]) for rank, ring in publisher.rings.items()}
 
 
 async def subscribe(
     offers: Sequence[Offer], model: nn.Module, plan: ModelPlan, rank: int, transport: str = "auto"
 ) -> ShardSubscriber:
-    """The subscriber of destination rank ``rank``. Raises WeightPullError, naming the trainer rank that could not be reached."""
+    """Return the subscriber of destination rank ``rank``. Raises WeightPullError, which names the trainer rank that could not be reached."""
     wanted = {source: offered[rank] for source, offered in enumerate(offers) if rank in offered}
 
     async def reader_of(source: int) -> Reader:

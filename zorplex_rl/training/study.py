@@ -1,14 +1,14 @@
-"""A study of staleness on several processes: each trial (``learning/staleness.py``) is run by one of them, in a thread of its own.
+"""Run a study of staleness on several processes: each runs one trial (``learning/staleness.py``) at a time, in a thread.
 
-trials ──► study_0 ──► outcomes, in the order in which they are ready
+trials ──► study_0 ──► results, in the order in which they are ready
      └───► study_1 ──┘
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+
+import torch
 
 from zorplex_rl.learning.staleness import Conditions, Trial, TrialResult, train_with_lag
 from zorplex_rl.services.replica import Replica, spawn
@@ -16,7 +16,7 @@ from zorplex_rl.services.runtime import Actor, concurrent_endpoint, run_together
 
 
 class StudyActor(Actor):
-    """Runs the trials that it is given."""
+    """Run trials."""
 
     @concurrent_endpoint
     async def run(self, trial: Trial, conditions: Conditions) -> TrialResult:
@@ -29,7 +29,7 @@ async def run_trials(
     processes: int = 2,
     on_outcome: Callable[[TrialResult], None] = lambda outcome: None,
 ) -> list[TrialResult]:
-    """The outcomes of ``trials``, each handed to ``on_outcome`` as soon as it is there. The processes are stopped whatever happens."""
+    """Run ``trials``. Returns their results; calls ``on_outcome`` with each as soon as it is ready. Stops all processes at the end."""
     waiting, outcomes = deque(trials), []
     replicas: list[Replica] = []
 
@@ -48,8 +48,6 @@ async def run_trials(
 
 
 def _run(trial: Trial, conditions: Conditions) -> TrialResult:
-    import torch
-
     if conditions.device == "cpu":
         torch.set_num_threads(1)
     return train_with_lag(trial, conditions)

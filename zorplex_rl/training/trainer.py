@@ -9,8 +9,6 @@ lost, on a CPU bit for bit: no group is lost, and none counts twice. Meanwhile g
 bound allows.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +21,7 @@ from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.replica_set import GiveUp, Restart
-from zorplex_rl.services.requests import Failure, ReplicaFailed, ServiceError
+from zorplex_rl.services.requests import ReplicaFailed, ServiceError
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
@@ -63,7 +61,7 @@ class TrainerActor(ModelActor):
     @concurrent_endpoint
     async def step(
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
-    ) -> Diagnostics:
+    ) -> "Diagnostics":
         """Take one training step. Returns its diagnostics."""
         groups, sampled_by = group_latencies(episodes), {episode.group: episode.generator for episode in episodes}
         with self.recorder.span(
@@ -79,17 +77,17 @@ class TrainerActor(ModelActor):
         return self._learner.version
 
     @concurrent_endpoint
-    async def source(self) -> WeightSource:
+    async def source(self) -> "WeightSource":
         """Return what generators subscribe to."""
         return self._publisher.source()
 
     @concurrent_endpoint
-    async def ring_headers(self) -> Tensor:
+    async def ring_headers(self) -> "Tensor":
         """Return the headers of all slots, for the ``message`` transport."""
         return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int) -> Tensor:
+    async def ring_slot(self, slot: int) -> "Tensor":
         """Return the bytes of one slot, for the ``message`` transport."""
         return self._publisher.read_slot(slot)
 
@@ -148,55 +146,26 @@ class Trainer:
         """False from the moment at which its death was noticed until the next one is ready."""
         return self.replica.state is State.READY
 
-    async def open(self) -> None:
-        """Start the process; returns when it is ready."""
-        await self.service.open()
-
-    async def close(self) -> None:
-        """Stop the process."""
-        await self.service.close()
-
-    async def wait_until_up(self) -> None:
-        """Wait until there is a process with the newest weights. Raises ServiceError if it cannot be brought back."""
-        await self.service.replica_at(0)
-
     async def actor(self) -> Any:
-        """Return the actor that generators read weights from; waits while there is none."""
+        """Return the actor that generators read weights from; waits while there is none. Raises ServiceError if it cannot be brought back."""
         return (await self.service.replica_at(0)).actor
-
-    async def ping(self) -> None:
-        """Return when the trainer is alive, which may take a restart."""
-        await self._call("ping")
 
     async def step(self, *batch: Any) -> dict[str, float]:
         """Take one training step on ``batch`` (episodes, advantages, reference log-probs). Returns its diagnostics."""
-        metrics = await self._call("step", *batch)
+        metrics = await self.call("step", *batch)
         self._since_checkpoint.append(batch)
         self._deaths_in_a_row = 0
         return metrics
 
     async def publish(self) -> int:
         """Publish the present weights. Returns their version."""
-        version = await self._call("publish")
+        version = await self.call("publish")
         self._published = True
         return version
 
-    async def save(self, folder: Path) -> None:
-        """Write all that ``load`` needs to ``folder``."""
-        await self._call("save", str(folder))
-
-    async def export(self, folder: Path) -> None:
-        """Write the policy to ``folder``."""
-        await self._call("export", str(folder))
-
-    async def drain_spans(self) -> list[Any]:
-        """Return what it has recorded since the last call; a dead or hanging one says nothing."""
-        answers = await self.service.drain_spans.fanout()
-        return [span for spans in answers if not isinstance(spans, Failure) for span in spans]
-
     async def load(self, folder: Path) -> None:
         """Continue from what ``save`` wrote to ``folder``."""
-        await self._call("load", str(folder))
+        await self.call("load", str(folder))
         self.checkpointed(folder)
 
     def checkpointed(self, folder: Path) -> None:
@@ -204,7 +173,8 @@ class Trainer:
         self._checkpoint = folder
         self._since_checkpoint.clear()
 
-    async def _call(self, endpoint: str, *args: Any) -> Any:
+    async def call(self, endpoint: str, *args: Any) -> Any:
+        """Call ``endpoint`` of the present process, and again of the next one if it dies meanwhile. Returns the answer."""
         while True:
             replica = await self.service.replica_at(0)
             try:

@@ -1,4 +1,4 @@
-"""How published weights get from the trainer's ring into a generator's model.
+"""Carry published weights from the trainer's ring to a generator's model.
 
     trainer                                     generator
     Publisher.publish(model, version)           Subscriber.fetch()     reader ──► staging buffer, verified    while it samples
@@ -10,25 +10,30 @@
     message   the bytes in the reply to a call: the baseline that needs nothing
     auto      the first of these that works
 
-All three read the same ring with the same seqlock, so none can take over half a version; and the model is touched only when a whole version
-has arrived, so a publisher that dies leaves the old weights in place.
+All three read the same ring with the same seqlock (``weights/ring.py``). The model changes only after a whole version has arrived.
 
 A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout, on_cuda
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError, WeightRing, read_ring, ring_bytes, ring_views
+from zorplex_rl.weights.ring import (
+    NOTHING_PUBLISHED,
+    Reader,
+    WeightPullError,
+    WeightRing,
+    read_ring,
+    ring_bytes,
+    ring_views,
+)
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_shared
 
 READ_TIMEOUT_SECONDS = 10
@@ -52,7 +57,7 @@ class WeightSource:
 
 
 class Publisher:
-    """The writer's side, for every transport: a ring in this process's memory, and handles through which others read it."""
+    """Holds a ring in this process's memory, and the handles through which other processes read it."""
 
     def __init__(self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None) -> None:
         layout = Layout.of(model, dtype)
@@ -64,7 +69,7 @@ class Publisher:
         self.ring.publish(model, version)
 
     def source(self, owner: Any = None) -> WeightSource:
-        """What readers need; ``owner`` is the actor that answers for the ``message`` transport."""
+        """Return what readers need. ``owner`` is the actor that answers for the ``message`` transport."""
         return replace(self._source, owner=owner)
 
     def read_headers(self) -> Tensor:
@@ -76,28 +81,16 @@ class Publisher:
 
 
 def offer(ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dtype | None = None) -> WeightSource:
-    """What readers of ``ring`` need. Call once for a ring; its memory stays registered."""
+    """Return what readers of ``ring`` need. Call this once for a ring: its memory stays registered."""
     from monarch.rdma import RDMABuffer
 
-    _meet_rdma()
+    _start_rdma()
     headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
     return WeightSource(ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared)
 
 
-class Reader(Protocol):
-    """Reads the ring of another process. Both raise WeightPullError if that cannot be reached within the time limit."""
-
-    layout: Layout
-
-    async def read_headers(self) -> Tensor:
-        """int64 [K, 2]."""
-
-    async def read_slot(self, slot: int, staging: Tensor) -> None:
-        """Fill ``staging``, uint8 [size], from ``slot``."""
-
-
 class SharedReader:
-    """Reads memory that it shares with the publisher. It needs no help from that, and outlives it."""
+    """Reads memory that it shares with the publisher. The publisher does nothing for it; the memory stays readable after its end."""
 
     def __init__(self, source: WeightSource) -> None:
         if source.shared is None:
@@ -119,10 +112,10 @@ class SharedReader:
 
 
 class RdmaReader:
-    """One-sided reads; the publisher's Python never runs for them."""
+    """Reads from one side: the publisher's Python never runs for it."""
 
     def __init__(self, source: WeightSource) -> None:
-        _meet_rdma()
+        _start_rdma()
         self.layout, self._source = source.layout, source
         self._headers = torch.zeros(len(source.slots), 2, dtype=torch.int64)
 
@@ -141,7 +134,7 @@ class RdmaReader:
 
 
 class MessageReader:
-    """Asks the publisher's actor, which answers with copies."""
+    """Asks the publisher's actor, which replies with copies."""
 
     def __init__(self, source: WeightSource) -> None:
         if source.owner is None:
@@ -171,7 +164,7 @@ READERS: dict[str, Callable[[WeightSource], Reader]] = {
 
 
 class Subscriber:
-    """The reader's side of a transport. ``version`` is that of the weights now in the model."""
+    """Pulls weights into ``model`` through ``reader``. ``version`` is that of the weights now in the model."""
 
     def __init__(self, reader: Reader, source: WeightSource, model: nn.Module) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
@@ -181,7 +174,7 @@ class Subscriber:
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
 
     async def fetch(self) -> int:
-        """Have the newest published weights in the staging buffer; their version. If it raises WeightPullError, ``swap`` must not be called."""
+        """Fetch the newest published weights into the staging buffer. Returns their version. After a WeightPullError, do not call ``swap``."""
 
         async def read_slot(slot: int) -> None:
             await self.reader.read_slot(slot, self._staging)
@@ -191,25 +184,25 @@ class Subscriber:
         return self._fetched
 
     def swap(self) -> int:
-        """Have the fetched weights in the model; their version."""
+        """Copy the fetched weights into the model. Returns their version."""
         if self._fetched > self.version:
             self._layout.unpack(self._staging, self._model)
             self.version = self._fetched
         return self.version
 
     async def pull(self) -> int:
-        """Both at once. Raises WeightPullError; the model is then unchanged."""
+        """Fetch and swap. Returns the version. Raises WeightPullError; the model is then unchanged."""
         await self.fetch()
         return self.swap()
 
 
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
-    """A subscriber through ``transport``. Raises LayoutMismatch for another model's weights, WeightPullError if nothing works."""
+    """Return a subscriber through ``transport``. Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
     return Subscriber(await connect(source, transport), source, model)
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:
-    """A reader through ``transport`` that has read the headers once. Raises WeightPullError, saying what was tried, if nothing works."""
+    """Return a reader through ``transport`` that has read the headers once. Raises WeightPullError, with what was tried, if none works."""
     if transport not in ("auto", *READERS):
         raise ValueError(f"transport {transport!r} is unknown; expected one of auto, {', '.join(READERS)}")
     failures = []
@@ -224,8 +217,8 @@ async def connect(source: WeightSource, transport: str = "auto") -> Reader:
     raise WeightPullError("; ".join(failures))
 
 
-def _meet_rdma() -> None:
-    """Let Monarch's native code say once, where nobody has to read it, which RDMA hardware and drivers it has not found."""
+def _start_rdma() -> None:
+    """Hide the messages in which Monarch's native code says, once, which RDMA hardware and drivers it has not found."""
     from monarch.rdma import RDMABuffer
 
     with quiet_stderr():

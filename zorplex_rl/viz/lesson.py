@@ -2,10 +2,12 @@
 
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
-    predict(…)  reveal(…)        a question before the measurement, and its folded answer after it
+    predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
+    predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  links(__file__)    the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
+    term(name)                   a term of the glossary, linked to its explanation
     quote(text)  fence(text)     Markdown that shows any text literally
 
 ``markup.py`` turns every text into HTML, so that no text can add elements to the page.
@@ -22,16 +24,20 @@ import json
 import os
 import platform
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
 
-from zorplex_rl.viz.markup import block, inline
+from zorplex_rl.viz.glossary import GLOSSARY, anchor, entry_of
+from zorplex_rl.viz.markup import block, fold, inline
 from zorplex_rl.viz.markup import fence as fence
 from zorplex_rl.viz.markup import quote as quote
+from zorplex_rl.viz.predictions import UNFOLD
+from zorplex_rl.viz.predictions import predict as predict
+from zorplex_rl.viz.predictions import predicted as predicted
+from zorplex_rl.viz.predictions import reveal as reveal
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -52,7 +58,7 @@ def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> 
     listed = "".join(f"<li>{inline(goal)}</li>" for goal in goals)
     return mo.Html(
         f'<header class="lesson-header" data-lesson="{html.escape(json.dumps(facts))}"><h1>{html.escape(title)}</h1>'
-        f"<p>{minutes} minutes · {html.escape(hardware)}</p><p>Afterwards you can</p><ul>{listed}</ul></header>"
+        f"<p>{minutes} minutes · {html.escape(hardware)}</p><p>Afterwards you can</p><ul>{listed}</ul>{UNFOLD}</header>"
     )
 
 
@@ -82,22 +88,22 @@ def md(markdown: str) -> mo.Html:
     return mo.Html(block(markdown))
 
 
-def predict(question: str, *options: str) -> mo.Html:
-    """Ask a question before the measurement; with ``options`` the reader can choose one by a click."""
-    name = f"predict-{zlib.crc32(question.encode())}"
-    choices = "".join(f'<label><input type="radio" name="{name}"> {inline(option)}</label>' for option in options)
-    group = f'<fieldset><legend class="lesson-hidden">Your prediction</legend>{choices}</fieldset>' if options else ""
-    return mo.Html(f'<section class="lesson-predict"><strong>Predict first</strong>{block(question)}{group}</section>')
+def term(name: str, shown: str | None = None) -> str:
+    """Return Markdown that shows ``name`` (or ``shown``) with its explanation as a tooltip, on the site as a link to the glossary page.
 
-
-def reveal(answer: str) -> mo.Html:
-    """Show the answer to a prediction, folded until the reader opens it."""
-    return folded("Compare with your prediction", answer)
+    Raises ValueError if the glossary does not have the term.
+    """
+    entry = entry_of(name)
+    if entry is None:
+        raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/viz/glossary.py")
+    # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without a page.
+    address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
+    return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
 
 
 def folded(summary: str, text: str) -> mo.Html:
     """Show Markdown below a summary line, closed at first."""
-    return mo.Html(f'<details class="lesson-folded"><summary>{inline(summary)}</summary>{block(text)}</details>')
+    return mo.Html(fold(summary, text))
 
 
 def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
@@ -127,7 +133,7 @@ def figure(svg: str, caption: str = "") -> mo.Html:
 
 def unattended() -> bool:
     """Return True if no reader can press a button: the notebook is exported for the site, or runs as a script."""
-    return "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
+    return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
 
 
 def start_button(label: str, seconds: float) -> Any:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from statistics import fmean
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -28,10 +28,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from zorplex_rl.run_folder import MetricsRow
+
 if TYPE_CHECKING:
     from typing import Self
-
-Row = dict[str, Any]
 
 MAX_ACTORS = 8
 """Most actors that get their own bar; the others share one line, so that the view fits a small terminal."""
@@ -51,9 +51,9 @@ class LiveView:
         self.total_steps = total_steps
         self._console = Console(file=stream, highlight=False)
         self._clock = clock
-        self._step: Row = {}
-        self._first: Row = {}
-        self._eval: Row = {}
+        self._step: MetricsRow = {}
+        self._first: MetricsRow = {}
+        self._eval: MetricsRow = {}
         self._received = 0.0
         redraws = self._console.is_terminal and not self._console.is_dumb_terminal
         # Twice a second, so that the clock shows life between steps that take minutes.
@@ -70,7 +70,7 @@ class LiveView:
         if self._live:
             self._live.stop()
 
-    def update(self, row: Row) -> None:
+    def update(self, row: MetricsRow) -> None:
         """Show a ``step`` or ``eval`` row; ignore rows of other events."""
         event = row.get("event")
         if event == "step":
@@ -149,7 +149,7 @@ class _Progress:
             yield line
 
 
-def row_line(row: Row, total_steps: int) -> str:
+def row_line(row: MetricsRow, total_steps: int) -> str:
     """Format a step or eval row as one log line; the step numbers of successive lines are aligned.
 
     >>> row_line({"event": "step", "step": 12, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.0}, total_steps=100)
@@ -167,7 +167,7 @@ def row_line(row: Row, total_steps: int) -> str:
     return "  ".join([f"{row['event']} {at}", *(f.format(row[key]) for key, f in formats.items() if _has(row, key))])
 
 
-def _learning_fields(row: Row) -> list[Text]:
+def _learning_fields(row: MetricsRow) -> list[Text]:
     fields = {
         "reward": ("reward ", "{:.2f}"),
         "accuracy": ("accuracy ", "{:.0%}"),
@@ -177,13 +177,13 @@ def _learning_fields(row: Row) -> list[Text]:
     return [_field(name, form.format(row[key])) for key, (name, form) in fields.items() if _has(row, key)]
 
 
-def _held_out_fields(row: Row) -> list[Text]:
+def _held_out_fields(row: MetricsRow) -> list[Text]:
     keys = {"greedy ": "greedy_accuracy", "sampled ": "sampled_accuracy"}
     fields = [_field(name, f"{row[key]:.0%}") for name, key in keys.items() if _has(row, key)]
     return [*fields, _field("at step ", str(row.get("step", "?")))] if fields else []
 
 
-def _pipeline_fields(row: Row) -> list[Text]:
+def _pipeline_fields(row: MetricsRow) -> list[Text]:
     fields = []
     if _has(row, "episodes_per_second"):
         fields.append(_field("", f"{row['episodes_per_second']:.0f}", " episodes/s"))
@@ -216,7 +216,7 @@ def _busy_bars(busy: dict[str, float]) -> list[RenderableType]:
     return [table, Text(f"{len(others)} more, {fmean(others):.0%} on average", style="dim")]
 
 
-def _has(row: Row, key: str) -> bool:
+def _has(row: MetricsRow, key: str) -> bool:
     return isinstance(row.get(key), (int, float))
 
 

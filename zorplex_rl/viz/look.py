@@ -21,6 +21,17 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
 
+ROLES = {
+    "dataset": GREY,
+    "generator": BLUE,
+    "tools": PURPLE,
+    "reward": GREEN,
+    "replay buffer": SKY,
+    "trainer": VERMILION,
+    "weights": ORANGE,
+}
+"""The colour of every role, the same in all drawings and widgets of the course."""
+
 # ``svg.py`` replaces black by the colour of the surrounding text. Text on a coloured bar must stay dark, so it is almost black.
 TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
 
@@ -44,6 +55,14 @@ def show_percent(axis: Axis) -> None:
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Write the powers of ten along a logarithmic ``axis`` as 0.01, 0.1, 1, 10, and label nothing between them."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:

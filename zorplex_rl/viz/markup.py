@@ -4,6 +4,7 @@
     inline(markdown)     one line: code and links only      ──► HTML without a paragraph around it
     quote(text)          any text    ──► Markdown that shows it literally, as code in a line
     fence(text)          any text    ──► the same, as a block of lines
+    fold(line, markdown) a line that opens the rest    ──► HTML
 
 HTML and images in the Markdown are shown as plain characters, and links lead only to pages. So ``<img src=x onerror=…>`` in a transcript is
 text on the page, even if the author forgot to quote it. ``quote`` and ``fence`` also protect the characters that Markdown itself would interpret:
@@ -51,6 +52,11 @@ def inline(markdown: str) -> str:
     """Convert one line of Markdown to HTML: only `code` and [links](address) work; everything else is shown as text."""
     found = _convert(_lines(), re.sub(r"[ \t\r\n]+", " ", markdown.strip()))
     return found.removeprefix("<p>").removesuffix("</p>")
+
+
+def fold(summary: str, markdown: str) -> str:
+    """Return HTML that shows ``markdown`` below the line ``summary``, closed at first."""
+    return f'<details class="lesson-folded"><summary>{inline(summary)}</summary>{block(markdown)}</details>'
 
 
 def quote(text: object) -> str:
@@ -109,12 +115,18 @@ class _Ampersand(InlineProcessor):
 
 
 class _SafeLinks(Treeprocessor):
-    """Remove the address of every link that does not open a page; ``javascript:`` would run a program."""
+    """Remove the address of every link that does not open a page; ``javascript:`` would run a program.
+
+    The address ``term:`` stands for an explanation: the link's title is all there is, and the keyboard must reach it too.
+    """
 
     def run(self, root: Element) -> None:
         for link in root.iter("a"):
-            if not leads_to_a_page(link.get("href", "")):
+            address, title = link.get("href", ""), link.get("title", "")
+            if not leads_to_a_page(address):
                 link.attrib.clear()
+            if address == "term:":
+                link.attrib.update({"class": "lesson-term", "title": title, "tabindex": "0"})
 
 
 def leads_to_a_page(address: str) -> bool:

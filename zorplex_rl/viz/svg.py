@@ -31,6 +31,8 @@ _STYLE = {
     "axes.linewidth": 0.8,
     "text.parse_math": False,
 }
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML file may hold, such as the escape that begins a terminal's colours."""
 _ROOT_RULES = (
     "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
 )
@@ -63,13 +65,29 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
     # Nothing refers to the ids of groups, and two figures on a page would use the same ids.
     body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
-    # Hundredths of a pixel are enough, and make the file smaller.
-    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), body)
-    body = re.sub(r"#000000\b", "currentColor", body)
-    body = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", body)
-    return (
+    # Only within tags: a name in the figure may look like a colour, a font or a path.
+    body = re.sub(r"<[^<>]*>", lambda tag: _of_the_page(tag[0]), body)
+    return _NOT_IN_XML.sub(
+        "\ufffd",
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" style="max-width:100%;height:auto" fill="currentColor" stroke-linejoin="round" '
         f'role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
-        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
+        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}",
+    )
+
+
+def _of_the_page(tag: str) -> str:
+    """Return ``tag`` with the page's colour for black, the page's font, and paths in hundredths of a pixel, which makes the file smaller."""
+    tag = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), tag)
+    tag = re.sub(r"#000000\b", "currentColor", tag)
+    return re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", tag)
+
+
+def drawing(shapes: str, height: int, title: str, description: str, width: int = WIDTH) -> str:
+    """Wrap hand-written SVG ``shapes`` as a figure of ``width`` × ``height`` px, with the same colours and label as a rendered one."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui, sans-serif" font-size="14" '
+        f'stroke-linejoin="round" role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
+        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{shapes}</svg>"
     )

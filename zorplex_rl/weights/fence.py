@@ -7,18 +7,15 @@
     ─── fence ───                 ─── fence ───
     version, sequence ← even      sequence, version again
 
-x86 keeps stores in program order, and loads too (total store order). ARM and POWER do not: there the sequence may become visible before the
-weights that it belongs to. Python has no fence, and a lock is no substitute: acquiring one keeps later accesses after it, and releasing one keeps
-earlier accesses before it, but neither orders the accesses before it against those after it (H.-J. Boehm, "Can seqlocks get along with
-programming language memory models?", MSPC 2012, on what a seqlock needs). So ``fence`` calls the first of these that the system has:
+``ring.py`` says why a seqlock needs this. Python has no fence, and a lock is no substitute: acquiring one keeps later accesses after it, and
+releasing one keeps earlier accesses before it, but neither orders the accesses before it against those after it. So ``fence`` calls the first of
+these that the system has:
 
     libatomic             ``atomic_thread_fence`` of C11, sequentially consistent; part of GCC's runtime, which is not everywhere
     membarrier(2)         Linux 4.16 or newer: the call is a full fence for its caller, and is ordered with that of any other process
     OSMemoryBarrier       macOS
     nothing               on x86 only, where none is needed
 """
-
-from __future__ import annotations
 
 import ctypes
 import functools

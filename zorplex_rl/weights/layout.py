@@ -8,10 +8,9 @@
 One large transfer is several times faster than hundreds of small ones. Tied parameters appear once, under their first name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,7 @@ class Layout:
     size: int
 
     @classmethod
-    def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Layout:
+    def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Self:
         """Return the layout of ``model``'s weights. If ``dtype`` is given, floating-point weights travel as that type.
 
         With ``alignment`` 1 there are no gaps; then every tensor's offset must be a multiple of its element size.
@@ -57,7 +56,7 @@ class Layout:
             offset += -(-size // alignment) * alignment
         return cls(tuple(entries), offset)
 
-    def check(self, other: Layout) -> None:
+    def check(self, other: Self) -> None:
         """Raise LayoutMismatch, which names the first difference, unless ``other`` describes the same parameters."""
         mine, theirs = ({e.name: e for e in layout.entries} for layout in (self, other))
         if missing := sorted(mine.keys() ^ theirs.keys()):

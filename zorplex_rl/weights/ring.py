@@ -32,11 +32,10 @@ All of this was run on x86 only. A test simulates a processor that reorders stor
 Header(slot=0, sequence=2, version=7)
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +63,18 @@ class Header:
     slot: int
     sequence: int
     version: int
+
+
+class Reader(Protocol):
+    """Reads a ring, of any process. Both methods raise WeightPullError if it cannot be reached."""
+
+    layout: Layout
+
+    async def read_headers(self) -> Tensor:
+        """Return the headers, int64 [K, 2]."""
+
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        """Copy ``slot`` into ``staging``, uint8 [layout.size]."""
 
 
 class WeightRing:
@@ -145,13 +156,10 @@ class Backoff:
 
     async def wait(self) -> bool:
         """Sleep for the next pause. Returns False, without sleeping, when the time is up."""
-        if self._left <= 0:
-            return False
         pause = min(self._pause, self._left)
-        self._left -= pause
-        self._pause = min(2 * self._pause, 0.25)
+        self._pause, self._left = min(2 * self._pause, 0.25), self._left - pause
         await asyncio.sleep(pause)
-        return True
+        return pause > 0
 
 
 async def read_ring(

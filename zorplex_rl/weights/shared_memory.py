@@ -7,8 +7,6 @@ The memory is a ``memfd``: it has no name in any file system, and a reader opens
 behind however the publisher ends, and a reader can still read what it has mapped. Linux only.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
     TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
     ReshardMap            bytes between every source and destination          shows matrices
+    PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
+    LoopPlayer            groups move through the loop, played like a film    shows timelines
     LiveCurve             accuracy during training                            shows rows of metrics
     ServiceBoard          replicas of a service, their health and queues      shows a service's status
 
@@ -10,10 +12,29 @@ With a kernel, a simulator sends its slider positions to Python and shows the an
 computed for every position, if the simulator was made with ``static=True``.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from zorplex_rl.viz.widgets.live_curve import LiveCurve
+from zorplex_rl.viz.widgets.loop_player import LoopPlayer
+from zorplex_rl.viz.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
 
-__all__ = ["LiveCurve", "ReshardMap", "ServiceBoard", "TimelineSimulator", "WeightRingRace"]
+__all__ = [
+    "LiveCurve",
+    "LoopPlayer",
+    "PhaseDiagram",
+    "ReshardMap",
+    "ServiceBoard",
+    "TimelineSimulator",
+    "WeightRingRace",
+]
+
+
+def drawn(state: Mapping[str, Any]) -> str:
+    """Return the state of any widget as plain HTML or SVG; empty if its kind is none of these."""
+    widget = globals().get(state.get("kind", "")) if state.get("kind") in __all__ else None
+    return widget.drawn(state) if widget else ""

@@ -10,11 +10,18 @@ An exported page keeps the last state.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from zorplex_rl.viz import look
+from zorplex_rl.viz.svg import render
 from zorplex_rl.viz.widgets.widget import Widget
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SERIES = {
     ("step", "accuracy"): "training episodes",
@@ -44,6 +51,25 @@ class LiveCurve(Widget, script="live_curve.js"):
         for (event, key), name in SERIES.items():
             if row.get("event") == event and key in row:
                 self.add(name, row["step"], row[key])
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        shown = state["look"]
+
+        def draw(figure: Figure) -> None:
+            axes = figure.subplots()
+            for (name, points), colour in zip(state["series"], cycle(look.SERIES), strict=False):
+                axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name)
+            axes.set(xlim=(0, shown["total_steps"]), xlabel="training step", ylabel=shown["title"])
+            if shown["percent"]:
+                axes.set_ylim(-0.02, 1.02)
+                look.show_percent(axes.yaxis)
+            look.bare_axes(axes, grid="both", keep=("left", "bottom"))
+            if state["series"]:
+                axes.legend(loc="best", frameon=False)
+
+        last = [f"{name} {points[-1][1]:.3g} at step {points[-1][0]}" for name, points in state["series"]]
+        return render(draw, 300, shown["title"], "; ".join(last) or "no step was trained yet")
 
     def clear(self) -> None:
         """Remove all lines."""

@@ -59,6 +59,20 @@ class ReshardMap(Widget, script="reshard_map.js"):
             }
         )
 
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        from zorplex_rl.viz.lesson import table
+
+        data = state["data"]
+        chosen = ", ".join(f"{name}: {names[0]}" for name, names in data["axes"])
+        rows = [
+            {data["sources"]: source}
+            | {f"to {data['destinations']} {number}": f"{count:,}" for number, count in enumerate(row)}
+            for source, row in enumerate(data["results"][0])
+        ]
+        others = len(data["results"]) - 1
+        return table(f"Bytes for {chosen}" + (f" (one of {others + 1} choices)" if others else ""), rows).text
+
 
 def byte_matrix(moves: Iterable[tuple[int, int, int]], sources: int, destinations: int) -> list[list[int]]:
     """Sum ``moves``, each (source, destination, bytes). Returns bytes as ``[sources][destinations]``.

@@ -7,6 +7,7 @@ board.show(service.status())             # repeat it while you do something to t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import traitlets
@@ -30,5 +31,30 @@ class ServiceBoard(Widget, script="service_board.js"):
 
     def show(self, status: Any) -> None:
         """Show a ``ServiceStatus``, or a mapping with the same names: ``replicas`` is a list of rows, the rest are numbers of the service."""
-        found = dict(status) if isinstance(status, Mapping) else status.as_dict()
+        found = dict(status) if isinstance(status, Mapping) else asdict(status)
         self.status = found | {"replicas": [dict(row) for row in found["replicas"]]}
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        from zorplex_rl.viz.lesson import table
+        from zorplex_rl.viz.markup import quote
+
+        status = state["status"]
+        if not status:
+            return ""
+        names = {
+            "place": "place",
+            "replica": "replica",
+            "state": "state",
+            "in_flight": "at work",
+            "requests": "answered",
+        }
+        rows = [
+            {
+                shown: quote(row[name]) if name == "replica" else row[name]
+                for name, shown in names.items()
+                if name in row
+            }
+            for row in status["replicas"]
+        ]
+        return table(f"Service {quote(status.get('name', ''))}, as the run left it", rows).text

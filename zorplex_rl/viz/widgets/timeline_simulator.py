@@ -5,19 +5,25 @@
     simulator.setting, simulator.comparison     # what it currently shows, for other cells
 
 A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the sliders' grid: these scenarios fix the latencies,
-and the reader can change only the numbers of generators and steps and the lag bound.
+show them as numbers without a thumb, and say why. The reader can change the numbers of generators and steps and the lag bound.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.analysis.bounds import Mode, lower_bounds
 from zorplex_rl.analysis.setting import Setting
 from zorplex_rl.analysis.simulate import Comparison, Run, compare, simulate_async, simulate_sync
+from zorplex_rl.viz import look
+from zorplex_rl.viz.svg import render
 from zorplex_rl.viz.widgets.widget import Axes, Params, Simulator, tabulate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LATENCIES: Axes = {
     "generation_seconds": [0.5, 1.0, 2.0],
@@ -37,6 +43,10 @@ ON_THE_GRID = {
     "slow network": replace(START, sync_seconds=2.0, max_lag=2),
 }
 ONE_STRAGGLER = replace(START, variation=0.0, straggler=8.0, training_seconds=4.0, max_lag=2)
+REASONS = {
+    "one straggler": "Here the first four numbers are fixed: all groups take equally long, but one takes eight times as long. The others move.",
+    "this machine": "Here the first four numbers are fixed: they were measured in the run on this page. The others move.",
+}
 BAR_UNITS = 1000
 """Units per wall time: a bar's start and width are whole thousandths of its run's wall time."""
 BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
@@ -60,6 +70,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
             "latencies": list(LATENCIES),
             "scenarios": list(scenarios.items()),
             "scenario": scenario,
+            "reasons": list(REASONS.items()),
         }
         super().__init__(static, params=scenarios[scenario], controls=controls)
 
@@ -94,6 +105,32 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         if params["fixed"]:
             return replace(self._fixed[params["fixed"]], **{name: params[name] for name in COUNTS})
         return replace(START, **{name: params[name] for name in GRID})
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        loops = {"in turns": state["result"]["sync"], "side by side": state["result"]["async"]}
+        longest = max(loop["seconds"] for loop in loops.values())
+
+        def draw(figure: Figure) -> None:
+            for axes, (name, loop) in zip(figure.subplots(len(loops), sharex=True), loops.items(), strict=True):
+                actors = ["trainer", "weights", *(f"generator {number}" for number in range(len(loop["bars"]) - 2))]
+                for row, (bars, colour) in enumerate(
+                    zip(loop["bars"], [look.VERMILION, look.GREY, *[look.BLUE] * 64], strict=False)
+                ):
+                    reached = 0
+                    for gap, width, tone in zip(*[iter(bars)] * 3, strict=True):
+                        start, scale = reached + gap, loop["seconds"] / BAR_UNITS
+                        axes.barh(
+                            row, width * scale, left=start * scale, height=0.8, color=colour, alpha=1 - 0.35 * tone
+                        )
+                        reached = start + width
+                look.name_rows(axes, actors)
+                axes.set(title=f"{name}: {loop['seconds']:g} s", xlim=(0, longest))
+                look.bare_axes(axes, grid="x")
+            axes.set_xlabel("seconds")
+
+        said = ", ".join(f"{name} {loop['seconds']:g} s" for name, loop in loops.items())
+        return render(draw, 140 + 48 * len(loops["in turns"]["bars"]), "The same work in turns and side by side", said)
 
 
 def _params(setting: Setting, fixed: str | None) -> Params:

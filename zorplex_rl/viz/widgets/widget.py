@@ -34,6 +34,18 @@ ASSETS = Path(__file__).parent / "assets"
 class Widget(anywidget.AnyWidget):
     """Load the front end: ``assets/shared.js``, ``assets/shared.css``, and the script that the subclass names as ``script``."""
 
+    kind = traitlets.Unicode().tag(sync=True)
+    """The name of the class: a page that holds only the state finds ``drawn`` by it."""
+
+    @traitlets.default("kind")
+    def _name_of_the_class(self) -> str:
+        return type(self).__name__
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        """Return ``state`` as HTML or SVG, for a page without scripts; empty if there is nothing to draw."""
+        return ""
+
     def __init_subclass__(cls, script: str = "", **options: Any) -> None:
         if script:
             cls._esm = "\n".join((ASSETS / name).read_text() for name in ("shared.js", script))

@@ -33,8 +33,6 @@ process that holds the three rows:
 (28, 36)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass

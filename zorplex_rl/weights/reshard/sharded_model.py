@@ -18,8 +18,6 @@ counts as replicated: every rank holds all of it.
 (120, 120, 172)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -21,13 +21,13 @@ same dimension. Ranks are numbered in row-major order: the last dimension of the
 (Box(offsets=(4, 4), sizes=(3, 4), start=(0, 0)),)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
+from typing import Self
 
+import numpy as np
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -65,11 +65,7 @@ class Sharding:
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
         """Return the mesh coordinate of ``rank``. The last dimension counts fastest."""
-        reversed_coordinate = []
-        for size in reversed(self.mesh_shape):
-            rank, index = divmod(rank, size)
-            reversed_coordinate.append(index)
-        return tuple(reversed(reversed_coordinate))
+        return tuple(map(int, np.unravel_index(rank, self.mesh_shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class Box:
         inside = (at - offset + start for at, offset, start in zip(offsets, self.offsets, self.start, strict=True))
         return tuple(slice(first, first + size) for first, size in zip(inside, sizes, strict=True))
 
-    def overlap(self, other: Box) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def overlap(self, other: Self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the offsets and sizes of what both boxes contain, or None if they do not overlap."""
         offsets = tuple(map(max, self.offsets, other.offsets))
         ends = map(min, self._ends(), other._ends())

@@ -20,11 +20,8 @@ A pull must not mix versions:
                         same version, and only then calls ``install`` on each.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +35,7 @@ from zorplex_rl.weights.ring import (
     Backoff,
     Header,
     NothingPublished,
+    Reader,
     WeightPullError,
     WeightRing,
     complete_slots,
@@ -67,18 +65,6 @@ class ShardPublisher:
             self.rings[destination].publish(pieces, version)
 
 
-class ShardReader(Protocol):
-    """Reads one ring of any process. Its methods raise WeightPullError if the ring cannot be read."""
-
-    layout: Layout
-
-    async def read_headers(self) -> Tensor:
-        """Return the headers, int64 [K, 2]."""
-
-    async def read_slot(self, slot: int, staging: Tensor) -> None:
-        """Copy ``slot`` into ``staging``, uint8 [layout.size]."""
-
-
 class LocalReader:
     """Reads a ring of this process, where the source rank and the destination rank are the same process."""
 
@@ -99,7 +85,7 @@ class ShardSubscriber:
     that all sources have. Raises LayoutMismatch if the readers follow another plan, ValueError if this rank holds no part of any parameter.
     """
 
-    def __init__(self, readers: Mapping[int, ShardReader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
+    def __init__(self, readers: Mapping[int, Reader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
         self.version = self.staged = NOTHING_PUBLISHED
         self.timeout = READ_TIMEOUT
         self._model, self._plan, self._rank = model, plan, rank
@@ -136,7 +122,7 @@ class ShardSubscriber:
 
 
 async def read_together(
-    readers: Mapping[int, ShardReader],
+    readers: Mapping[int, Reader],
     staging: Mapping[int, Tensor],
     newer_than: int = NOTHING_PUBLISHED,
     attempts: int = 100,

@@ -28,28 +28,29 @@ function secondsText(value) {
 
 let ids = 0;
 
-/** A labelled native slider over a list of values. `set` moves it without an event; `fix` shows a value that is not in the list and disables it. */
+/** A labelled native slider over a list of values. `set` moves it without an event; `fix` shows a value that is not in the list, and no thumb, which could only stand at another. */
 function slider(name, values, format, onMove) {
   const id = `zx-slider-${Date.now().toString(36)}-${ids++}`;
   const shown = html("span", { class: "zx-value", "aria-hidden": true });
+  const note = html("p", { class: "zx-quiet", hidden: true });
   const input = html("input", { id, type: "range", min: 0, max: values.length - 1, step: 1, oninput: () => { show(values[input.valueAsNumber]); onMove(); } });
   const show = (value) => {
     shown.textContent = format(value);
     input.setAttribute("aria-valuetext", format(value));
     input.style.setProperty("--reached", `${(100 * input.valueAsNumber) / Math.max(values.length - 1, 1)}%`);
   };
+  const enable = (free) => { input.hidden = !free; note.hidden = free; note.textContent = free ? "" : "fixed by the scenario"; };
   return {
-    root: html("div", { class: "zx-slider" }, html("div", { class: "zx-label" }, html("label", { for: id }, name), shown), input),
+    root: html("div", { class: "zx-slider" }, html("div", { class: "zx-label" }, html("label", { for: id }, name), shown), input, note),
     input,
     get value() { return values[input.valueAsNumber]; },
     set(value) {
-      input.disabled = false;
+      enable(true);
       input.value = values.indexOf(value);
       show(value);
     },
     fix(value) {
-      input.disabled = true;
-      input.value = values.filter((other) => other < value).length;
+      enable(false);
       show(value);
     },
   };

@@ -11,11 +11,12 @@ const LIMITS = { trainer: "Trainer", generators: "Generators", weights: "Weights
 const BAR_UNITS = 1000;
 
 function render({ model, el }) {
-  const { axes, latencies, scenarios: listed, scenario } = model.get("controls"), scenarios = new Map(listed);
+  const { axes, latencies, scenarios: listed, scenario, reasons } = model.get("controls"), scenarios = new Map(listed);
   let params = model.get("params"), result = null;
 
   const sliders = Object.fromEntries(Object.entries(SLIDERS).map(([key, [name, format]]) => [key, slider(name, axes[key], format, moved)]));
   const chosen = choices("Scenario", [...scenarios.keys()], (name) => { place(scenarios.get(name)); ask(params); });
+  const reason = html("p", { class: "zx-quiet" });
   const figures = html("dl", { class: "zx-figures" });
   const chart = html("div"), staleness = html("div"), bounds = html("div"), voice = announcer();
   const swatch = (colour, odd) => html("span", { class: "zx-swatch", style: `background:var(--${colour});opacity:${odd ? 0.55 : 1}` });
@@ -27,19 +28,22 @@ function render({ model, el }) {
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Timeline simulator" },
     chosen.root,
     html("div", { class: "zx-sliders zx-by-four" }, ...Object.values(sliders).map(({ root }) => root)),
+    reason,
     figures,
     html("div", { class: "zx-stack", style: "gap:10px" }, legend, chart),
     html("div", { class: "zx-columns" }, bounds, staleness),
     voice.root));
 
   function moved() {
-    for (const [key, { input, value }] of Object.entries(sliders)) if (!input.disabled) params = { ...params, [key]: value };
+    for (const [key, { input, value }] of Object.entries(sliders)) if (!input.hidden) params = { ...params, [key]: value };
     if (!params.fixed) chosen.set(null);
     ask(params);
   }
 
   function place(position) {
     params = { ...position };
+    reason.textContent = new Map(reasons).get(position.fixed) ?? "";
+    reason.hidden = !reason.textContent;
     for (const [key, control] of Object.entries(sliders)) {
       if (position.fixed && latencies.includes(key)) control.fix(position[key]);
       else control.set(position[key]);

@@ -1,0 +1,209 @@
+"""Record the study of staleness: learning rate × lag × loss × seed, each trial trained to the end of its learning.
+
+    python benchmarks/staleness.py --budget 75        go on with the study for at most 75 minutes
+
+Notebook 09 also shows a run that collapses, and the same run saved, on five seeds, beside the same on fresh data. They are recorded with
+
+    python benchmarks/staleness.py --learning-rates 8e-4 --lags 0 8 --losses grpo reinforce --seeds 5 --steps 20 --eval-every 2 \\
+        --out benchmarks/collapse.jsonl
+
+A trial is ``train_with_lag`` of ``zorplex_rl/learning/staleness.py``. The study grows in ``benchmarks/staleness.jsonl``: a line for each trial,
+written when the trial is done. A trial that is in the file is not run again, so a recording can be stopped at any time and goes on where it was.
+Seeds are the outer loop: half a study is the whole grid with half of the seeds. Trials run in processes of their own with one torch thread each.
+On a CPU the same trial gives the same numbers again, but the seconds of a trial mean little if the machine does something else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+
+import torch
+import tyro
+from log import Report, append_report, describe_machine, print_report
+
+from zorplex_rl.analysis.recorded_study import Row, Study, append_row, read_study, write_header
+from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.learning.learner import Learner
+from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.learning.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
+from zorplex_rl.task.environment import Zorplex
+
+STUDY = Path(__file__).with_name("staleness.jsonl")
+ASKED = "At which learning rate and lag does training on stale data collapse, and which correction prevents it?"
+EXPECTED = (
+    "At 4e-4 plain REINFORCE collapses from lag 8 on and clipping does not, as measured before (0.96 / 0.17 / 0.00 against 0.99 / 0.94 / 0.90 at "
+    "lag 0 / 8 / 32); at twice that rate nearly everything collapses; at half of it nothing does at lag 8."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to record."""
+
+    learning_rates: tuple[float, ...] = (2e-4, 4e-4, 8e-4)
+    """Largest learning rate of a trial, after five steps of warm-up; it falls to a tenth at the last step."""
+    lags: tuple[int, ...] = (0, 8, 32)
+    """Age of the data, in versions."""
+    losses: tuple[str, ...] = ("reinforce", "tis", "grpo", "decoupled_ppo")
+    """Names in ``losses.py``."""
+    seeds: int = 3
+    """Seeds of each cell."""
+    steps: int = 60
+    """Training steps of a trial."""
+    eval_every: int = 3
+    """Steps between two small evaluations of the newest weights."""
+    eval_tasks: int = 40
+    """Held-out tasks of such an evaluation; the one after the last step has 200."""
+    budget: float = 75.0
+    """Minutes after which no further trial is started."""
+    processes: int = 2
+    """Trials that run at the same time, each in a process with one torch thread."""
+    out: Path = STUDY
+    """The file of the study."""
+    log: bool = True
+    """Append the result to LOG.md."""
+
+
+def grid(options: Options) -> Iterator[tuple[float, Trial]]:
+    """Yield all (learning rate, trial) of the study, seeds in the outer loop."""
+    for seed in range(options.seeds):
+        for rate in options.learning_rates:
+            for lag in options.lags:
+                for loss in options.losses:
+                    yield rate, Trial(loss, lag, seed)
+
+
+def missing(options: Options, study: Study) -> list[tuple[float, Trial]]:
+    """Return the part of the grid that ``study`` lacks."""
+    done = {row.key for row in study.rows}
+    return [(rate, trial) for rate, trial in grid(options) if (trial.loss, trial.lag, rate, trial.seed) not in done]
+
+
+def shared(options: Options) -> dict[str, object]:
+    """Return what all trials of the study have in common."""
+    conditions = asdict(Conditions(steps=options.steps))
+    del conditions["learning_rate"]
+    return conditions | {"eval_every": options.eval_every, "eval_tasks": options.eval_tasks}
+
+
+def command_of(options: Options) -> str:
+    """Return the command line that records this study: what differs from the defaults.
+
+    >>> command_of(Options(steps=20, lags=(8,), budget=5))
+    'benchmarks/staleness.py --lags 8 --steps 20'
+    """
+    words = ["benchmarks/staleness.py"]
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        if value == field.default or field.name in ("budget", "processes", "log"):
+            continue
+        values = value if isinstance(value, tuple) else (f"benchmarks/{value.name}" if field.name == "out" else value,)
+        words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+    return " ".join(words)
+
+
+def run_trial(rate: float, trial: Trial, options: Options) -> Row:
+    """Run one trial in this process, with one torch thread."""
+    torch.set_num_threads(1)
+    conditions = Conditions(steps=options.steps, learning_rate=rate)
+    few = replace(conditions, held_out_tasks=options.eval_tasks)
+    environment = Zorplex(trial.seed, conditions.hints)
+    steps: list[Diagnostics] = []
+    evaluated: list[tuple[int, float]] = []
+
+    def watch(learner: Learner, metrics: Diagnostics) -> None:
+        steps.append(metrics)
+        if learner.version % options.eval_every == 0:
+            evaluated.append((learner.version, round(held_out_accuracy(learner.policy, environment, few), 3)))
+
+    began = time.monotonic()
+    try:
+        accuracy, diverged_at = train_with_lag(trial, conditions, watch).accuracy, None
+    except TrainingDiverged:
+        accuracy, diverged_at = 0.0, len(steps) + 1
+    return Row(
+        trial.loss,
+        trial.lag,
+        rate,
+        trial.seed,
+        accuracy,
+        diverged_at,
+        mean_lag=round(fmean(step["lag_mean"] for step in steps), 2),
+        seconds=round(time.monotonic() - began, 1),
+        date=date.today().isoformat(),
+        eval_steps=[step for step, _ in evaluated],
+        accuracies=[value for _, value in evaluated],
+        token_sample_sizes=[round(step["effective_sample_size"], 3) for step in steps],
+        episode_sample_sizes=[round(step["episode_sample_size"], 3) for step in steps],
+    )
+
+
+def record(options: Options) -> None:
+    """Run what is missing, ``processes`` trials at a time, until all is there or the budget is spent."""
+    until = time.monotonic() + 60 * options.budget
+    ready = iter(missing(options, read_study(options.out)))
+    # Forked children of a process that has used torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, context) as pool:
+
+        def start(count: int) -> set[Future[Row]]:
+            chosen = islice(ready, count if time.monotonic() < until else 0)
+            return {pool.submit(run_trial, rate, trial, options) for rate, trial in chosen}
+
+        running = start(options.processes)
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                row = future.result()
+                append_row(options.out, row)
+                print(f"{row.learning_rate:g} lag {row.lag} {row.loss} seed {row.seed}: ", end="")
+                print(f"{row.accuracy:.2f} in {row.seconds:.0f} s", flush=True)
+            running |= start(len(done))
+
+
+def tabulate(study: Study, seeds: int) -> list[Report]:
+    """Make a table for each learning rate: the mean accuracy of every loss and lag, with the lowest and highest seed."""
+    cells = study.cells(seeds)
+    lags = sorted({cell.lag for cell in cells})
+    reports = []
+    for rate in sorted({cell.learning_rate for cell in cells}):
+        found = {(cell.loss, cell.lag): cell for cell in cells if cell.learning_rate == rate}
+        rows = [
+            [loss, *(_spread(found[loss, lag].accuracies) if (loss, lag) in found else "" for lag in lags)]
+            for loss in dict.fromkeys(loss for loss, _ in found)
+        ]
+        reports.append(Report(f"Learning rate {rate:g}", ["loss", *(f"lag {lag}" for lag in lags)], rows))
+    return reports
+
+
+def _spread(values: list[float]) -> str:
+    return f"{fmean(values):.2f} ({min(values):.2f} – {max(values):.2f})"
+
+
+def main(options: Options) -> None:
+    """Record the study, print what it has, and append it to the log once the grid is complete."""
+    command = command_of(options)
+    write_header(options.out, command, describe_machine(), shared(options))
+    record(options)
+    study = read_study(options.out)
+    reports = tabulate(study, options.seeds)
+    for report in reports:
+        print_report(report)
+    left = len(missing(options, study))
+    if left:
+        print(f"{left} trials are missing: run the command again.")
+    elif options.log:
+        settings = {"trials": len(study.rows), "seeds": options.seeds} | shared(options)
+        append_report(command, ASKED, EXPECTED, settings, reports)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,174 @@
+"""Read a recorded study of staleness: one row for each trial of learning rate × lag × loss × seed.
+
+    benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► the phase diagram of notebook 09
+
+The first line of a file says what its trials share; each line below is one finished trial. A line is written when its trial is done, so a recording
+that was stopped can go on, and a file is a study at any time: ``Study.cells`` has only the cells that have as many seeds as asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trial: its setting, its result, and how it went. ``accuracies`` and the other series are over the steps."""
+
+    loss: str
+    lag: int
+    learning_rate: float
+    seed: int
+    accuracy: float
+    """Sampled accuracy on held-out tasks after the last step; 0.0 if the training diverged."""
+    diverged_at: int | None
+    """The step at which a number was not finite any more; the training ended there. None if that did not happen."""
+    mean_lag: float
+    seconds: float
+    date: str
+    eval_steps: list[int]
+    accuracies: list[float]
+    """Sampled accuracy of the newest weights on a few held-out tasks, after each of ``eval_steps``."""
+    token_sample_sizes: list[float]
+    """The effective sample size of the batch's tokens, as a share, in the first update of every step."""
+    episode_sample_sizes: list[float]
+    """That of its episodes: the ratio of an episode is the product of its tokens' ratios."""
+
+    @property
+    def key(self) -> tuple[str, int, float, int]:
+        """Identify the trial: loss, lag, learning rate, seed."""
+        return self.loss, self.lag, self.learning_rate, self.seed
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The trials of one loss, lag and learning rate; they differ in their seeds."""
+
+    loss: str
+    lag: int
+    learning_rate: float
+    rows: tuple[Row, ...]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The accuracy of each seed after the last step."""
+        return [row.accuracy for row in self.rows]
+
+    @property
+    def accuracy(self) -> float:
+        """The mean accuracy over the seeds."""
+        return fmean(self.accuracies)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A recorded study: the command that recorded it, the machine, what all trials share, and the trials."""
+
+    command: str
+    machine: str
+    conditions: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    @property
+    def dates(self) -> str:
+        """The day of the recording, or its first and last day."""
+        days = sorted({row.date for row in self.rows})
+        return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+    @property
+    def whole_seeds(self) -> int:
+        """The number of seeds that all cells have. While the first seed is being recorded: 1, and some cells are missing."""
+        return min((len(cell.rows) for cell in self.cells()), default=0)
+
+    def cells(self, seeds: int = 1) -> list[Cell]:
+        """Return the cells with at least ``seeds`` trials, in the order of the file; the trials of a cell in the order of their seeds."""
+        found: dict[tuple[str, int, float], list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.key[:3], []).append(row)
+        by_seed = {key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()}
+        return [Cell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
+
+
+def first_below(steps: Iterable[int], values: Iterable[float], bound: float) -> int | None:
+    """Return the first of ``steps`` from which ``values`` stay below ``bound`` to the end, or None.
+
+    >>> first_below([10, 20, 30, 40], [0.4, 0.9, 0.3, 0.2], bound=0.5)
+    30
+    """
+    found = None
+    for step, value in zip(steps, values, strict=True):
+        if value >= bound:
+            found = None
+        elif found is None:
+            found = step
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Warnings:
+    """How well a low effective sample size announces a collapse, as counts of trials."""
+
+    collapsed: int
+    """Trials that ended below ``before``, the accuracy before training."""
+    announced: int
+    """Of these, the trials whose sample size fell below the bound while the newest measured accuracy had not fallen yet."""
+    healthy: int
+    """Trials that did not collapse."""
+    false_alarms: int
+    """Of these, the trials whose sample size fell below the bound at some step."""
+
+
+def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> Warnings:
+    """Count how often the effective sample size of the episodes fell below ``bound`` before the accuracy fell below half of its best.
+
+    The accuracy is measured every few steps. Only a sample size that was low at the last measurement before the fall, or earlier, counts.
+    """
+    counts = {"collapsed": 0, "announced": 0, "healthy": 0, "false_alarms": 0}
+    for row in rows:
+        low = next((step for step, share in enumerate(row.episode_sample_sizes, start=1) if share < bound), None)
+        if row.accuracy >= before:
+            counts["healthy"] += 1
+            counts["false_alarms"] += low is not None
+            continue
+        fallen = first_below(row.eval_steps, row.accuracies, 0.5 * max(row.accuracies, default=0.0))
+        good = [step for step in row.eval_steps if fallen is None or step < fallen]
+        counts["collapsed"] += 1
+        counts["announced"] += low is not None and low <= max(good, default=0)
+    return Warnings(**counts)
+
+
+def write_header(file: Path, command: str, machine: str, conditions: dict[str, Any]) -> None:
+    """Begin the file of a study, or go on with it: a line that is cut off, because the recording was killed, is removed.
+
+    Raises ValueError if the file has trials of other ``conditions``.
+    """
+    if not file.exists():
+        header = {"command": command, "machine": machine, "conditions": conditions}
+        file.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        return
+    other = read_study(file).conditions
+    if other != conditions:
+        differ = sorted(name for name in conditions | other if conditions.get(name) != other.get(name))
+        raise ValueError(f"{file.name} has trials with another {', '.join(differ)}: give --out another file")
+    file.write_text("".join(f"{line}\n" for line in _whole_lines(file)), encoding="utf-8")
+
+
+def append_row(file: Path, row: Row) -> None:
+    """Append ``row`` to the study in ``file``."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(row)) + "\n")
+
+
+def read_study(file: Path) -> Study:
+    """Read the study in ``file``; leaves out a last line that is cut off."""
+    header, *lines = _whole_lines(file)
+    return Study(**json.loads(header), rows=tuple(Row(**json.loads(line)) for line in lines))
+
+
+def _whole_lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").split("\n")[:-1]

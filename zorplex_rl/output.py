@@ -1,0 +1,68 @@
+"""Standard output and standard error of a command, also when nobody reads them, they are closed, or their disk is full.
+
+zorplex-rl train --help | head -1     the pipe is closed: whatever else is written is dropped, and the command goes on
+zorplex-rl eval > /full/disk          the same, and one sentence on standard error
+zorplex-rl eval >&-                   there is no standard output at all: the same as a pipe that is closed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+from collections.abc import Callable
+from typing import Any, TextIO
+
+
+class Output(io.TextIOBase):
+    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and ``on_loss`` is called, once."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.is_lost = stream is None
+        self.failure: OSError | None = None
+        """Why it is lost, unless its reader has just gone."""
+        self.on_loss: Callable[[], object] = lambda: None
+        self._stream, self._is_terminal = stream, stream is not None and stream.isatty()
+
+    @classmethod
+    def of(cls, stream: TextIO | Output | None) -> Output:
+        """Return ``stream``, which may be one already: who is the second to notice a loss would not be told of it."""
+        return stream if isinstance(stream, Output) else cls(stream)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the stub has an attribute, the class a property
+        return self._stream.encoding if self._stream else "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda stream: stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(lambda stream: stream.flush())
+
+    def _attempt(self, action: Callable[[TextIO], Any]) -> None:
+        if self.is_lost or self._stream is None:
+            return
+        try:
+            action(self._stream)
+        except OSError as error:
+            self.is_lost = True
+            # A terminal that was closed answers with EIO.
+            is_gone = error.errno == errno.EPIPE or (self._is_terminal and error.errno == errno.EIO)
+            self.failure = None if is_gone else error
+            # Python writes what is left of its buffer when it ends, and would complain.
+            with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            self.on_loss()
