@@ -91,8 +91,13 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
 
 
 def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
-    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them."""
-    logits, config = model.get_output_embeddings()(states), model.config
+    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them.
+
+    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output layer is then added up in float32, too.
+    """
+    layer, config = model.get_output_embeddings(), model.config
+    bias = None if layer.bias is None else layer.bias.to(states.dtype)
+    logits = torch.nn.functional.linear(states, layer.weight.to(states.dtype), bias)
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
     if getattr(config, "logit_scale", None):
