@@ -24,7 +24,7 @@ import tyro
 from log import Report, append_report, print_report
 from rich.progress import Progress
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
@@ -66,8 +66,8 @@ class Measured:
 def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable[[], None]) -> Measured:
     """Train once, and kill one of ``victims`` after equal shares of the steps. Returns the result."""
     config = Config(
-        task=options.task, steps=options.steps, seed=seed, tool_latency=options.tool_latency, tool_replicas=2,
-        reward_replicas=2, eval_every=1_000_000, eval_tasks=options.eval_tasks,
+        task=options.task, steps=options.steps, seed=seed, tool_latency=options.tool_latency, eval_every=1_000_000,
+        eval_tasks=options.eval_tasks, services=ServicesConfig(tool_replicas=2, reward_replicas=2),
     )  # fmt: skip
     due = {options.steps * (index + 1) // (len(victims) + 1): role for index, role in enumerate(victims)}
     controllers: list[Controller] = []

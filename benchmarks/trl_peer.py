@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from turnwise import generate_turnwise
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
@@ -54,10 +54,10 @@ class Job:
     """Prompts in a step."""
     group_size: int = 8
     """Samples of each prompt."""
-    learning_rate: float = Config.learning_rate
-    """Learning rate after the warm-up of ``Config``."""
+    learning_rate: float = LearnerConfig.learning_rate
+    """Learning rate after the warm-up of ``LearnerConfig``."""
     beta2: float = 0.95
-    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped as in ``Config``."""
+    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped as in ``LearnerConfig``."""
     eval_every: int = 5
     """Steps between evaluations."""
     eval_tasks: int = 128
@@ -142,9 +142,9 @@ def train_with_trl(job: Job) -> None:
         shuffle_dataset=False,
         learning_rate=job.learning_rate,
         lr_scheduler_type="constant_with_warmup",
-        warmup_steps=Config.warmup_steps,
+        warmup_steps=LearnerConfig.warmup_steps,
         adam_beta2=job.beta2,
-        max_grad_norm=Config.max_grad_norm,
+        max_grad_norm=LearnerConfig.max_grad_norm,
         temperature=1.0,
         beta=0.0,
         loss_type="dapo",

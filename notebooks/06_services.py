@@ -33,7 +33,7 @@ with app.setup(hide_code=True):
     import psutil
     import torch
 
-    from zorplex_rl.config import Config
+    from zorplex_rl.config import Config, LearnerConfig
     from zorplex_rl.services.options import ServiceOptions
     from zorplex_rl.services.registry import (
         get_service,
@@ -1489,7 +1489,7 @@ async def _(config, start_roles):
         policy=config.policy,
         device=config.device,
         tool_latency=config.tool_seconds,
-        kl_coefficient=0.01,
+        learner=LearnerConfig(kl_coefficient=0.01),
     )
     roles = {
         "dataset": replicas_of(DatasetActor, run, tier_of(run.task)),

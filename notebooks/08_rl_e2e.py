@@ -31,7 +31,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.analysis.recorded import predict, read_run
     from zorplex_rl.analysis.timeline import Span, Timeline
-    from zorplex_rl.config import Config
+    from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
     from zorplex_rl.learning.losses import LOSSES
@@ -174,7 +174,8 @@ def _(config):
         steps=config.steps,
         prompts_per_step=config.prompts,
         group_size=config.samples,
-        learning_rate=config.learning_rate,
+        learner=LearnerConfig(learning_rate=config.learning_rate),
+        services=ServicesConfig(spares=0),
         max_tokens=config.max_tokens,
         eval_every=config.eval_every,
         eval_tasks=config.eval_tasks,
@@ -182,7 +183,6 @@ def _(config):
         seed=config.seed,
         device=config.device,
         threads=config.threads,
-        spares=0,
     )
     base.check()
     return (base,)
@@ -1498,8 +1498,7 @@ async def _(base, config, killed_curve):
     killed_config = replace(
         base,
         steps=config.killed_steps,
-        generators=2,
-        spares=1,
+        services=ServicesConfig(generators=2, spares=1),
         eval_every=config.killed_steps,
         checkpoint_every=config.killed_steps,
     )

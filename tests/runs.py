@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.train_command import draw_curve
 
 SMALL = Config(
     task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
-    spares=0, max_tokens=64, device="cpu",
+    max_tokens=64, device="cpu", services=ServicesConfig(spares=0),
 )  # fmt: skip
 MARK = "ZORPLEX_TEST_RUN"
 
@@ -55,7 +55,7 @@ def counters(folder: RunFolder) -> dict[str, int]:
 def as_flags(config: Config) -> list[str]:
     """The command line that asks for ``config``."""
     flags = []
-    for name, value in vars(config).items():
+    for name, value in config.settings().items():
         flag = name.replace("_", "-")
         flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return flags

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -104,9 +103,9 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--policy", "no/such/folder/here"], "does not exist"),
         (["--policy", "nobody/nothing"], "neither in the local model cache nor can it be downloaded"),
         *(
-            ([f"--{field.name.replace('_', '-')}", value], "must be a finite number")
-            for field in fields(Config)
-            if field.type == "float"
+            ([f"--{name.replace('_', '-')}", value], "must be a finite number")
+            for name, default in Config().settings().items()
+            if isinstance(default, float)
             for value in ("nan", "inf", "-inf")
         ),
     ],
@@ -307,8 +306,8 @@ def test_the_configuration_of_a_run_to_be_resumed_is_checked_field_by_field(caps
 
 def test_a_whole_number_will_do_for_a_configurations_float():
     config = Config.from_dict({"learning_rate": 1})
-    assert type(config.learning_rate) is float
-    assert config == replace(Config(), learning_rate=1.0)
+    assert type(config.learner.learning_rate) is float
+    assert config == Config().changed(learning_rate=1.0)
     assert Config.from_dict(json.loads(SMALL.to_json())) == SMALL
 
 
@@ -414,7 +413,7 @@ def test_policy_show_says_what_the_embedded_policy_is(capsys):
 
 
 def test_every_flag_of_a_configuration_is_on_the_command_line(capsys):
-    config = replace(SMALL, loss="tis", hints=True, tool_latency=0.25)
+    config = SMALL.changed(loss="tis", hints=True, tool_latency=0.25)
     assert parse_command(Commands, ["train", *as_flags(config)], "zorplex-rl").config == config
 
 

@@ -14,7 +14,9 @@ from zorplex_rl.config import (
     TASKS_WITH_TIERS,
     Config,
     Difficulty,
+    LearnerConfig,
     LossName,
+    ServicesConfig,
     TaskName,
     TransportName,
 )
@@ -41,7 +43,7 @@ def test_the_tasks_with_tiers_and_the_losses_without_groups_are_named():
 
 @pytest.mark.parametrize(("mode", "max_lag"), [("sync", 0), ("async", 3)])
 def test_the_mode_of_an_earlier_version_becomes_a_lag(mode, max_lag):
-    earlier = json.loads(Config(max_lag=3).to_json()) | {"mode": mode}
+    earlier = Config(max_lag=3).settings() | {"mode": mode}
     assert Config.from_dict(earlier) == Config(max_lag=max_lag)
 
 
@@ -56,10 +58,28 @@ def test_a_choice_that_is_none_is_refused_wherever_it_comes_from():
         Config(transport="pigeon").check()
 
 
+def test_a_setting_has_its_own_name_whatever_group_it_is_in():
+    names = list(Config().settings())
+    assert (
+        len(names)
+        == len(set(names))
+        == len(fields(Config)) - 2 + len(fields(LearnerConfig)) + len(fields(ServicesConfig))
+    )
+    config = Config().changed(steps=7, learning_rate=0.5, generators=3)
+    assert (config.steps, config.learner.learning_rate, config.services.generators) == (7, 0.5, 3)
+    assert Config.from_dict(config.settings()) == Config.from_dict(json.loads(config.to_json())) == config
+    assert config.difference(config.changed(generators=4)) == "--generators 3 ≠ 4"
+
+
+def test_a_group_that_is_no_object_is_refused():
+    with pytest.raises(ConfigError, match="the configuration's learner is a list; expected an object"):
+        Config.from_dict({"learner": []})
+
+
 HOSTILE = [[], {}, None, True, -1, 0, 1.5, 10**30, -(10**30), 10**5000, float("nan"), "many", "", "\x00", "a" * 10**6]
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Config)])
+@pytest.mark.parametrize("name", [*Config().settings(), "learner", "services"])
 def test_whatever_stands_in_a_configuration_it_works_or_is_refused_in_one_short_sentence(name):
     for value in HOSTILE:
         said = ""
@@ -71,7 +91,7 @@ def test_whatever_stands_in_a_configuration_it_works_or_is_refused_in_one_short_
 
 
 @pytest.mark.parametrize(
-    "name", [field.name for field in fields(Config) if field.type == "int" and field.name != "seed"]
+    "name", [name for name, default in Config().settings().items() if type(default) is int and name != "seed"]
 )
 def test_every_whole_number_has_a_bound_above_which_a_run_would_only_stop_answering(name):
     with pytest.raises(ConfigError, match=r"; it must be 1\d+ or less"):

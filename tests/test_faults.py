@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def kill(service):
 
 
 def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(tmp_path, controller):
-    config = replace(SMALL, max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
+    config = SMALL.changed(max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
 
     def show(row):
         if row["event"] == "step" and row["step"] == 2:
@@ -66,8 +65,10 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
 
 
 def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, controller):
-    config = replace(SMALL, max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, spares=1, eval_every=100)
-    config = replace(config, tool_replicas=2, reward_replicas=2)
+    config = SMALL.changed(
+        max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, eval_every=100, spares=1, tool_replicas=2,
+        reward_replicas=2,
+    )  # fmt: skip
 
     times: dict[tuple[str, object], float] = {}
 
@@ -100,7 +101,7 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, con
 
 def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, controller, sync_run):
     """Before the first checkpoint it starts from the policy, later from the newest one; either way it takes the lost steps again."""
-    config = replace(SMALL, checkpoint_every=2)
+    config = SMALL.changed(checkpoint_every=2)
 
     def show(row):
         if row["event"] == "step" and row["step"] in (1, 3):
@@ -115,7 +116,7 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
 def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(
     tmp_path, controller, max_lag
 ):
-    config = replace(SMALL, max_lag=max_lag, steps=6, checkpoint_every=2)
+    config = SMALL.changed(max_lag=max_lag, steps=6, checkpoint_every=2)
     stopped = {}
 
     def show(row):
@@ -167,7 +168,7 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):
-    config = replace(SMALL, max_lag=1, steps=500, checkpoint_every=1000, spares=1)
+    config = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000, spares=1)
     path = tmp_path / "run"
     with command("train", *as_flags(config), "--out", str(path)) as running:
         assert eventually(lambda: len(rows(path, "step")) >= 2)
@@ -191,7 +192,7 @@ def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_the_last_good_
     tmp_path, sync_run
 ):
     shutil.copytree(sync_run.path, tmp_path / "run")
-    folder, config = RunFolder(tmp_path / "run"), replace(SMALL, learning_rate=1e30)
+    folder, config = RunFolder(tmp_path / "run"), SMALL.changed(learning_rate=1e30)
     shutil.rmtree(folder.checkpoints()[-1])
     # Or else it counts as finished.
     shutil.rmtree(folder.policy)
@@ -209,7 +210,7 @@ def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_the_last_good_
 
 
 def test_a_run_that_diverges_before_its_first_checkpoint_says_that_there_is_none(tmp_path):
-    config = replace(SMALL, learning_rate=1e30, max_lag=1)
+    config = SMALL.changed(learning_rate=1e30, max_lag=1)
     with command("train", "--out", str(tmp_path / "run"), *as_flags(config)) as running:
         code, output = running.finish()
         assert running.all_gone()

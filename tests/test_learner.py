@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from zorplex_rl.config import LOSS_KNOBS, Config
+from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
-from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
+from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -59,7 +58,7 @@ def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(embedded, episode
 def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advantages, loss):
     policy = fresh(embedded)
     before = weights(policy)
-    metrics = Learner(policy, Learning(loss=loss, updates_per_batch=2)).step(episodes, advantages)
+    metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes, advantages)
     assert not torch.equal(before, weights(policy))
     promised = (
         "loss entropy grad_norm mismatch_kl max_logp_difference ratio_mean ratio_max effective_sample_size episode_sample_size "
@@ -77,7 +76,7 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
         assert all(
             b.ids.numel() + b.prompts.shape[1] * len(b.ids) <= budget for b in collate(episodes, advantages, budget)
         )
-        metrics = Learner(policy, Learning(token_budget=budget)).step(episodes, advantages)
+        metrics = Learner(policy, LearnerConfig(token_budget=budget)).step(episodes, advantages)
         found.append((weights(policy), metrics["loss"], metrics["grad_norm"]))
     (whole, loss, norm), (split, split_loss, split_norm) = found
     torch.testing.assert_close(whole, split, atol=1e-5, rtol=0)
@@ -86,7 +85,7 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
 
 def gradient(embedded, episodes, advantages, dtype, budget) -> torch.Tensor:
     """That of one step, whatever its size: AdamW's first moment is in proportion to it."""
-    learner = Learner(fresh(embedded, dtype), Learning(token_budget=budget, max_grad_norm=1e9))
+    learner = Learner(fresh(embedded, dtype), LearnerConfig(token_budget=budget, max_grad_norm=1e9))
     learner.step(episodes, advantages)
     return torch.cat([moments["exp_avg"].flatten() for moments in learner.optimizer.state.values()])
 
@@ -125,7 +124,7 @@ def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(embedded, 
     changed, muted = [], [0.0 if i < 4 else advantage for i, advantage in enumerate(advantages)]
     for chosen in (range(16), range(4, 16)):
         policy = fresh(embedded)
-        learner = Learner(policy, Learning(max_grad_norm=1e9))
+        learner = Learner(policy, LearnerConfig(max_grad_norm=1e9))
         learner.step([episodes[i] for i in chosen], [muted[i] for i in chosen])
         changed.append(torch.cat([m["exp_avg"].flatten() for m in learner.optimizer.state.values()]))
     share = sum(sum(e.sampled) for e in episodes[4:]) / sum(sum(e.sampled) for e in episodes)
@@ -143,7 +142,7 @@ def test_every_row_is_in_exactly_one_micro_batch():
 def test_better_than_expected_becomes_likelier_and_worse_less_likely(embedded, episodes, advantages):
     policy = fresh(embedded)
     before = [sum(row) for row in response_logprobs(policy, episodes)]
-    learner = Learner(policy, Learning(learning_rate=1e-3, warmup_steps=1))
+    learner = Learner(policy, LearnerConfig(learning_rate=1e-3, warmup_steps=1))
     for _ in range(3):
         learner.step(episodes, advantages)
     after = [sum(row) for row in response_logprobs(policy, episodes)]
@@ -168,10 +167,7 @@ def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_def
     for name, loss in LOSSES.items():
         knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
         assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
-    shared = {field.name for field in fields(Learning)} - {"decay_steps"}
-    for name in shared:
-        assert getattr(Learning(), name) == getattr(Config(), name), name
-    assert Learning.of(Config(loss="tis", truncation=3.0, steps=7)) == Learning("tis", truncation=3.0, decay_steps=7)
+        assert {getattr(LearnerConfig(), knob) for knob in knobs} <= {None}
 
 
 @pytest.mark.parametrize(
@@ -185,18 +181,18 @@ def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_def
     ],
 )
 def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knobs):
-    config, found = Config(loss=loss, updates_per_batch=2), []
-    for chosen in (config, replace(config, **knobs)):
+    config, found = Config().changed(loss=loss, updates_per_batch=2), []
+    for chosen in (config, config.changed(**knobs)):
         chosen.check()
         policy = fresh(embedded)
-        Learner(policy, Learning.of(chosen)).step(episodes, advantages)
+        Learner(policy, chosen.learner).step(episodes, advantages)
         found.append(weights(policy))
     assert not torch.equal(*found)
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     policy = fresh(embedded, torch.bfloat16)
-    learner = Learner(policy, Learning(learning_rate=1e-7, warmup_steps=1))
+    learner = Learner(policy, LearnerConfig(learning_rate=1e-7, warmup_steps=1))
     before = weights(policy)
     masters = torch.cat([m.detach().flatten() for m in learner._masters])
     learner.step(episodes, advantages)
@@ -233,7 +229,7 @@ def test_groups_without_variance_teach_nothing_and_are_counted():
 
 def test_training_a_few_steps_on_policy_raises_the_reward():
     policy, zorplex = load_policy(), Zorplex(0)
-    learner = Learner(policy, Learning(learning_rate=3e-4))
+    learner = Learner(policy, LearnerConfig(learning_rate=3e-4))
     rewards = []
     for step in range(12):
         tasks = [zorplex.task(("simple:easy",), 8 * step + g, "train") for g in range(8)]
@@ -250,7 +246,7 @@ def test_training_a_few_steps_on_policy_raises_the_reward():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes, advantages, dtype):
-    learner = Learner(fresh(embedded, dtype), Learning(learning_rate=1e30))
+    learner = Learner(fresh(embedded, dtype), LearnerConfig(learning_rate=1e30))
     with pytest.raises(TrainingDiverged, match="the largest logit of step 1 is nan"):
         learner.step(episodes, advantages)
     assert learner.version == 0
@@ -258,7 +254,7 @@ def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, dtype):
-    learner = Learner(fresh(embedded, dtype), Learning())
+    learner = Learner(fresh(embedded, dtype), LearnerConfig())
 
     def overflow(optimizer, *_):
         with torch.no_grad():
@@ -270,7 +266,7 @@ def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advanta
 
 
 def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):
-    learner = Learner(fresh(embedded), Learning())
+    learner = Learner(fresh(embedded), LearnerConfig())
     before = weights(learner.policy)
     next(learner.policy.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
     with pytest.raises(TrainingDiverged, match="the norm of the gradient of step 1 is nan"):
@@ -279,7 +275,7 @@ def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(embedded, epis
 
 
 def test_a_loss_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):
-    learner = Learner(fresh(embedded), Learning())
+    learner = Learner(fresh(embedded), LearnerConfig())
     before = weights(learner.policy)
     with pytest.raises(TrainingDiverged, match="the loss of step 1 is (inf|nan)"):
         learner.step(episodes, [1e39 * a for a in advantages])

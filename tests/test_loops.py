@@ -6,7 +6,6 @@ That two synchronous runs with one seed end in the same weights is shown in ``te
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from runs import SMALL, counters, final_weights, same_weights, train_here
@@ -37,8 +36,8 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
         assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
-LAGGING = replace(
-    SMALL, max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
+LAGGING = SMALL.changed(
+    max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
     checkpoint_every=8,
 )  # fmt: skip
 
@@ -68,8 +67,8 @@ def test_weights_change_between_decode_steps_if_asked_to(lagging_run):
 
 
 def test_slow_tools_and_the_reference_policy_have_processes_of_their_own_and_weights_change_between_groups(tmp_path):
-    config = replace(SMALL, max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
-    run = train_here(replace(config, checkpoint_every=100), tmp_path / "tools")
+    config = SMALL.changed(max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
+    run = train_here(config.changed(checkpoint_every=100), tmp_path / "tools")
     events = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "tool" for event in events) > 8
     steps = [row for row in run.metrics() if row["event"] == "step"]

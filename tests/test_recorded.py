@@ -70,7 +70,7 @@ def test_the_busy_time_of_a_generator_is_that_of_the_groups_that_it_sampled():
             first = 2 * span.args["step"]
             span.args["sampled_by"] = {first: "generator_0", first + 1: "generator_1"}
         spans.append(span)
-    recorded = read_timeline(Timeline(spans), replace(SYNC, generators=2))
+    recorded = read_timeline(Timeline(spans), SYNC.changed(generators=2))
     assert recorded.latencies.generate == pytest.approx((4.0, 1.0) * 3)
     assert predict(recorded).seconds == pytest.approx(recorded.seconds)
 
@@ -147,7 +147,7 @@ def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
 )
 def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
     """Other tests run beside this one and may take the processor away in the middle of a run, so a run may be repeated twice."""
-    config = replace(SMALL, steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)
+    config = SMALL.changed(steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)
     errors = []
     for attempt in range(3):
         recorded = read_run(train_here(config, tmp_path / f"run {attempt}").path)

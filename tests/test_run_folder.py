@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zorplex_rl.analysis.timeline import Timeline
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.errors import ConfigError, StorageError
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.environment import Zorplex
@@ -25,7 +25,7 @@ def step_row(step: int) -> dict:
 
 
 def test_a_folder_is_reopened_with_the_configuration_that_it_was_made_with(tmp_path):
-    config = Config(task="mix", seed=7, learning_rate=1e-5)
+    config = Config(task="mix", seed=7, learner=LearnerConfig(learning_rate=1e-5))
     folder = RunFolder.create(tmp_path / "a" / "b", config)
     folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
     again, found = RunFolder.reopen(tmp_path / "a" / "b")

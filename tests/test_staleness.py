@@ -57,8 +57,8 @@ def test_a_trial_says_how_old_its_data_were_on_average_and_not_only_how_old_they
 
 def test_a_study_may_ask_for_full_steps_from_the_first_one():
     full = fresh_learner(Trial("grpo", 0, 0), replace(SHORT, warmup_steps=0))
-    assert full.learning.warmup_steps == 0
-    assert fresh_learner(Trial("grpo", 0, 0), SHORT).learning.warmup_steps == 5
+    assert full.config.warmup_steps == 0
+    assert fresh_learner(Trial("grpo", 0, 0), SHORT).config.warmup_steps == 5
 
 
 def outcomes(**accuracies: list[list[float]]) -> list[TrialResult]:

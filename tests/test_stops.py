@@ -16,7 +16,6 @@ import signal
 import subprocess
 import termios
 import threading
-from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
 
@@ -29,7 +28,7 @@ from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.train_command import SAME_WISH_SECONDS, StopWish
 
-LONG = replace(SMALL, max_lag=1, steps=500, checkpoint_every=1000)
+LONG = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
 
 
 def events(path):
@@ -39,7 +38,7 @@ def events(path):
 
 def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, sync_run):
     path = tmp_path / "a run"
-    train_here(replace(SMALL, steps=2), path)
+    train_here(SMALL.changed(steps=2), path)
 
     def contents():
         return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in path.rglob("*")}
@@ -68,8 +67,8 @@ def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when
     from zorplex_rl.training.loop import run_training
 
     # Any success is enough to climb, and the checkpoints lie between two evaluations.
-    config = replace(
-        SMALL, task="compositional", curriculum=True, curriculum_threshold=0.01, eval_every=3, eval_tasks=32,
+    config = SMALL.changed(
+        task="compositional", curriculum=True, curriculum_threshold=0.01, eval_every=3, eval_tasks=32,
         checkpoint_every=1,
     )  # fmt: skip
     straight = train_here(config, tmp_path / "straight")
@@ -120,7 +119,7 @@ def small_disk(tmp_path):
 
 def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
     path, filler = small_disk / "a run", small_disk / "filler"
-    with command("train", *as_flags(replace(SMALL, steps=500)), "--out", str(path)) as running:
+    with command("train", *as_flags(SMALL.changed(steps=500)), "--out", str(path)) as running:
         assert eventually(lambda: RunFolder(path).newest_checkpoint())
         with filler.open("ab", buffering=0) as file:
             # Old checkpoints go, and make room again.
@@ -194,7 +193,7 @@ def test_a_pipe_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
 
 def test_ctrl_c_in_the_last_evaluation_says_that_the_training_is_done(tmp_path):
     path = tmp_path / "run"
-    config = replace(SMALL, steps=1, eval_tasks=400)
+    config = SMALL.changed(steps=1, eval_tasks=400)
     with command("train", *as_flags(config), "--out", str(path)) as running:
         assert eventually((path / "policy").exists)
         os.killpg(running.process.pid, signal.SIGINT)

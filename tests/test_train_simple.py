@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.advantages import group_relative
-from zorplex_rl.learning.learner import Learner, Learning
+from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.train_simple import GREEDY, accuracy, compare, play, policy_gradient, train
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.task.curriculum import tier_of
@@ -38,7 +39,7 @@ def test_the_gradient_is_that_of_the_learner_on_the_same_episodes():
     simple = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
     clever = Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.name, policy.eos_ids)
     clever.model.zero_grad()
-    learner = Learner(clever, Learning(loss="reinforce", learning_rate=1e-30, max_grad_norm=1e9, token_budget=400))
+    learner = Learner(clever, LearnerConfig(loss="reinforce", learning_rate=1e-30, max_grad_norm=1e9, token_budget=400))
     found: dict[str, torch.Tensor] = {}
     learner.optimizer.register_step_pre_hook(
         lambda *_: found.update({name: p.grad.clone() for name, p in clever.model.named_parameters()})

@@ -2,16 +2,15 @@
 
 ``check`` says in one sentence what is wrong with a configuration, before anything is started or written.
 
-The settings stand in one flat list: ``Config(learning_rate=1e-3)``, ``--learning-rate 1e-3`` and ``"learning_rate": 0.001`` in a run's
-``config.json`` are then the same name. Code that needs only some of them takes only those: ``Learning.of(config)``, ``Sampling``.
+Settings that one part of the system uses alone stand in a group, and that part takes the group: ``Learner(policy, config.learner)``. No two settings
+have the same name, so it is ``--learning-rate 1e-3`` on the command line and ``config.changed(learning_rate=1e-3)`` in Python.
 This file imports nothing from the package except its errors. A choice is a ``Literal``, so that ``--help`` lists it; ``tests/test_config.py`` fails
 when such a list differs from the tasks, losses or transports that exist.
 """
 
-import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -34,6 +33,48 @@ LOSS_KNOBS = {
     "truncation": ("tis", "decoupled_ppo"),
 }
 """Settings that only some losses have; each stands with its default in the signature of the loss."""
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How the learner makes the next version of the weights from a batch."""
+
+    loss: LossName = "grpo"
+    """tis is truncated importance sampling; losses.py says what each is."""
+    learning_rate: float = 2e-4
+    """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
+    warmup_steps: int = 5
+    """Steps in which the learning rate rises linearly to its full height."""
+    weight_decay: float = 0.0
+    """Weight decay of AdamW."""
+    max_grad_norm: float = 1.0
+    """Largest norm of a gradient; larger ones are scaled down to it."""
+    clip_low: float | None = None
+    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.2."""
+    clip_high: float | None = None
+    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.28 in dapo, else 0.2."""
+    truncation: float | None = None
+    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of losses.py: 2."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
+    updates_per_batch: int = 1
+    """Optimizer updates for each batch."""
+    token_budget: int = 8192
+    """Padded tokens that go through the trainer's model at once; bounds memory, does not change the result."""
+
+
+@dataclass(frozen=True)
+class ServicesConfig:
+    """How many processes each role has."""
+
+    generators: int = 1
+    """Generator processes."""
+    spares: int = 1
+    """Loaded generators kept in reserve; one replaces a generator that dies within about a second, not after loading torch."""
+    tool_replicas: int = 1
+    """Tool processes, where tools have processes of their own."""
+    reward_replicas: int = 1
+    """Reward processes."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +102,6 @@ class Config:
     """Groups in a training batch."""
     group_size: int = 8
     """Episodes sampled for each prompt."""
-    loss: LossName = "grpo"
-    """tis is truncated importance sampling; losses.py says what each is."""
-    learning_rate: float = 2e-4
-    """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
-    warmup_steps: int = 5
-    """Steps in which the learning rate rises linearly to its full height."""
-    weight_decay: float = 0.0
-    """Weight decay of AdamW."""
-    max_grad_norm: float = 1.0
-    """Largest norm of a gradient; larger ones are scaled down to it."""
-    clip_low: float | None = None
-    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.2."""
-    clip_high: float | None = None
-    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.28 in dapo, else 0.2."""
-    truncation: float | None = None
-    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of losses.py: 2."""
-    kl_coefficient: float = 0.0
-    """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
-    updates_per_batch: int = 1
-    """Optimizer updates for each batch."""
-    token_budget: int = 8192
-    """Padded tokens that go through the trainer's model at once; bounds memory, does not change the result."""
     temperature: float = 1.0
     """Temperature of sampling in training; at least 0.01."""
     max_tokens: int = 96
@@ -91,18 +110,10 @@ class Config:
     """Most stretches of sampled text in an episode; one less is the number of tool calls that are answered."""
     slots: int = 64
     """Episodes that a generator decodes at once."""
-    generators: int = 1
-    """Generator processes."""
-    spares: int = 1
-    """Loaded generators kept in reserve; one replaces a generator that dies within about a second, not after loading torch."""
     tool_latency: float = 0.0
     """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a process of their own; at 0 in the generators."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
-    tool_replicas: int = 1
-    """Tool processes, where tools have processes of their own."""
-    reward_replicas: int = 1
-    """Reward processes."""
     update: Literal["groups", "in-flight"] = "groups"
     """When a generator takes new weights: groups (between groups, so that each is of one version) or in-flight (between decode steps)."""
     transport: TransportName = "auto"
@@ -125,38 +136,62 @@ class Config:
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
     """Also write TensorBoard events to the run folder (needs the package tensorboard)."""
+    learner: LearnerConfig = LearnerConfig()
+    """How the learner makes the next version of the weights from a batch."""
+    services: ServicesConfig = ServicesConfig()
+    """How many processes each role has."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return every setting's value by its name, in one flat list."""
+        return {name: getattr(getattr(self, group) if group else self, name) for name, (group, _) in _types().items()}
+
+    def changed(self, **settings: Any) -> Self:
+        """Return a copy with other values for ``settings``, whatever groups they are in.
+
+        >>> Config().changed(steps=7, learning_rate=1e-3).learner.learning_rate
+        0.001
+        """
+        changed = self
+        for name, value in settings.items():
+            group, _ = _types()[name]
+            within = {group: replace(getattr(changed, group), **{name: value})} if group else {name: value}
+            changed = replace(changed, **within)
+        return changed
 
     def check(self) -> None:
         """Raise ConfigError for the first setting that cannot work."""
-        for name, kind in _field_types().items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+        values, learner, generators = self.settings(), self.learner, self.services.generators
+        for name, (_, kind) in _types().items():
+            if get_origin(kind) is Literal and values[name] not in get_args(kind):
                 raise ConfigError(
-                    f"{_flag(name)} is {_kind(getattr(self, name))}; expected one of {', '.join(get_args(kind))}"
+                    f"{_flag(name)} is {_kind(values[name])}; expected one of {', '.join(get_args(kind))}"
                 )
-        for field in dataclasses.fields(self):
-            check_finite(field.name, getattr(self, field.name))
+        for name, value in values.items():
+            check_finite(name, value)
         for name in _AT_LEAST_ONE:
-            check_range(name, getattr(self, name), 1)
+            check_range(name, values[name], 1)
         for name in _AT_LEAST_ZERO:
-            check_range(name, getattr(self, name), 0)
+            check_range(name, values[name], 0)
         for name, most in _AT_MOST.items():
-            check_range(name, getattr(self, name), most=most)
-        set_knobs = [knob for knob in LOSS_KNOBS if getattr(self, knob) is not None]
+            check_range(name, values[name], most=most)
+        set_knobs = [knob for knob in LOSS_KNOBS if values[knob] is not None]
         for name in ("learning_rate", "curriculum_threshold", "max_grad_norm", *set_knobs):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; it must be above 0")
+            if not values[name] > 0:
+                raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
         check_temperature(self.temperature)
         check_seed(self.seed)
         for knob, losses in LOSS_KNOBS.items():
-            if knob in set_knobs and self.loss not in losses:
+            if knob in set_knobs and learner.loss not in losses:
                 raise ConfigError(
-                    f"{_flag(knob)} is a setting of {', '.join(losses)}, and --loss is {self.loss}; leave it out, or choose one of these"
+                    f"{_flag(knob)} is a setting of {', '.join(losses)}, and --loss is {learner.loss}; leave it out, or choose one of these"
                 )
-        if self.clip_low is not None and self.clip_low > 1:
-            raise ConfigError(f"--clip-low is {self.clip_low}, but a ratio cannot fall by more than 1; use 1 or less")
-        if self.loss not in LOSSES_WITHOUT_GROUPS and self.group_size < 2:
+        if learner.clip_low is not None and learner.clip_low > 1:
             raise ConfigError(
-                f"--group-size is {self.group_size}, but --loss {self.loss} compares the samples of a prompt with each other; "
+                f"--clip-low is {learner.clip_low}, but a ratio cannot fall by more than 1; use 1 or less"
+            )
+        if learner.loss not in LOSSES_WITHOUT_GROUPS and self.group_size < 2:
+            raise ConfigError(
+                f"--group-size is {self.group_size}, but --loss {learner.loss} compares the samples of a prompt with each other; "
                 f"use a group size of 2 or more, or --loss reinforce"
             )
         if self.curriculum and self.task not in TASKS_WITH_TIERS:
@@ -164,25 +199,26 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
-        if self.prompts_per_step < self.generators:
+        if self.prompts_per_step < generators:
             raise ConfigError(
-                f"--generators is {self.generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
+                f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
                 f"use at most {self.prompts_per_step}"
             )
 
     @property
     def share(self) -> int:
         """Groups of a step that a generator takes at once: as many as every generator can have, since it decodes them side by side."""
-        return -(-self.prompts_per_step // self.generators)
+        return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
         """Make a configuration of what a run folder's JSON file holds.
 
-        Runs of earlier versions also had a ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
+        The groups may be missing, as in runs of earlier versions, whose settings stand in one list. Some of these also had a ``mode``: sync is now
+        ``max_lag`` 0, and async what their ``max_lag`` says.
 
         Raises ConfigError where it is no JSON object, or has a field that this version does not know or a value of the wrong type.
         """
@@ -190,25 +226,29 @@ class Config:
             raise ConfigError(
                 f"the configuration is {_kind(values)}; expected a JSON object with one entry for each setting"
             )
-        types = _field_types()
+        values = dict(values)
+        for group in _GROUPS:
+            if not isinstance(inside := values.pop(group, {}), dict):
+                raise ConfigError(f"the configuration's {group} is {_kind(inside)}; expected an object")
+            values |= inside
         if "mode" in values:
-            values = dict(values)
             if (mode := values.pop("mode")) not in ("sync", "async"):
                 raise ConfigError(f"the configuration's mode is {_kind(mode)}; expected sync or async")
             if mode == "sync":
                 values["max_lag"] = 0
+        types = _types()
         if unknown := sorted(values.keys() - types.keys()):
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")
-        return cls(**{name: _typed(name, value, types[name]) for name, value in values.items()})
+        return cls().changed(**{name: _typed(name, value, types[name][1]) for name, value in values.items()})
 
     def difference(self, other: Self) -> str | None:
         """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
-        both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
-        return next(
-            (f"{_flag(name)} {mine} ≠ {theirs}" for name, (mine, theirs) in both.items() if mine != theirs), None
-        )
+        theirs = other.settings()
+        changed = ((name, value) for name, value in self.settings().items() if value != theirs[name])
+        return next((f"{_flag(name)} {value} ≠ {theirs[name]}" for name, value in changed), None)
 
 
+_GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas "
@@ -258,8 +298,10 @@ def check_seed(seed: int) -> None:
 
 
 @cache
-def _field_types() -> dict[str, Any]:
-    return get_type_hints(Config)
+def _types() -> dict[str, tuple[str | None, Any]]:
+    """Return of every setting the group that holds it, or None, and its type."""
+    own = {name: (None, kind) for name, kind in get_type_hints(Config).items() if name not in _GROUPS}
+    return own | {name: (group, kind) for group, of in _GROUPS.items() for name, kind in get_type_hints(of).items()}
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:

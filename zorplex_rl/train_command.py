@@ -63,8 +63,11 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
 
 def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str:
     """Say what went wrong, what to lower, and what is left of the run."""
-    lower = [f"--learning-rate (now {config.learning_rate:g})"]
-    for name, value in (("kl-coefficient", config.kl_coefficient), ("weight-decay", config.weight_decay)):
+    lower = [f"--learning-rate (now {config.learner.learning_rate:g})"]
+    for name, value in (
+        ("kl-coefficient", config.learner.kl_coefficient),
+        ("weight-decay", config.learner.weight_decay),
+    ):
         if value:
             lower.append(f"--{name} (now {value:g})")
     last = folder.newest_checkpoint()

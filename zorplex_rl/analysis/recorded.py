@@ -97,7 +97,7 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         share=config.share,
     )
     setting = Setting(
-        generators=config.generators,
+        generators=config.services.generators,
         groups_per_step=config.prompts_per_step,
         steps=config.steps,
         max_lag=config.max_lag,
@@ -126,10 +126,12 @@ class _RunSpans:
         spans = sorted(timeline.spans, key=lambda span: span.start)
         self.train = [span for span in spans if span.kind == "train"]
         samplers = {span.actor for span in spans if span.kind == "generate"}
-        if [span.args["step"] for span in self.train] != list(range(config.steps)) or len(samplers) > config.generators:
+        if [span.args["step"] for span in self.train] != list(range(config.steps)) or len(
+            samplers
+        ) > config.services.generators:
             raise ValueError(
                 f"the timeline has {len(self.train)} training steps and {len(samplers)} generators, not {config.steps} steps in one go by "
-                f"{config.generators}; give that of a run in which nothing was resumed or replaced"
+                f"{config.services.generators}; give that of a run in which nothing was resumed or replaced"
             )
         publications = Counter(span.args["version"] for span in spans if span.kind == "publish")
         if again := [version for version, times in publications.items() if times > 1]:

@@ -13,17 +13,16 @@ forward and backward pass in bfloat16 changes it more: by 2 to 7 % of the float3
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from zorplex_rl.config import LOSS_KNOBS, Config
+from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import (
@@ -37,45 +36,26 @@ from zorplex_rl.policy.load import Policy, largest_magnitude, project
 from zorplex_rl.task.episode import Episode
 
 
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """The options of the learner. ``Config`` documents them and sets their defaults."""
-
-    loss: str = Config.loss
-    learning_rate: float = Config.learning_rate
-    warmup_steps: int = Config.warmup_steps
-    decay_steps: int = 0
-    """After the warm-up the rate falls linearly and reaches a tenth at this step; 0 keeps it constant."""
-    weight_decay: float = Config.weight_decay
-    max_grad_norm: float = Config.max_grad_norm
-    clip_low: float | None = Config.clip_low
-    clip_high: float | None = Config.clip_high
-    truncation: float | None = Config.truncation
-    temperature: float = Config.temperature
-    token_budget: int = Config.token_budget
-    kl_coefficient: float = Config.kl_coefficient
-    updates_per_batch: int = Config.updates_per_batch
-
-    @classmethod
-    def of(cls, config: Config) -> Self:
-        """Return the options in ``config``. The learning rate reaches a tenth at the run's last step."""
-        shared = {field.name: getattr(config, field.name) for field in fields(cls) if field.name != "decay_steps"}
-        return cls(**shared, decay_steps=config.steps)
-
-
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` is the number of steps taken; version 0 is the policy as it was loaded."""
+    """Trains ``policy``'s model in place. ``version`` is the number of steps taken; version 0 is the policy as it was loaded.
 
-    def __init__(self, policy: Policy, learning: Learning = Learning()) -> None:
-        self.policy, self.learning, self.version = policy, learning, 0
-        knobs = {name: value for name in LOSS_KNOBS if (value := getattr(learning, name)) is not None}
-        self._loss = partial(LOSSES[learning.loss], **knobs)
+    After the warm-up the learning rate falls linearly and reaches a tenth at step ``decay_steps``; 0 keeps it constant. ``temperature`` is that at
+    which the episodes were sampled.
+    """
+
+    def __init__(
+        self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
+    ) -> None:
+        self.policy, self.config, self.version = policy, config, 0
+        self._decay_steps, self._temperature = decay_steps, temperature
+        knobs = {name: value for name in LOSS_KNOBS if (value := getattr(config, name)) is not None}
+        self._loss = partial(LOSSES[config.loss], **knobs)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [
             p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self._parameters
         ]
         self.optimizer = torch.optim.AdamW(
-            self._masters, learning.learning_rate, betas=(0.9, 0.95), weight_decay=learning.weight_decay
+            self._masters, config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
         )
         for master in self._masters:
             # AdamW would create these in its first step. Created here, so that every checkpoint has the same entries.
@@ -95,11 +75,11 @@ class Learner:
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
-        batches = collate(episodes, advantages, self.learning.token_budget, reference_logprobs, self.policy.device)
+        batches = collate(episodes, advantages, self.config.token_budget, reference_logprobs, self.policy.device)
         tokens = sum(batch.mask.sum().item() for batch in batches)
         proximal: list[Tensor] = []
         metrics: Diagnostics = {}
-        for update in range(self.learning.updates_per_batch):
+        for update in range(self.config.updates_per_batch):
             found, logps = self._update(batches, tokens, proximal)
             if update == 0:
                 metrics = found
@@ -120,14 +100,14 @@ class Learner:
         logps = []
         for index, batch in enumerate(batches):
             # If all advantages are 0 and there is no KL penalty, the gradient is 0, and only the diagnostics are needed.
-            with torch.set_grad_enabled(self.learning.kl_coefficient > 0 or bool(batch.advantage.any())):
-                logp, entropy = token_logprobs(self.policy, batch, self.learning.temperature)
-            extra = {"proximal_logp": proximal[index]} if proximal and self.learning.loss == "decoupled_ppo" else {}
+            with torch.set_grad_enabled(self.config.kl_coefficient > 0 or bool(batch.advantage.any())):
+                logp, entropy = token_logprobs(self.policy, batch, self._temperature)
+            extra = {"proximal_logp": proximal[index]} if proximal and self.config.loss == "decoupled_ppo" else {}
             loss, found = self._loss(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
-            if self.learning.kl_coefficient > 0:
+            if self.config.kl_coefficient > 0:
                 penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
                 found = found | {"reference_kl": penalty.item()}
-                loss = loss + self.learning.kl_coefficient * penalty
+                loss = loss + self.config.kl_coefficient * penalty
             if loss.requires_grad:
                 loss.backward()
                 self._collect_gradients()
@@ -164,12 +144,10 @@ class Learner:
         for master in self._masters:
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
-        norm = torch.nn.utils.clip_grad_norm_(self._masters, self.learning.max_grad_norm).item()
+        norm = torch.nn.utils.clip_grad_norm_(self._masters, self.config.max_grad_norm).item()
         # Checked before the update, so gradients that are not finite never reach the weights.
         self._expect_finite("norm of the gradient", norm)
-        rate = self.learning.learning_rate * schedule(
-            self.version, self.learning.warmup_steps, self.learning.decay_steps
-        )
+        rate = self.config.learning_rate * schedule(self.version, self.config.warmup_steps, self._decay_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -284,7 +262,7 @@ def response_logprobs(
     policy: Policy,
     episodes: Sequence[Episode],
     temperature: float = Config.temperature,
-    token_budget: int = Config.token_budget,
+    token_budget: int = LearnerConfig.token_budget,
 ) -> list[list[float]]:
     """Return log π of every token of each response under ``policy``, 0.0 where injected. Used for the reference policy."""
     found: list[list[float]] = [[] for _ in episodes]

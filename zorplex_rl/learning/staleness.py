@@ -18,9 +18,9 @@ from statistics import fmean, variance
 
 import torch
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, LearnerConfig, LossName
 from zorplex_rl.learning.advantages import group_relative
-from zorplex_rl.learning.learner import Learner, Learning
+from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.losses import Diagnostics
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
@@ -49,7 +49,7 @@ class Conditions:
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
     """Twice that of a run, so that a few steps show the effect of staleness. It falls to a tenth at the last step."""
-    warmup_steps: int = Config.warmup_steps
+    warmup_steps: int = LearnerConfig.warmup_steps
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
 
@@ -58,7 +58,7 @@ class Conditions:
 class Trial:
     """One run of a study: a loss of ``losses.py``, always with group-relative advantages, and how stale its data are."""
 
-    loss: str
+    loss: LossName
     lag: int
     """The largest lag, in versions; the mean is ``TrialResult.mean_lag``."""
     seed: int
@@ -107,14 +107,13 @@ def train_with_lag(
 
 def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
     """Return a learner at version 0 with the loss of ``trial``."""
-    learning = Learning(
+    config = LearnerConfig(
         loss=trial.loss,
         learning_rate=conditions.learning_rate,
         warmup_steps=conditions.warmup_steps,
-        decay_steps=conditions.steps,
         updates_per_batch=conditions.updates_per_batch,
     )
-    return Learner(load_policy(conditions.policy, conditions.device), learning)
+    return Learner(load_policy(conditions.policy, conditions.device), config, conditions.steps)
 
 
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:

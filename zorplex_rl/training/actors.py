@@ -267,7 +267,7 @@ class AdvantageActor(Actor):
     """Turns the rewards of a batch into advantages."""
 
     def __init__(self, config: Config) -> None:
-        self._estimate = ADVANTAGES[config.loss]
+        self._estimate = ADVANTAGES[config.learner.loss]
 
     @concurrent_endpoint
     async def compute(self, rewards: list[list[float]]) -> list[list[float]]:
@@ -284,5 +284,5 @@ class ReferenceActor(ModelActor):
         from zorplex_rl.learning.learner import response_logprobs
 
         with self.recorder.span("reference", episodes=len(episodes)):
-            temperature, budget = self.config.temperature, self.config.token_budget
+            temperature, budget = self.config.temperature, self.config.learner.token_budget
             return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)

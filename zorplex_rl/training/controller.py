@@ -90,7 +90,9 @@ class Controller:
         self.services = services_of(config, log.say)
         self.trainer = Trainer(replicas_of(TrainerActor, config, devices_of(config)["trainer"], named=True))
         self._singletons: list[Replica] = []
-        self.generators = [GeneratorHandle(self.services["generator"], index) for index in range(config.generators)]
+        self.generators = [
+            GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
+        ]
         self.published = -1
         self.step = self.episodes = self.tier = 0
         self.stop_requested = False
@@ -356,21 +358,27 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
     async def start_generator(name: str) -> Replica:
         return await replicas_of(GeneratorActor, config, devices.get(name, devices["trainer"]), tools, named=True)(name)
 
-    scorers = {"replicas": config.reward_replicas, "idempotent": ("score",)}
+    scorers = {"replicas": config.services.reward_replicas, "idempotent": ("score",)}
     services = {
-        "generator": service("generator", start_generator, replicas=config.generators, spares=config.spares),
+        "generator": service(
+            "generator", start_generator, replicas=config.services.generators, spares=config.services.spares
+        ),
         "reward": service("reward", replicas_of(actors.RewardActor, named=True), **scorers),
     }
-    if config.kl_coefficient > 0:
+    if config.learner.kl_coefficient > 0:
         start_reference = replicas_of(actors.ReferenceActor, config, devices["reference"], named=True)
         services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
     if tools:
-        limits = TOOL_LIMITS | {"replicas": config.tool_replicas, "idempotent": ("execute",)}
+        limits = TOOL_LIMITS | {"replicas": config.services.tool_replicas, "idempotent": ("execute",)}
         services[tools] = service(tools, replicas_of(actors.ToolActor, config, named=True), **limits)
     return services
 
 
 def devices_of(config: Config) -> dict[str, str]:
     """Return the device of each role that holds a model."""
-    names = ["trainer", *(f"generator_{i}" for i in range(config.generators + config.spares)), "reference"]
+    names = [
+        "trainer",
+        *(f"generator_{i}" for i in range(config.services.generators + config.services.spares)),
+        "reference",
+    ]
     return assign_devices(config.device, names)

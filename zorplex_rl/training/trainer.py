@@ -48,13 +48,13 @@ class TrainerActor(ModelActor):
     def _load(self) -> None:
         import torch
 
-        from zorplex_rl.learning.learner import Learner, Learning
+        from zorplex_rl.learning.learner import Learner
         from zorplex_rl.training.transports import Publisher
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
-        self._learner = Learner(self.policy, Learning.of(config))
+        self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
         self._publisher = Publisher(self.policy.model, dtype=dtype)
 
