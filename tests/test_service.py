@@ -373,6 +373,24 @@ def test_the_registry_outlives_a_caller_that_stops_while_it_waits_for_a_change()
     asyncio.run(scenario())
 
 
+def test_a_replica_outlives_a_caller_that_stops_and_other_callers_get_their_answers():
+    async def scenario():
+        async with echoes(name="asked") as (service, _):
+            await register_service(service)
+            finder = await spawn("finder", Finder)
+            asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "do", [1, 2, 3], 1.0).as_asyncio())
+            await until(lambda: service.replicas[0].load >= 3)
+            napping = asyncio.create_task(service.nap.route(2.0))
+            # Its process lives on, so the answers that it waits for come back as undeliverable.
+            await finder.actor.stop()
+            assert await napping == pids(service)[0]
+            assert await service.who.route() == await napping
+            asking.cancel()
+            await finder.stop()
+
+    asyncio.run(scenario())
+
+
 def test_many_who_ask_for_a_service_at_once_get_one_client_and_its_bounds_hold():
     async def scenario():
         async with echoes(name="shared", max_in_flight=2) as (service, _):

@@ -93,34 +93,52 @@ def load_of_this_process() -> Load:
 
 def concurrent_endpoint(method: Callable[..., Any]) -> Any:
     """Mark an async method as an endpoint whose calls run side by side."""
-    return monarch.actor.concurrent_endpoint(_counted(method))
+    return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_counted(method))
 
 
 def endpoint(method: Callable[..., Any]) -> Any:
     """Mark a method as an endpoint whose calls run one after the other."""
-    return monarch.actor.endpoint(_counted(method))
+    return monarch.actor.endpoint(explicit_response_port=True)(_counted(method))
 
 
 uncounted_endpoint = monarch.actor.concurrent_endpoint
 """For the health probe, which must answer while its process drains."""
 
 
-def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(method: Callable[..., Any]) -> Any:
+    counted: Any
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
-        async def counted(*args: Any, **kwargs: Any) -> Any:
-            with load_of_this_process():
-                return await method(*args, **kwargs)
+        async def counted(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
+            with _answering(reply, method), load_of_this_process():
+                reply.send(await method(actor, *args, **kwargs))
 
     else:
 
         @functools.wraps(method)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            with load_of_this_process():
-                return method(*args, **kwargs)
+        def counted(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
+            with _answering(reply, method), load_of_this_process():
+                reply.send(method(actor, *args, **kwargs))
 
+    # Monarch checks the arguments of a call against the signature.
+    own = inspect.signature(method)
+    actor, *rest = own.parameters.values()
+    counted.__signature__ = own.replace(parameters=[actor, _REPLY, *rest])
     return counted
+
+
+_REPLY = inspect.Parameter("reply", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@contextlib.contextmanager
+def _answering(reply: Any, method: Callable[..., Any]) -> Iterator[None]:
+    """Send an exception of ``method`` to the caller, and outlive a caller that has stopped: Monarch would end this actor for its lost answer."""
+    reply.return_undeliverable = False
+    try:
+        yield
+    except Exception as error:
+        reply.exception(ActorError(error, f"Actor call {method.__qualname__} failed."))
 
 
 @functools.cache
