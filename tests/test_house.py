@@ -14,6 +14,7 @@ TOP_LEVEL = {
     "__main__": "cli",
     "flags": "cli",
     "train_command": "cli",
+    "eval_command": "cli",
     "check_command": "cli",
     "output": "cli",
     "run_folder": "analysis",

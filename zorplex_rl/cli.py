@@ -12,15 +12,13 @@ Bad input gets one sentence and exit code 2, before anything is started or writt
 
 import contextlib
 import importlib.util
-import json
-import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -29,21 +27,18 @@ from zorplex_rl.check_command import Check, check
 from zorplex_rl.config import (
     MOST_EPISODES,
     Config,
-    Device,
-    Difficulty,
-    Dtype,
     check_range,
     check_seed,
-    check_temperature,
 )
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluate, show
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
 
 PROGRAM = "zorplex-rl"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
-FAILED, INTERRUPTED = 1, 130
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -58,34 +53,6 @@ class Train:
     learning rate falls as it does in a run of that many steps."""
     from_checkpoint: int | None = None
     """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
-
-
-@dataclass(frozen=True)
-class Eval:
-    """Benchmark a policy on held-out tasks of all four kinds."""
-
-    policy: str = "embedded"
-    """embedded, the folder of a model, or a hub id."""
-    tasks: int = 200
-    """Held-out tasks of each kind."""
-    temperature: float = 0.0
-    """0 is greedy."""
-    difficulty: Difficulty = "easy"
-    """Difficulty of the compositional tasks."""
-    hints: bool = False
-    """Show a worked example in the system prompt."""
-    max_tokens: int = Config.max_tokens
-    """Longest response in tokens."""
-    max_turns: int = Config.max_turns
-    """Most stretches of sampled text in an episode."""
-    seed: int = 0
-    """Seed of the tasks, their tables and the sampling."""
-    device: Device = "auto"
-    """auto is CUDA where there is one."""
-    dtype: Dtype = "float32"
-    """Number type of the model."""
-    json: Path | None = None
-    """Also write the result to this file."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +73,6 @@ class Build:
     """Seed of the demonstrations and the initial weights."""
     steps: int | None = None
     """Training steps; the recipe's own number if left out."""
-
-
-@dataclass(frozen=True)
-class Show:
-    """Describe a policy: architecture, parameters, vocabulary, accuracy for each kind of task."""
-
-    policy: str = "embedded"
-    """embedded, the folder of a model, or a hub id."""
-    tasks: int = 200
-    """Held-out tasks of each kind to measure accuracy on."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +194,7 @@ def _check(config: Config) -> str:
     source = check_policy(config.policy)
     if tokenizer := fast_tokenizer(source):
         tiers = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
-        _check_limits(
+        check_limits_of(
             Zorplex(config.seed, config.hints),
             [name for tier in tiers for name in tier],
             config,
@@ -247,46 +204,6 @@ def _check(config: Config) -> str:
     check_weights(config.policy, source)
     assign_devices(config.device, ["trainer"])
     return source
-
-
-def evaluate(command: Eval) -> int:
-    from rich.console import Console
-
-    from zorplex_rl.policy.load import load_policy, positions_of
-    from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.devices import assign_devices
-
-    for name in ("tasks", "max_tokens", "max_turns"):
-        check_range(name, getattr(command, name), 1, MOST_EPISODES)
-    check_temperature(command.temperature, greedy=True)
-    check_seed(command.seed)
-    Config(difficulty=command.difficulty, device=command.device, dtype=command.dtype).check()
-    if command.json:
-        _check_writable("--json", command.json)
-    device = assign_devices(command.device, ["policy"])["policy"]
-    policy = load_policy(command.policy, device, command.dtype)
-    zorplex = Zorplex(command.seed, command.hints)
-    names = tier_of("mix", command.difficulty)
-    _check_limits(
-        zorplex, names, command, lambda text: len(policy.encode_text(text)), positions_of(policy.model.config)
-    )
-    sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-    console = Console()
-    reports = _measure(console, policy, zorplex, names, command.tasks, sampling, command.seed)
-    console.print(
-        _table(f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports)
-    )
-    if command.json:
-        found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
-        text = json.dumps(found, indent=2, default=str) + "\n"
-        try:
-            command.json.write_text(text)
-        except OSError as error:
-            print(f"zorplex-rl: --json {str(command.json)!r} could not be written: {error.strerror}", file=sys.stderr)
-            return FAILED
-    return 0
 
 
 def bench(command: Bench) -> int:
@@ -334,95 +251,3 @@ def build(command: Build) -> int:
             command.out.rmdir()
     print(f"wrote {command.out}; use it with --policy {shlex.quote(str(command.out))}")
     return 0
-
-
-def show(command: Show) -> int:
-    from rich.console import Console
-
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
-
-    check_range("tasks", command.tasks, 1, MOST_EPISODES)
-    policy, zorplex = load_policy(command.policy), Zorplex()
-    config = policy.model.config
-    console = Console(highlight=False)
-    console.print(f"policy        {policy.name}")
-    console.print(
-        f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, {getattr(config, 'num_key_value_heads', config.num_attention_heads)} key-value heads"
-    )
-    console.print(f"parameters    {policy.parameter_count:,}")
-    console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
-    for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        reports = _measure(console, policy, zorplex, tier_of("mix"), command.tasks, Sampling(temperature))
-        console.print(_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
-    return 0
-
-
-def _measure(
-    console: Any, policy: Any, zorplex: Any, names: Sequence[str], tasks: int, sampling: Any, seed: int = 0
-) -> list[Any]:
-    """Return a report on ``tasks`` held-out tasks of each of ``names``."""
-    from zorplex_rl.policy.evaluate import evaluate as measure
-
-    reports = []
-    for name in names:
-        with console.status(f"{name} …"):
-            held_out = zorplex.tasks((name,), tasks, "held_out")
-            reports.append(measure(policy, name, held_out, zorplex.execute, sampling, seed)[0])
-    return reports
-
-
-def _table(title: str, reports: list[Any]) -> Any:
-    """Return a table with one column for each kind of task, so that it fits a narrow terminal."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column()
-    for report in reports:
-        table.add_column(report.name.partition(":")[0], justify="right")
-    lines: dict[str, Callable[[Any], str]] = {
-        "accuracy": lambda r: f"{r.accuracy:.1%}",
-        "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
-        "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
-        "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
-        "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
-        "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
-        "mean reward": lambda r: f"{r.reward:.2f}",
-        "turns": lambda r: f"{r.turns:.1f}",
-        "tool calls": lambda r: f"{r.tool_calls:.1f}",
-        "tokens": lambda r: f"{r.tokens:.0f}",
-        "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
-        "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
-    }
-    for name, show in lines.items():
-        table.add_row(name, *map(show, reports))
-    return table
-
-
-def _check_limits(zorplex: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None) -> None:
-    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks can."""
-    from zorplex_rl.policy.limits import check_limits
-
-    names = list(dict.fromkeys(names))
-    for warning in check_limits(zorplex, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
-        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
-
-
-def _check_writable(flag: str, file: Path) -> None:
-    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything as it was."""
-    try:
-        target = Path(os.path.realpath(file))
-        existed = target.exists()
-        if not existed or target.is_file() or target.is_dir():
-            # Trying it is the only test that also holds for root, network disks and /proc.
-            with target.open("a"):
-                pass
-            if not existed:
-                target.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{flag} {str(file)!r} cannot be written ({error.strerror}); give a file in a folder that exists and is yours"
-        ) from error
