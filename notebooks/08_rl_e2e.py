@@ -32,18 +32,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.analysis.recorded import predict, read_run
     from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-    from zorplex_rl.learning.batches import collate
-    from zorplex_rl.learning.learner import token_logprobs
-    from zorplex_rl.learning.losses import LOSSES
-    from zorplex_rl.learning.staleness import (
-        Conditions,
-        Trial,
-        advantages_of,
-        cost_of_lag,
-        fresh_learner,
-        sample_batch,
-        train_with_lag,
-    )
     from zorplex_rl.policy.evaluate import evaluate, summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
@@ -66,7 +54,6 @@ with app.setup(hide_code=True):
         train_sync,
     )
     from zorplex_rl.training.run_log import RunLog
-    from zorplex_rl.training.study import run_trials
     from zorplex_rl.training.trainer import TrainerActor
     from zorplex_rl.viz import exercise, figures, lesson, runs
     from zorplex_rl.viz.plots import timeline_chart
@@ -88,7 +75,6 @@ def _():
             "follow one batch through every process of an RL system, call by call",
             "check that the trainer learns from the very tokens that were sampled",
             "train the same policy synchronously and asynchronously, and account for the difference in time",
-            "measure what stale data cost under four losses, and how much of it the scatter of the seeds allows you to say",
             "kill a process in mid-training and check in the books what was lost",
         ],
     )
@@ -133,12 +119,6 @@ def settings():
         eval_tasks=100,  # while training goes on
         held_out=300,  # before and after
         killed_steps=24,  # of the run in which a generator is killed
-        study_losses=("reinforce", "grpo", "tis", "decoupled_ppo"),
-        study_lags=(0, 2, 8),
-        study_seeds=3,
-        study_steps=13,
-        study_learning_rate=4e-4 if _embedded else 3e-6,
-        study_tasks=200,
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
     )
@@ -970,7 +950,7 @@ def _(accounts, config):
     `max_lag` is a bound. Of the asynchronous run's groups {_late:.0%} had some lag, and none more than {max(_lags)}
     (the bound was {config.max_lag}). The price of that in accuracy is
     {accounts["sync"].after["sampled_accuracy"]:.0%} against {accounts["async"].after["sampled_accuracy"]:.0%} on {config.eval_tasks}
-    held-out tasks here; the study below asks for it at larger lags.
+    held-out tasks here. Notebook 09 asks for it at larger lags, with several losses and seeds.
     """)
     return
 
@@ -1077,352 +1057,6 @@ def _(recorded):
         f"{_setting.groups_per_step} groups. That makes {_needed} generator{'s' * (_needed > 1)}, each on hardware of its own. On one machine they share "
         f"its cores ({os.cpu_count()} here) with the trainer.",
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## What staleness costs
-
-    A run is as stale as its timing makes it. To see what lag does, set it: the loop below trains every step on data that the weights of
-    `lag` versions ago have sampled. The first `lag` steps are the exception: no weights are so old yet, so they use those of version 0. It
-    has no actors and leaves nothing to timing. Read it; it is the experiment.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.md(f"```python\n{inspect.getsource(train_with_lag)}\n```")
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Four losses are compared, all on the same group-relative advantages A. π is the policy being trained, μ the one that sampled, r = π/μ
-    their ratio for a token, π₀ what π was at the beginning of the step, and s = π/π₀.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.table(
-        "The losses of the study, per token",
-        [
-            {"here": here, "in `losses.py`": f"`{name}`", "loss": loss, "stale data": stale}
-            for here, name, loss, stale in (
-                ("plain", "reinforce", "−A log π", "taken for fresh"),
-                (
-                    "clipped",
-                    "grpo",
-                    "−min(r A, clip(r, 0.8, 1.2) A)",
-                    "weighed by r; no gradient once a token has moved far enough",
-                ),
-                (
-                    "truncated IS",
-                    "tis",
-                    "−min(r, 2) A log π",
-                    "weighed by r, a constant of at most 2",
-                ),
-                (
-                    "decoupled PPO",
-                    "decoupled_ppo",
-                    "−min(π₀/μ, 2) min(s A, clip(s, 0.8, 1.2) A)",
-                    "weighed like truncated IS, and clipped around π₀",
-                ),
-            )
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    How far are they apart? On data of lag 0 every ratio is 1, and the four gradients should be the same. The next cells compute them, for a
-    batch just sampled, and again after the policy has moved on by four full steps on other batches.
-    """)
-    return
-
-
-@app.cell
-def _(config):
-    names = {
-        "reinforce": "plain",
-        "grpo": "clipped",
-        "tis": "truncated IS",
-        "decoupled_ppo": "decoupled PPO",
-    }
-    conditions = Conditions(
-        policy=config.policy,
-        device=config.device,
-        hints=config.hints,
-        steps=config.study_steps,
-        prompts=6,
-        samples=6,
-        updates_per_batch=2,
-        learning_rate=config.study_learning_rate,
-        max_tokens=config.max_tokens,
-        held_out_tasks=config.study_tasks,
-    )
-    trials = [
-        Trial(loss, lag, seed)
-        for lag in config.study_lags
-        for loss in config.study_losses
-        for seed in range(config.study_seeds)
-    ]
-    return conditions, names, trials
-
-
-@app.function
-def gradient(loss, learner, episodes, advantages):
-    """The gradient of ``loss`` in one long vector."""
-    model = learner.policy.model
-    model.zero_grad()
-    for batch in collate(episodes, advantages, 8192, device=learner.policy.device):
-        logp, _ = token_logprobs(learner.policy, batch)
-        value, _ = LOSSES[loss](
-            logp, batch.behaviour_logp, batch.advantage, batch.mask, 1.0
-        )
-        if batch.advantage.any():
-            value.backward()
-    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    model.zero_grad()
-    return found
-
-
-@app.cell
-def _(conditions, config):
-    # Full steps from the first one: in a warm-up, four versions would be less apart.
-    _full_steps = replace(conditions, warmup_steps=0)
-    _learner = fresh_learner(Trial("reinforce", 0, config.seed), _full_steps)
-    _environment = Zorplex(config.seed, config.hints)
-
-    def _batch(step):
-        _episodes = sample_batch(
-            _learner.policy, _environment, step, config.seed, conditions
-        )
-        return _episodes, advantages_of(_episodes, conditions.samples)
-
-    _old = _batch(0)
-    gradients = {"lag 0": {loss: gradient(loss, _learner, *_old) for loss in LOSSES}}
-    for _step in range(1, 5):
-        _learner.step(*_batch(_step))
-    gradients["lag 4"] = {loss: gradient(loss, _learner, *_old) for loss in LOSSES}
-    return (gradients,)
-
-
-@app.cell(hide_code=True)
-def _(config, gradients, names):
-    def _apart(lag, one, other):
-        one, other = gradients[lag][one], gradients[lag][other]
-        share = ((one - other).norm() / other.norm()).item()
-        return f"{share:.2f}" if share > 0.01 or not share else f"{share:.0e}"
-
-    lesson.table(
-        "Length of the difference between two gradients ÷ length of the second",
-        [
-            {"loss": names[loss]}
-            | {
-                f"{lag}, against {names[other]}": _apart(lag, loss, other)
-                for lag, other in (
-                    ("lag 0", "reinforce"),
-                    ("lag 4", "reinforce"),
-                    ("lag 4", "tis"),
-                )
-            }
-            for loss in config.study_losses
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, gradients):
-    _plain = gradients["lag 0"]["reinforce"]
-    _largest = max(
-        ((gradients["lag 0"][loss] - _plain).norm() / _plain.norm()).item()
-        for loss in config.study_losses
-    )
-    _tis, _decoupled = (gradients["lag 4"][loss] for loss in ("tis", "decoupled_ppo"))
-    _same = (
-        "here the two vectors are equal to the last bit"
-        if torch.equal(_tis, _decoupled)
-        else f"here the two vectors differ by {((_tis - _decoupled).norm() / _tis.norm()).item():.0e} of their length"
-    )
-    _agree = (
-        "all four are the plain policy gradient, up to rounding of the ratio"
-        if _largest < 1e-3
-        else "that is more than rounding in float32, and has to be looked into"
-    )
-    lesson.md(f"""
-    At lag 0 they agree to {_largest:.0e}: {_agree}. And in the first update on a batch, decoupled PPO *is* truncated importance sampling, at
-    any lag: with π₀ = π there is nothing to clip ({_same}). They part in the second update. So the study makes two updates on each batch, as PPO does; then the
-    losses differ a little at lag 0 too.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 4: the weight of a stale token (3 minutes)
-
-    Complete `truncated_weight`: the weight that truncated importance sampling gives a token, from its log-prob under the policy being
-    trained, the log-prob it was sampled with, and the limit.
-    """)
-    return
-
-
-@app.function
-def truncated_weight(logprob, behaviour_logprob, limit):
-    raise NotImplementedError
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: truncated_weight, check_truncated_weight, truncated_weight_solution
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(conditions, config):
-    lesson.predict(
-        f"{conditions.steps} steps of {conditions.prompts * conditions.samples} episodes each, {conditions.updates_per_batch} updates a step. Which loss loses most when the data are "
-        f"up to {max(config.study_lags)} versions old?",
-        "plain",
-        "clipped",
-        "truncated IS",
-        "decoupled PPO",
-        "all alike",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(trials):
-    start_study = lesson.start_button(f"Run the study, {len(trials)} trials", seconds=170)
-    start_study
-    return (start_study,)
-
-
-@app.cell
-async def _(conditions, start_study, trials):
-    lesson.wait_for(start_study)
-    with mo.status.progress_bar(
-        total=len(trials), title="Trials, two at a time", remove_on_exit=True
-    ) as _bar:
-        outcomes = await run_trials(
-            trials, conditions, processes=2, on_outcome=lambda _: _bar.update()
-        )
-    return (outcomes,)
-
-
-@app.cell(hide_code=True)
-def _(baseline, conditions, config, names, outcomes):
-    lesson.figure(
-        runs.staleness_chart(outcomes, names, baseline.accuracy),
-        f"Accuracy after {conditions.steps} steps on {conditions.held_out_tasks} held-out tasks, sampled. A small mark for every seed "
-        f"({config.study_seeds}), a large one for their mean; the dashed line is the baseline above.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(conditions, config, outcomes):
-    _high = max(config.study_lags)
-    _mean = fmean(o.mean_lag for o in outcomes if o.trial.lag == _high)
-    lesson.md(
-        f"“Lag {_high}” is what the data were meant to be. Of the {conditions.steps} steps, {max(0, conditions.steps - _high)} had data that old; "
-        f"over all steps the mean lag was {_mean:.1f}. In a longer run the cost of that lag may be another."
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, names, outcomes):
-    _by_point = {
-        (loss, lag): [o for o in outcomes if (o.trial.loss, o.trial.lag) == (loss, lag)]
-        for loss in config.study_losses
-        for lag in config.study_lags
-    }
-    lesson.table(
-        f"Accuracy, mean ± standard deviation (n − 1) over {config.study_seeds} seeds",
-        [
-            {"loss": names[loss]}
-            | {
-                f"lag {lag}": runs.spread([o.accuracy for o in _by_point[loss, lag]])
-                for lag in config.study_lags
-            }
-            | {
-                f"effective sample size at lag {max(config.study_lags)}, tokens": f"{fmean(o.effective_sample_size for o in _by_point[loss, max(config.study_lags)]):.0%}"
-            }
-            for loss in config.study_losses
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, names, outcomes):
-    lesson.reveal(verdict_on_lag(outcomes, names, config.study_lags))
-    return
-
-
-@app.function(hide_code=True)
-def verdict_on_lag(outcomes, names, lags):
-    """What the study says, and what it does not: an order of the losses only where it is larger than the scatter of the seeds."""
-    low, *between, high = lags
-    cost = cost_of_lag(outcomes, low, high)
-    most, least = max(cost.lost, key=cost.lost.get), min(cost.lost, key=cost.lost.get)
-    ends = f"{names[most]} {signed(cost.lost[most])}, {names[least]} {signed(cost.lost[least])}"
-    said = f"From lag {low} to lag {high} the losses give up this much in accuracy, most and least: {ends}. "
-    if math.isnan(cost.noise):
-        said += "With one seed there is no telling how much of that is chance. "
-    else:
-        said += (
-            f"The seeds of one point scatter by {cost.deviation:.2f} (standard deviation, n − 1, pooled over all points), which makes two standard errors of a difference "
-            f"between two of these numbers {cost.noise:.2f}. "
-        )
-        said += (
-            f"So {names[most]} loses more than {names[least]} here; losses closer than that are in no order. "
-            if cost.in_order
-            else "They are closer than that: this study does not tell which loss bears stale data better. "
-        )
-    if between:
-        small = cost_of_lag(outcomes, low, between[0])
-        said += f"At lag {between[0]} the largest cost of any of them is {signed(max(small.lost.values()))}. "
-    return (
-        said
-        + "And it is one small policy, one task, one learning rate: try another one in the settings."
-    )
-
-
-@app.function(hide_code=True)
-def signed(number):
-    return f"{number:.2f}".replace("-", "−")
-
-
-@app.cell(hide_code=True)
-def _(config, recorded):
-    _seconds = {
-        lag: predict(recorded["async"], max_lag=lag).seconds
-        for lag in sorted({0, 1, *config.study_lags})
-    }
-    _variation = recorded["async"].setting.variation
-    _first, _last = _seconds[1], min(_seconds.values())
-    _bought = (_seconds[0] - _first) / (_seconds[0] - _last) if _seconds[0] > _last else 1.0
-    lesson.md(f"""
-    And what does lag buy? Asked about the latencies of the asynchronous run above, the simulator says
-    {", ".join(f"{found:.1f} s at `max_lag` {lag}" for lag, found in _seconds.items())}. The first version of lag buys {_bought:.0%} of what any
-    of these can buy here, where the time of a group varies by {_variation:.0%} (standard deviation ÷ mean). With larger variation, or with
-    a straggler, it is another number: try that in the simulator of notebook 05.
-    """)
     return
 
 
@@ -1743,7 +1377,7 @@ def _():
         "An RL system is a handful of actors and a fixed order of calls; the loop is short because every role does one thing.",
         "Check log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
         "Side by side, a step takes as long as its longer phase at best. How evenly the phases share the time bounds the gain, and so does `max_lag`.",
-        "Lag is bounded before sampling and not mopped up after it; what the lag that remains costs depends on the loss and the learning rate.",
+        "Lag is bounded before sampling and not mopped up after it; what the lag that remains costs is notebook 09.",
         "Work that has a number can be given out again: so a killed process costs time, and no data.",
     )
     return
@@ -1798,18 +1432,6 @@ def check_generators_needed(generators_needed):
 @app.function(hide_code=True)
 def generators_needed_solution(generate, train, groups):
     return math.ceil(groups * generate / train)
-
-
-@app.function(hide_code=True)
-def check_truncated_weight(truncated_weight):
-    exercise.expect(truncated_weight, -1.0, -1.0, 2.0, result=1.0)
-    exercise.expect(truncated_weight, -2.0, -1.0, 2.0, result=math.exp(-1.0))
-    exercise.expect(truncated_weight, -0.1, -3.0, 2.0, result=2.0)
-
-
-@app.function(hide_code=True)
-def truncated_weight_solution(logprob, behaviour_logprob, limit):
-    return min(math.exp(logprob - behaviour_logprob), limit)
 
 
 if __name__ == "__main__":

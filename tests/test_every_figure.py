@@ -16,7 +16,6 @@ from test_plots import ROWS, TIMELINE
 from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
-from zorplex_rl.learning.staleness import Trial, TrialResult
 from zorplex_rl.viz.actor_charts import calls_chart, seconds_chart
 from zorplex_rl.viz.fault_charts import (
     answers_chart,
@@ -29,7 +28,7 @@ from zorplex_rl.viz.fault_charts import (
 )
 from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
-from zorplex_rl.viz.runs import lag_chart, paired_timelines, staleness_chart
+from zorplex_rl.viz.runs import lag_chart, paired_timelines
 from zorplex_rl.viz.service_charts import rotation_chart, scaling_chart
 from zorplex_rl.viz.shard_charts import bytes_chart, parallel_layers_drawing, placements_drawing
 from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
@@ -40,10 +39,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
-OUTCOMES = [
-    TrialResult(Trial(loss, lag, seed), accuracy, 0.75 * lag, 1.0, 0.0)
-    for loss, lag, seed, accuracy in (("tis", 0, 0, 0.9), ("tis", 0, 1, 0.7), ("tis", 4, 0, 0.5), ("grpo", 0, 0, 0.6))
-]
 FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
 GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
 
@@ -88,10 +83,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "lags": (
         lambda: lag_chart({"sync": {0: 8}, "async": {0: 2, 1: 6}}), 600,
         "sync: lag 0 100%; async: lag 0 25%, lag 1 75%",
-    ),
-    "staleness": (
-        lambda: staleness_chart(OUTCOMES, {"tis": "truncated IS", "grpo": "clipped"}, 0.3), 600,
-        "truncated IS: lag 0 80%, lag 4, mean 3.0 50%; clipped: lag 0 60%",
     ),
     "lags of a training step": (
         lambda: lag_drawing([0, 2], steps=4), 720,

@@ -20,7 +20,6 @@ from closed_form import exact_seconds
 
 from zorplex_rl.analysis.recorded import group_latencies, group_variation
 from zorplex_rl.analysis.setting import Setting
-from zorplex_rl.learning.staleness import Trial, TrialResult
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -361,29 +360,6 @@ def test_05_runs_from_its_first_cell_to_its_last():
     assert values["this_machine"].variation == pytest.approx(group_variation(groups))
     assert [len(batch) for batch in groups] == [config.prompts] * config.steps
     assert sum(values["paid_shares"].values()) == pytest.approx(values["lenient"])
-
-
-def verdict_08(*accuracies):
-    """What 08 says about two losses, given the accuracies of their seeds at lag 0 and at lag 8."""
-    notebook = load(next(path for path in NOTEBOOKS if path.stem == "08_rl_e2e"))
-    outcomes = [
-        TrialResult(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
-        for loss, by_lag in zip(("grpo", "tis"), accuracies, strict=True)
-        for lag, found in zip((0, 8), by_lag, strict=True)
-        for seed, accuracy in enumerate(found)
-    ]
-    return notebook.verdict_on_lag(outcomes, {"grpo": "clipped", "tis": "truncated IS"}, (0, 8))
-
-
-def test_08_names_a_loser_only_where_the_losses_are_further_apart_than_the_seeds_scatter():
-    calm = verdict_08([[0.80, 0.81, 0.82], [0.40, 0.41, 0.42]], [[0.80, 0.81, 0.82], [0.60, 0.61, 0.62]])
-    assert "clipped loses more than truncated IS here" in calm
-    assert "scatter by 0.01 (standard deviation, n − 1" in calm
-    scattered = verdict_08([[0.9, 0.7, 0.8], [0.5, 0.3, 0.4]], [[0.9, 0.7, 0.8], [0.6, 0.4, 0.5]])
-    assert "scatter by 0.10" in scattered
-    assert "does not tell which loss" in scattered
-    assert "loses more than" not in scattered
-    assert "With one seed there is no telling" in verdict_08([[0.9], [0.1]], [[0.9], [0.8]])
 
 
 @every_notebook

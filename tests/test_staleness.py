@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from statistics import stdev, variance
 
@@ -13,8 +12,6 @@ from zorplex_rl.learning import staleness
 from zorplex_rl.learning.staleness import (
     Conditions,
     Trial,
-    TrialResult,
-    cost_of_lag,
     fresh_learner,
     pooled_deviation,
     train_with_lag,
@@ -61,24 +58,6 @@ def test_a_study_may_ask_for_full_steps_from_the_first_one():
     assert fresh_learner(Trial("grpo", 0, 0), SHORT).config.warmup_steps == 5
 
 
-def outcomes(**accuracies: list[list[float]]) -> list[TrialResult]:
-    """For each loss the accuracies of its seeds at lag 0 and at lag 8."""
-    return [
-        TrialResult(Trial(loss, lag, seed), accuracy, float(lag), 1.0, 0.0)
-        for loss, by_lag in accuracies.items()
-        for lag, found in zip((0, 8), by_lag, strict=True)
-        for seed, accuracy in enumerate(found)
-    ]
-
-
-def test_losses_that_are_closer_than_the_seeds_scatter_are_put_in_no_order():
-    scattered = outcomes(grpo=[[0.9, 0.7, 0.8], [0.5, 0.3, 0.4]], tis=[[0.9, 0.7, 0.8], [0.6, 0.4, 0.5]])
-    assert not cost_of_lag(scattered, 0, 8).in_order
-    alike = outcomes(grpo=[[0.80, 0.81, 0.82], [0.40, 0.41, 0.42]], tis=[[0.80, 0.81, 0.82], [0.50, 0.51, 0.52]])
-    assert cost_of_lag(alike, 0, 8).in_order
-    assert not cost_of_lag(outcomes(grpo=[[0.9], [0.1]], tis=[[0.9], [0.8]]), 0, 8).in_order, "one seed says nothing"
-
-
 def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
     samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
     assert pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
@@ -89,12 +68,3 @@ def test_only_stale_data_disagree_with_the_trainer():
     fresh, stale = (train_with_lag(Trial("tis", lag, 0), SHORT) for lag in (0, 2))
     assert fresh.max_logp_difference < 1e-4 < stale.max_logp_difference
     assert fresh.effective_sample_size > 0.9999 > stale.effective_sample_size
-
-
-def test_a_trial_in_a_process_of_its_own_has_the_outcome_that_it_has_here():
-    from zorplex_rl.training.study import run_trials
-
-    trials, reported = [Trial("grpo", 1, 0), Trial("reinforce", 1, 1)], []
-    found = asyncio.run(run_trials(trials, SHORT, processes=1, on_outcome=reported.append))
-    assert found == reported
-    assert {outcome.trial: outcome for outcome in found} == {trial: train_with_lag(trial, SHORT) for trial in trials}

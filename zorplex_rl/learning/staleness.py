@@ -145,49 +145,6 @@ def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditio
     return accuracy(play(policy, environment, tasks, EVALUATION_SEED, sampling))
 
 
-@dataclass(frozen=True, slots=True)
-class CostOfLag:
-    """The loss in mean accuracy between two lags, for each loss function, and how much of a difference is noise."""
-
-    lost: dict[str, float]
-    deviation: float
-    """Sample standard deviation (n − 1) of the seeds, pooled over all points of the study."""
-    noise: float
-    """Two standard errors of the difference between two entries of ``lost``: each entry is a difference of two means. NaN with one seed."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the largest and the smallest value of ``lost`` differ by more than ``noise``."""
-        return max(self.lost.values()) - min(self.lost.values()) > self.noise
-
-
-def cost_of_lag(results: Iterable[TrialResult], low: int, high: int) -> CostOfLag:
-    """Compare the accuracy at lag ``high`` with that at lag ``low``, for every loss function with trials at both. Returns the differences.
-
-    >>> results = [
-    ...     TrialResult(Trial(loss, lag, seed), accuracy - 0.1 * seed, lag, 1.0, 0.0)
-    ...     for loss, lag, accuracy in (("grpo", 0, 0.9), ("grpo", 8, 0.3), ("tis", 0, 0.9), ("tis", 8, 0.8))
-    ...     for seed in (0, 1, 2)
-    ... ]
-    >>> cost = cost_of_lag(results, 0, 8)
-    >>> {loss: round(lost, 2) for loss, lost in cost.lost.items()}, round(cost.deviation, 2), round(cost.noise, 2)
-    ({'grpo': 0.6, 'tis': 0.1}, 0.1, 0.23)
-    >>> cost.in_order
-    True
-    """
-    points: dict[tuple[str, int], list[float]] = {}
-    for result in results:
-        points.setdefault((result.trial.loss, result.trial.lag), []).append(result.accuracy)
-    losses = [loss for loss, lag in points if lag == low and (loss, high) in points]
-    deviation = pooled_deviation(points.values())
-    seeds = min(len(points[loss, lag]) for loss in losses for lag in (low, high))
-    return CostOfLag(
-        {loss: fmean(points[loss, low]) - fmean(points[loss, high]) for loss in losses},
-        deviation,
-        2 * deviation * math.sqrt(4 / seeds),
-    )
-
-
 def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
     """Return the standard deviation within ``samples``, each around its own mean, with n − 1 for each. NaN if none has two values.
 

@@ -1,16 +1,13 @@
-"""Draw several runs side by side: their timelines, the staleness of their data, and accuracy against staleness.
+"""Draw several runs side by side: their timelines, and the staleness of their data.
 
 {name: Timeline}     ──► paired_timelines     the same number of seconds of each, on one axis
 {name: {lag: n}}     ──► lag_chart
-Outcomes of a study  ──► staleness_chart      a dot for every seed, a line through the means
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.viz import look
@@ -20,10 +17,7 @@ from zorplex_rl.viz.svg import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from zorplex_rl.learning.staleness import TrialResult
-
 WIDTH = 600
-MARKERS = "osD^"
 
 
 def lags_of(timeline: Timeline) -> dict[int, int]:
@@ -94,64 +88,3 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
         f"{name}: " + ", ".join(f"lag {lag} {s:.0%}" for lag, s in f.items()) for name, f in shares.items()
     )
     return render(draw, 230, "How stale the training data were", said, WIDTH)
-
-
-def staleness_chart(outcomes: Sequence[TrialResult], names: Mapping[str, str], before: float) -> str:
-    """Draw accuracy against lag: a line through the means of each loss, and a dot for every seed.
-
-    ``names`` maps a loss to its label. ``before`` is the accuracy before training, drawn as a dashed line. The label of a lag also states
-    the mean lag of its trials if that differs: the first steps of a trial have no data of that age yet.
-    """
-    lags = sorted({outcome.trial.lag for outcome in outcomes})
-    found = {
-        loss: [[o.accuracy for o in outcomes if (o.trial.loss, o.trial.lag) == (loss, lag)] for lag in lags]
-        for loss in names
-    }
-    labels = [_lag_label(lag, fmean(o.mean_lag for o in outcomes if o.trial.lag == lag)) for lag in lags]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.axhline(before, color=look.GREY, linestyle="--", linewidth=1)
-        axes.text(len(lags) - 0.55, before, "before", ha="right", va="bottom")
-        for number, (loss, by_lag) in enumerate(found.items()):
-            # Shift each loss a little, so that dots do not hide each other.
-            at = [place + (number - (len(found) - 1) / 2) * 0.13 for place in range(len(lags))]
-            style: dict[str, Any] = {"color": look.SERIES[number], "marker": MARKERS[number]}
-            drawn = [(x, values) for x, values in zip(at, by_lag, strict=True) if values]
-            axes.plot(
-                [x for x, _ in drawn],
-                [fmean(v) for _, v in drawn],
-                linewidth=1.5,
-                markersize=9,
-                label=names[loss],
-                **style,
-            )
-            for x, values in drawn:
-                axes.plot([x] * len(values), values, linestyle="", markersize=4.5, alpha=0.6, **style)
-        axes.set(xticks=range(len(lags)), xticklabels=[label.replace(", ", "\n") for label in labels], ylim=(0, 1.03))
-        axes.set(xlim=(-0.45, len(lags) - 0.55), ylabel="held-out accuracy")
-        look.show_percent(axes.yaxis)
-        look.bare_axes(axes, grid="y")
-        figure.legend(loc="outside upper left", ncols=2, frameon=False)
-
-    said = "; ".join(
-        f"{names[loss]}: " + ", ".join(f"{at} {fmean(v):.0%}" for at, v in zip(labels, by_lag, strict=True) if v)
-        for loss, by_lag in found.items()
-    )
-    return render(draw, 340, "Accuracy against lag", said, WIDTH)
-
-
-def _lag_label(lag: int, mean: float) -> str:
-    return f"lag {lag}" if math.isclose(lag, mean) else f"lag {lag}, mean {mean:.1f}"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean ± sample standard deviation (n − 1) as text, or the mean alone if there is only one value.
-
-    >>> spread([0.9, 0.8, 1.0]), spread([0.5])
-    ('0.90 ± 0.10', '0.50')
-    """
-    mean = fmean(values)
-    if len(values) < 2:
-        return f"{mean:.2f}"
-    return f"{mean:.2f} ± {stdev(values):.2f}"
