@@ -11,17 +11,17 @@ norm; added up in bfloat16 it changed by 1.1 to 1.4 %. Computing the forward and
 float32 gradient, however the batch is split.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from statistics import fmean
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.errors import TrainingDiverged
@@ -35,6 +35,9 @@ from zorplex_rl.learning.losses import (
 )
 from zorplex_rl.policy.load import Policy, largest_magnitude, project
 from zorplex_rl.task.episode import Episode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,8 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
     Each prompt runs once. Every response that follows it uses its keys and values, and the gradients of all of them add up there.
     """
+    from transformers.cache_utils import DynamicCache
+
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
     shared = DynamicCache()
     # Padding is on the right, where causal attention hides it from every real token of its row.
