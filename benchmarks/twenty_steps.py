@@ -88,7 +88,16 @@ def measure(notebook: ModuleType, options: Options, seed: int) -> Result:
 
     before = accuracy()
     began, cpu = time.monotonic(), time.process_time()
-    notebook.training_loop(generator, trainer, environment, sampling, settings, compare, lambda step, batch: None)
+    notebook.training_loop(
+        generator,
+        trainer,
+        environment,
+        sampling,
+        settings,
+        compare,
+        notebook.training_row_solution,
+        lambda step, batch: None,
+    )
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
     return Result(seed, before, accuracy(), seconds, cpu_seconds)
 

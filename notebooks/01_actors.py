@@ -73,7 +73,8 @@ def _():
     ## An object with a mailbox
 
     A system that trains a language model by reinforcement has many parts. Generators write text, tools answer, a trainer changes weights.
-    They run at the same time, in many processes, on several machines. Threads and locks do not reach that far.
+    They run at the same time, in many processes, on several machines. Threads that share memory, and locks that let one of them in at a
+    time, do not reach that far.
 
     One idea does: the **actor**. An actor is an ordinary object that nobody else may touch. Whoever wants something sends it a message. The
     message waits in the actor's **mailbox** until the actor has time for it. Then the actor works on it, alone, and sends a reply.
@@ -151,7 +152,8 @@ def _():
     mo.md("""
     ## A message is a copy
 
-    A shopping basket, to try it on. This one has a bad habit: it slips chocolate into whatever list it is given.
+    A shopping basket, to try it on. This one has a bad habit: it slips chocolate into whatever list it is given. `send` returns a future at once;
+    `await` waits until its answer is there.
     """)
     return
 
@@ -552,7 +554,8 @@ def _():
     ## One at a time
 
     If you know `asyncio`, you know that many coroutines can sleep side by side. Here is an actor whose endpoints are coroutines. Each call reads the
-    count, sleeps, and writes the count back, increased by one. `alone` and `together` do exactly the same. Only the decorator differs.
+    count, sleeps, and writes the count back, increased by one. `alone` and `together` do exactly the same. Only the decorator differs:
+    calls of a `concurrent_endpoint`, which is the course's own, may overlap.
     """)
     return
 
@@ -925,7 +928,7 @@ class Summer(Actor):
 
     @endpoint
     def add_up_my_part(self, part_of, total):
-        me = current_rank()
+        me = current_rank()  # who I am, among how many
         first, end = part_of(total, me.rank, me.extent.nelements)
         return sum(range(first, end))
 

@@ -14,11 +14,13 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
+    import os
     import random
     import re
     import time
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
+    from pathlib import Path
     from statistics import fmean, median, pstdev
     from types import SimpleNamespace
 
@@ -29,17 +31,20 @@ with app.setup(hide_code=True):
         TASK_SPECS,
         get_spec,
     )
+    from zorplex_rl.analysis.batch_times import batch_times
     from zorplex_rl.analysis.recorded import group_latencies, group_variation
+    from zorplex_rl.analysis.reward_weights import RewardWeights, lesson_of
     from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.analysis.simulate import compare as simulate
     from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
+    from zorplex_rl.errors import PolicyError
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.train_simple import compare, policy_gradient
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+    from zorplex_rl.policy.word_problems import Recording, ask_word_problems
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.task.episode import Task
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import (
         CORRECT_REWARD,
@@ -51,9 +56,11 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz import exercise, figures, lesson
     from zorplex_rl.viz.loop_drawing import loop_drawing
     from zorplex_rl.viz.plots import timeline_chart
+    from zorplex_rl.viz.time_limit import run_within
     from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import LiveCurve, LoopPlayer, TimelineSimulator
+    from zorplex_rl.viz.widgets import LiveCurve, LoopPlayer, TimelineSimulator, WhatIf
     from zorplex_rl.viz.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
+    from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
 
 
 @app.cell(hide_code=True)
@@ -89,12 +96,12 @@ def _():
 
     Supervised learning copies: for every prompt somebody has written the right text. Often nobody can. But whether a text is good can be said:
 
-    - *Human feedback* ({lesson.term("RLHF")}): people say which of two answers they like better. A model learns their taste.
-    - *Reasoning*: a program checks the last number, or runs the tests. It does not care how the model got there.
+    - *Human feedback* ({lesson.term("RLHF")}): people say which of two answers they like better.
+    - *Reasoning*: a program checks the last number, or runs the tests.
     - *Agents*: the model calls tools over many turns. Whether the task is solved shows at the end.
 
     In reinforcement learning (RL) the model writes an answer itself, and a {lesson.term("reward")} says how good it was. The model is then called
-    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables, for ten questions with ten possible answers each.
+    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables (`nn.Embedding`): for each of ten questions the logits of ten answers.
     """)
     return
 
@@ -178,9 +185,10 @@ def _(ask_labels, with_labels, with_rewards):
 def _():
     lesson.md(f"""
     Two lines differ, and they make the whole course. The answer comes from the policy, so somebody has to *generate* it. And it has to be *checked*.
+    The reward has no gradient and needs none. It says how hard to push the log-probability of the answer that was tried.
 
-    A third difference hides in the code. The loss is right only for answers that *these* weights wrote: such data are {lesson.term("on-policy")}. Data that
-    other weights wrote, for example older ones, are {lesson.term("off-policy")}.
+    A third difference hides in the code. The loss weighs every answer as often as *these* weights write it: such data are {lesson.term("on-policy")}. Data that
+    other weights wrote, for example older ones, are {lesson.term("off-policy")}, and have the wrong frequencies.
     """)
     return
 
@@ -190,14 +198,14 @@ def settings():
     _name = mo.cli_args().get("policy") or "embedded"
     _embedded = _name == "embedded"
     config = SimpleNamespace(
-        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
+        policy=_name,  # or a model's folder: marimo edit … -- --policy FOLDER
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
         hints=not _embedded,  # a worked example in the system prompt
         tasks_per_kind=200,
         max_tokens=96 if _embedded else 256,
         prompts=8,  # in a training batch
-        samples=8,  # of each prompt
+        samples=8,  # episodes of each prompt
         steps=20,
         learning_rate=2e-4 if _embedded else 3e-6,
         # One thread is fastest for a small model.
@@ -275,43 +283,69 @@ def _(ask_texts, texts):
 
 
 @app.cell(hide_code=True)
-def _(config, policy):
-    word_problems = [
-        ("A crate holds 12 bottles. How many bottles are in 7 crates?", 84),
-        ("Ana has 35 beads, loses 8 and buys 20. How many has she now?", 47),
-        (
-            "A train leaves at 9:40 and arrives at 11:05. How many minutes is it under way?",
-            85,
-        ),
-    ]
+def _():
+    mo.md("""
+    ### Word problems
 
-    def ask(question, answer):
-        system = "Think step by step. End with [ANSWER] and the integer."
-        task = Task(
-            "word_problem", question, answer, min_tool_calls=0, system=system, words=()
-        )
-        (episode,) = rollout(
-            policy,
-            [RolloutRequest(task)],
-            lambda *_: "ERROR: no tools here",
-            Sampling(0.0, 256),
-        )
-        return {
-            "question": question,
-            "the policy wrote": lesson.quote(episode.text),
-            "reward": score(episode).correct,
-        }
+    With this rule a word problem becomes a task for RL: write what you like, only the tagged answer is paid. The policy of this page is tiny and knows only
+    questions that need a tool. It is asked all the same: a policy that is never right earns nothing, and RL cannot begin.
+    """)
+    return
 
-    if policy.parameter_count > 1e8:
-        _shown = lesson.table(
-            "Word problems, answered greedily", [ask(*problem) for problem in word_problems]
+
+@app.cell(hide_code=True)
+def _():
+    _folder = os.environ.get("ZORPLEX_MODEL", "")
+    model_folder = (
+        SimpleNamespace(value=_folder)
+        if lesson.unattended()
+        else mo.ui.text(
+            value=_folder,
+            label="Folder of an instruction-tuned model, if you have one (0.5 billion parameters need 2 GB of memory)",
+            placeholder="Qwen2.5-0.5B-Instruct",
+            full_width=True,
         )
-    else:
-        _shown = lesson.md(
-            f"`{config.policy}` has {policy.parameter_count / 1e6:.2f} million parameters and has never seen a word problem, so it is "
-            "not asked one. With `-- --policy FOLDER` behind the command, an instruction-tuned model answers three here."
+    )
+    None if lesson.unattended() else model_folder
+    return (model_folder,)
+
+
+@app.cell(hide_code=True)
+def word_problems(config, model_folder, policy):
+    def _told(label, attempts):
+        said = f"{label}: {sum(attempt.right for attempt in attempts)} of {len(attempts)} right."
+        return [lesson.md(said)] + [
+            lesson.folded(
+                f"{attempt.question} {'Right' if attempt.right else 'Wrong'}.",
+                lesson.fence(attempt.text),
+            )
+            for attempt in attempts
+        ]
+
+    def _run(asked):
+        name = Path(asked.name).name
+        return _told(
+            f"Run on this page: {lesson.quote(name)}, {asked.parameter_count / 1e6:,.2f} million parameters, always the likeliest token",
+            ask_word_problems(asked),
         )
-    _shown
+
+    _shown, _recorded = _run(policy), Recording.read()
+    if model_folder.value:
+        try:
+            _shown += _run(load_policy(model_folder.value, config.device))
+        except PolicyError as error:
+            _shown.append(lesson.md(lesson.quote(str(error))))
+    elif _recorded:
+        _label = f"Not run here, but recorded on {_recorded.recorded} with {lesson.quote(_recorded.command)}: {lesson.quote(_recorded.model)}, {_recorded.parameters / 1e6:,.0f} million parameters"
+        _shown += _told(_label, _recorded.attempts)
+    elif config.policy == "embedded":
+        _shown.append(
+            lesson.md(
+                "No larger model was at hand when this page was computed, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, and this page asks it. "
+                "`python -m zorplex_rl.policy.word_problems FOLDER` records its answers, and this page shows them with name, command and date."
+            )
+        )
+    mo.vstack(_shown)
     return
 
 
@@ -361,6 +395,7 @@ def _():
 
 @app.cell
 def _(config):
+    # One of four kinds of question; the others come below.
     spec = get_spec("compositional", config.seed, hints=config.hints)
     task = spec.generate_task()
     return spec, task
@@ -406,11 +441,12 @@ def _():
 @torch.inference_mode()
 def sample_episode(policy, task, execute, sampling, seed):
     """Token ids, whether the policy sampled each, and the log-probs of those."""
+    # `execute(task, call)` runs a tool; `sampling` holds the limits.
     dice, prompt = random.Random(seed), policy.encode_prompt(task)
     ids, sampled, logprobs, calls = [], [], [], 0
     start = 0  # of the turn: where the last tool result ended
     while len(ids) < sampling.max_tokens:
-        # Generate: draw the next token.
+        # Generate: draw the next token, with one random number: the seed decides.
         tokens = torch.tensor([prompt + ids], device=policy.device)
         logp = policy.model(tokens).logits[0, -1].float().log_softmax(-1)
         cumulated = logp.exp().cumsum(-1)
@@ -496,7 +532,7 @@ def _(largest_gap, same_tokens, simple_seconds):
         else f"the same tokens in {sum(same_tokens)} of them; where rounding tips a draw, the rest of an episode differs"
     )
     lesson.md(f"""
-    {len(same_tokens)} episodes, {_agree}. The largest difference of a log-prob is {largest_gap:.0e}. The forty lines above took
+    {len(same_tokens)} episodes, {_agree}. The largest difference of a log-probability is {largest_gap:.0e}. The forty lines above took
     {simple_seconds["page"]:.1f} s, the engine {simple_seconds["engine"]:.2f} s. From here on the engine samples.
     """)
     return
@@ -542,8 +578,7 @@ def _(ask_injected, by_engine, foreseen, policy):
     Its own tokens had a mean probability of {_own:.0%}, the tool's one of {_tool:.0%}. The values are drawn by chance, and nobody can foresee
     them. To raise their probability would be to learn to *invent* results. So they stay in the context, and a {lesson.term("loss mask")} keeps them from the trainer.
 
-    The ids below are also exactly the ids that were sampled. Nothing is decoded and tokenised again on the way to the trainer, because the
-    second tokenisation can differ from the first.
+    The ids below are exactly those that were sampled. Nothing is decoded and tokenised again, because the second tokenisation can differ.
     """,
         shows=[
             lesson.figure(
@@ -557,30 +592,85 @@ def _(ask_injected, by_engine, foreseen, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: the loss mask
+    ### Exercise 2: find the fault
 
-    Complete `mean_logprob`: the mean log-probability of the tokens that the policy itself sampled. `logprobs` holds a number for every
-    token of the response, and `sampled` says which of them the policy chose.
+    `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. Two faults are
+    planted in it. It raises nothing, and training would go on. The table below shows their traces: what a trainer with the *same* weights
+    would log. It should find the very log-probabilities that were written down. Mend the function, and the table changes at
+    once. This exercise is plugged in: your function feeds the training below when it passes its check.
     """)
     return
 
 
 @app.function
-def mean_logprob(logprobs, sampled):
-    raise NotImplementedError
+def training_row(policy, episode):
+    ids = policy.encode_text(episode.text)
+    return ids, [True] * len(ids)
+
+
+@app.function(hide_code=True)
+def diagnose(policy, episodes, training_row):
+    """What a trainer that gets these rows would log, by name; a number that cannot be had is missing."""
+    rows = []
+    for episode in episodes:
+        ids, own = training_row(policy, episode)
+        rows.append(replace(episode, token_ids=list(ids), sampled=list(own)))
+    learned = [
+        [logprob for logprob, own in zip(logprobs, row.sampled, strict=True) if own]
+        for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)
+    ]
+    recorded = [
+        [logprob for logprob, own in zip(e.logprobs, e.sampled, strict=True) if own]
+        for e in episodes
+    ]
+    gaps = [
+        abs(one - other)
+        for now, then in zip(learned, recorded, strict=True)
+        for one, other in zip(now, then, strict=False)
+    ]
+    ends = sum(
+        own and token in policy.eos_ids
+        for row in rows
+        for token, own in zip(row.token_ids, row.sampled, strict=True)
+    )
+    return {
+        "tokens that the trainer learns from": f"{sum(map(len, learned))}",
+        "of these, tokens that end a text": f"{ends}",
+        "their mean probability now": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "largest difference from the log-prob at sampling": f"{max(gaps):.4f}",
+    }
+
+
+@app.cell(hide_code=True)
+def _(by_engine, policy):
+    def _diagnosed(row_of):
+        found = {}
+        wrong = run_within(10.0, lambda: found.update(diagnose(policy, by_engine, row_of)))
+        return found, "" if wrong is None else f"raises {type(wrong).__name__}"
+
+    _healthy, _ = _diagnosed(training_row_solution)
+    _now, _wrong = _diagnosed(training_row)
+    lesson.table(
+        f"{len(by_engine)} episodes, sampled by these very weights",
+        [
+            {"diagnostic": name, "healthy": value, "now": _now.get(name, _wrong)}
+            for name, value in _healthy.items()
+        ],
+    )
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: mean_logprob,
-        check_mean_logprob,
-        mean_logprob_solution,
+        lambda: training_row,
+        check_training_row,
+        training_row_solution,
         level="warm-up",
-        minutes=3,
+        minutes=4,
         hints=(
-            "What do you divide by: the length of the list, or the number of tokens that the policy chose?",
-            "Walk through `zip(logprobs, sampled)`, and keep a number only where the second is true.",
+            "The trainer learns from more tokens than the policy sampled. Who wrote the others? And where do the tokens go that end a text?",
+            "`episode.text` is for people. `episode.token_ids` and `episode.sampled` were written down while the policy sampled, so nothing has to be made again.",
         ),
     )
     return
@@ -591,7 +681,7 @@ def _():
     mo.md("""
     ## Four kinds of question
 
-    They differ in the number of turns, and in what has to be carried from one to the next.
+    They differ in what has to be carried from one turn to the next.
     """)
     return
 
@@ -599,7 +689,14 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     specs = {kind: get_spec(kind, config.seed, hints=config.hints) for kind in TASK_SPECS}
-    examples = {kind: spec.task(0, "held_out") for kind, spec in specs.items()}
+    # Of each kind the first task that needs most calls: `recursive` ones may need a single one.
+    examples = {
+        kind: max(
+            (spec.task(number, "held_out") for number in range(20)),
+            key=lambda task: task.min_tool_calls,
+        )
+        for kind, spec in specs.items()
+    }
     return examples, specs
 
 
@@ -682,7 +779,7 @@ def _(ask_kind, reports):
         shows=[
             lesson.figure(
                 figures.accuracy_chart(reports),
-                f"{reports[0].episodes} held-out tasks of each kind, sampled at temperature 1.",
+                f"{reports[0].episodes} held-out tasks of each kind, sampled from the softmax as it is (temperature 1).",
             )
         ],
     )
@@ -690,12 +787,12 @@ def _(ask_kind, reports):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
+def _(sampling):
+    lesson.md(f"""
     ## How it fails
 
-    Each episode ends in exactly one of five ways, and the first that holds is its name. A right answer; a wrong one; still calling tools at
-    the turn limit; cut off at the token limit; an end without `[ANSWER]`.
+    Each episode ends in exactly one of five ways. A right answer; a wrong one; no answer, and still calling tools in turn
+    {sampling.max_turns}; cut off after {sampling.max_tokens} tokens; an end without `[ANSWER]`.
     """)
     return
 
@@ -825,27 +922,11 @@ def _(ask_lenient, lenient, paid_shares, strict):
         right=0 if _ratio <= 1.25 else 1 if _ratio <= 1.75 else 2,
         why=f"""
     {_more}: {lenient:.0%} of the episodes, against {strict:.0%}. In {paid_shares["own words"]:.0%} of all episodes the policy
-    wrote the number itself and missed only the form. In {paid_shares["tool's words"]:.0%} only a tool wrote it.
+    wrote the number itself, but not as its answer. In {paid_shares["tool's words"]:.0%} only a tool wrote it.
 
     The second part is dangerous. In three of the four kinds the last look-up shows the answer. A policy that only calls tools, and never answers,
     would be paid in full. To earn a reward without doing the task is called {lesson.term("reward hacking")}.
     """,
-        shows=[
-            lesson.table(
-                "What the lenient verifier pays for",
-                [
-                    {
-                        "the right number stands": where,
-                        "episodes": f"{paid_shares[what]:.0%}",
-                    }
-                    for what, where in (
-                        ("answer", "behind the tag, as the strict one wants it"),
-                        ("own words", "in the policy's own words, but not as its answer"),
-                        ("tool's words", "in a tool's words only"),
-                    )
-                ],
-            )
-        ],
     )
     return
 
@@ -890,13 +971,15 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group. Its unit here is the group's standard deviation.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. The reward alone would push up
+    everything that earns a little. Here only what did better than other answers to the same question goes up.
     """)
     return
 
 
 @app.function
 def advantages_of(rewards):
+    # 1e-4: where all rewards are alike, nothing is divided by 0.
     mean, deviation = fmean(rewards), pstdev(rewards)
     return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
 
@@ -947,6 +1030,76 @@ def _(advantages, config, groups):
 
 
 @app.cell(hide_code=True)
+def _(groups):
+    def taught_by(correct, form, extra_call):
+        return lesson_of(groups, RewardWeights(correct, form, extra_call), advantages_of)
+
+    def _answer(**weights):
+        found = taught_by(**weights)
+        bars = [
+            Bar(
+                outcome,
+                advantage,
+                f"{advantage:+.2f}".replace("-", "−"),
+                "green" if advantage > 0 else "vermilion",
+            )
+            for outcome, advantage in found.advantages.items()
+        ]
+        # With 8 samples no advantage is beyond √7 standard deviations.
+        panel = Panel("Mean advantage of each outcome", bars, most=2.7, least=-2.7)
+        gains = [f"{bar.name}" for bar in bars if bar.value > 0.005]
+        return Answer(
+            [panel],
+            f"{found.teaching} of {found.groups} groups teach. The step makes more likely: {', '.join(gains) or 'nothing'}.",
+        )
+
+    mo.vstack(
+        [
+            mo.md(
+                "Weights are choices. Move them: the same episodes are paid anew, and bars to the right become more likely. "
+                "What happens when the form is worth as much as the value? When a right answer is worth nothing?"
+            ),
+            WhatIf(
+                "Reward weights",
+                [
+                    Knob("correct", "A right answer", [0.0, 0.5, 1.0]),
+                    Knob("form", "The form", [0.0, 0.2, 0.5, 1.0, 2.0]),
+                    Knob("extra_call", "An extra call", [0.0, 0.1, 0.3, 1.0], "−{:g}"),
+                ],
+                _answer,
+                {
+                    "correct": CORRECT_REWARD,
+                    "form": FORMAT_REWARD,
+                    "extra_call": EXTRA_CALL_PENALTY,
+                },
+                static="execute" in mo.cli_args(),
+            ),
+        ]
+    )
+    return (taught_by,)
+
+
+@app.cell(hide_code=True)
+def _(taught_by):
+    _wrong = {
+        form: taught_by(1.0, form, 0.1).advantages.get("wrong_answer")
+        for form in (0.0, 0.2, 0.5, 1.0, 2.0)
+    }
+    _nothing = taught_by(0.0, 0.2, 0.1).advantages
+    lesson.folded(
+        "What the knobs show",
+        "Mean advantage of a wrong answer in the form, by what the form is worth: "
+        + "; ".join(
+            f"{form:g}: {found:+.2f}" for form, found in _wrong.items() if found is not None
+        )
+        + ". The more the form is worth, the less it matters whether the value is right. "
+        + f"With nothing for a right answer, `success` gets {_nothing.get('success', 0.0):+.2f} and `wrong_answer` {_nothing.get('wrong_answer', 0.0):+.2f}: "
+        "the policy is paid for the form alone, whatever stands in it.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.md(f"""
     Then the loss, the {lesson.term("policy gradient")}. It is the line from the RL loop above, with the advantage for the reward, and summed over the
@@ -972,8 +1125,8 @@ def loss_of(policy, episodes, advantages):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Last, the step. It goes along the gradient of that loss. The package computes the same loss for the whole batch at once, padded to one length
-    (`policy_gradient` in `learning/train_simple.py`). Here is one step from each, on the same episodes:
+    Last, the step. The package computes the same loss for the whole batch at once (`policy_gradient` in `learning/train_simple.py`). Here is one
+    step from each, on the same episodes:
     """)
     return
 
@@ -988,7 +1141,7 @@ def take_step(policy, loss, learning_rate):
     return torch.nn.utils.parameters_to_vector(policy.model.parameters()).detach()
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(advantages, config, first_batch):
     stepped, losses = [], []
     for _loss_of in (loss_of, policy_gradient):
@@ -1008,7 +1161,8 @@ def _(losses, one_step):
     _agree = one_step["loss"] < 1e-4 and one_step["weights"] < 0.05
     lesson.md(f"""
     The page's loss is {losses[0]:.6f}, the package's {losses[1]:.6f}. After the step their weights differ in the mean by {one_step["weights"]:.1%} of
-    the learning rate. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."}
+    the learning rate. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."} Do not expect this loss to fall: only
+    its gradient matters, and the reward says how it goes.
     """)
     return
 
@@ -1058,13 +1212,15 @@ def _():
     ## Twenty steps that learn
 
     Now the loop. Generator and trainer hold a copy of the model each, as they will when they are processes of their own. So a third
-    move belongs to it: the generator pulls the new weights.
+    move belongs to it: the generator *pulls* the new weights. The clocks note who was busy when, for later.
     """)
     return
 
 
 @app.function
-def training_loop(generator, trainer, environment, sampling, config, advantage, on_step):
+def training_loop(
+    generator, trainer, environment, sampling, config, advantage, row_of, on_step
+):
     """Train for `config.steps` steps. Returns the batches, and who was busy when."""
     clocks = {"generator": SpanRecorder("generator"), "trainer": SpanRecorder("trainer")}
     optimizer = torch.optim.AdamW(
@@ -1082,7 +1238,11 @@ def training_loop(generator, trainer, environment, sampling, config, advantage, 
             advantages = []
             for start in range(0, len(rewards), config.samples):
                 advantages += advantage(rewards[start : start + config.samples])
-            loss = policy_gradient(trainer, batch, advantages)
+            rows = []
+            for episode in batch:
+                ids, own = row_of(trainer, episode)
+                rows.append(replace(episode, token_ids=ids, sampled=own))
+            loss = policy_gradient(trainer, rows, advantages)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
@@ -1097,21 +1257,34 @@ def training_loop(generator, trainer, environment, sampling, config, advantage, 
 
 @app.cell(hide_code=True)
 def _():
-    plugged_in = exercise.complaint(check_leave_one_out, leave_one_out) is None
-    advantage_in_use = leave_one_out if plugged_in else compare
-    lesson.md(
+    _own_advantage = exercise.complaint(check_leave_one_out, leave_one_out) is None
+    _own_row = exercise.complaint(check_training_row, training_row) is None
+    advantage_in_use = leave_one_out if _own_advantage else compare
+    row_in_use = training_row if _own_row else training_row_solution
+    _advantage = (
         "Your `leave_one_out` trains the policy below."
-        if plugged_in
+        if _own_advantage
         else "`leave_one_out` does not pass its check yet, so the package's advantage trains below: `compare` of `learning/train_simple.py`, which is `advantages_of`."
     )
-    return (advantage_in_use,)
+    _row = (
+        "Your `training_row` feeds it."
+        if _own_row
+        else "`training_row` does not pass its check yet either."
+        if not _own_advantage
+        else "`training_row` does not pass its check yet."
+    )
+    lesson.md(
+        f"{_advantage} {_row}"
+        + ("" if _own_row else " So the trainer gets the tokens as they were sampled.")
+    )
+    return advantage_in_use, row_in_use
 
 
 @app.cell(hide_code=True)
 def _(config, reports):
     _before = reports[list(TASK_SPECS).index("compositional")].accuracy
     ask_gain = lesson.predict(
-        f"{config.steps} steps, {config.steps * config.prompts * config.samples:,} episodes. Before, {_before:.0%} of the held-out compositional tasks were right, sampled at temperature 1. "
+        f"{config.steps} steps, {config.steps * config.prompts * config.samples:,} episodes. Before, {_before:.0%} of the held-out compositional tasks were right. "
         "How many will be right afterwards?",
         "about as many, less than 10 points more",
         "10 to 25 points more",
@@ -1140,7 +1313,15 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(advantage_in_use, config, curve, environment, sampling, start):
+def _(
+    advantage_in_use,
+    config,
+    curve,
+    environment,
+    row_in_use,
+    sampling,
+    start,
+):
     lesson.wait_for(start)
 
     def draw(step, batch):
@@ -1157,6 +1338,7 @@ def _(advantage_in_use, config, curve, environment, sampling, start):
         sampling,
         config,
         advantage_in_use,
+        row_in_use,
         draw,
     )
     return run, trainer
@@ -1211,23 +1393,22 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    That was all of RL, in one process. Pre-training reads its next batch from a disk: the data do not depend on the weights. In RL the model that
-    you train has to *write* the next batch, and somebody has to check it. A training step becomes three programs:
+    That was all of RL, in one process. A training step is three programs:
 
     | program | what it does | what limits it |
     |---|---|---|
-    | generate | sample episodes, a token at a time | memory bandwidth; as long as the longest episode |
+    | generate | sample episodes, a token at a time | memory bandwidth: each token reads all weights |
     | check | run tools, tests, a reward | somebody else's latency |
-    | train | one forward and one backward pass over all tokens | arithmetic; all ranks in step |
+    | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in step |
 
-    One process can run the three in turns, and for a small model with short answers it should. You need a system of several when
+    One process can run the three in turns, and for a small model with short answers it should. You need several when
 
-    - they want different hardware or different numbers of it, so that taking turns leaves most of it idle,
+    - they want different hardware or different numbers of it,
     - the model with its optimizer does not fit beside the cache that generation needs,
-    - episodes differ so much in length that a batch waits for its slowest,
+    - a batch waits long for its slowest episode,
     - or so many machines take part that one of them fails before the run is over.
 
-    The rest of this notebook measures the loop that you have just run. What you measure decides how the next notebooks take it apart.
+    The rest of this notebook measures the loop that you have just run.
     """)
     return
 
@@ -1275,7 +1456,7 @@ def _(ask_turns, measured, run, seconds):
                     run.timeline,
                     (run.timeline.start, run.timeline.start + _four),
                 ),
-                "Measured: the first steps. Neither works while the other does; gaps are this notebook's own bookkeeping.",
+                "Measured: the first steps. Gaps are this notebook's own bookkeeping.",
             ),
             lesson.table(
                 "A step, medians",
@@ -1298,35 +1479,16 @@ def _():
     mo.md("""
     ## Waiting for the slowest
 
-    Inside the generation phase there is a second wait. Episodes differ in length: another turn, another digit, an error to look up again.
-    All of a batch must have ended before training begins.
+    Inside the generation phase there is a second wait. Episodes differ in length, and all of a batch must have ended before training begins.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(answered):
-    latencies = {
-        kind: [episode.seconds for episode in episodes]
-        for kind, episodes in answered.items()
-    }
-    return (latencies,)
-
-
-@app.cell(hide_code=True)
-def _(latencies):
-    lesson.figure(
-        figures.density_chart(latencies),
-        "Seconds for an episode of each kind, 64 decoding together.",
-    )
     return
 
 
 @app.cell(hide_code=True)
 def _(run):
     lesson.md(f"""
-    Now the same as a batch: {len(run.batches[0])} episodes of the first training step. What is grey is a slot that has nothing to do until
-    the slowest episode has ended.
+    Here are the {len(run.batches[0])} episodes of the first training step. Each has a {lesson.term("slot")}, its row of the running batch. A grey
+    slot has nothing to do until the slowest episode has ended.
     """)
     return
 
@@ -1403,7 +1565,7 @@ def _(ask_slow, config, run, slow_batch):
         why=f"""
     {_slow:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
     batch with the instant tool. A batch takes as long as the *slowest* of its {len(slow_batch)} episodes, here {_slow / _mean:.1f} times as long as
-    their mean. {1 - _mean / _slow:.0%} of the slots' time went in waiting for it. Add episodes to a batch, and its slowest can only become slower.
+    their mean. {1 - _mean / _slow:.0%} of the slots' time went in waiting for it.
     """,
         shows=[
             lesson.figure(
@@ -1411,6 +1573,71 @@ def _(ask_slow, config, run, slow_batch):
                 "The same tasks, with a tool that really takes its time.",
             )
         ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(run):
+    _pool = [episode for batch in run.batches for episode in batch]
+    _seconds = [episode.seconds for episode in _pool]
+    _calls = [episode.tool_calls for episode in _pool]
+    _scatter = pstdev(episode.score.reward for episode in _pool)
+    _latencies, _sizes = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0], [8, 16, 32, 64, 128, 256]
+    # One axis for all sizes, so that bars can be compared.
+    _longest = {
+        tool: batch_times(_seconds, _calls, _sizes[-1], tool).slowest for tool in _latencies
+    }
+
+    def _answer(tool, size):
+        times = batch_times(_seconds, _calls, size, tool)
+        error = _scatter / math.sqrt(size)
+        return Answer(
+            [
+                Panel(
+                    "Seconds",
+                    [
+                        Bar("a mean episode", times.episode, f"{times.episode:.2f} s"),
+                        Bar(
+                            "slowest of a batch",
+                            times.slowest,
+                            f"{times.slowest:.2f} s",
+                            "purple",
+                        ),
+                    ],
+                    most=_longest[tool],
+                ),
+                Panel(
+                    "Share of the slots' time",
+                    [Bar("waiting", times.waiting, f"{times.waiting:.0%}", "grey")],
+                    most=1.0,
+                ),
+                Panel(
+                    "What the batch is for",
+                    [Bar("error of its reward", error, f"± {error:.2f}", "green")],
+                    most=_scatter / math.sqrt(8),
+                ),
+            ],
+            f"A batch of {size} takes {times.slowest / times.episode:.1f} times as long as its mean episode. Its mean reward is known to ± {error:.2f}.",
+        )
+
+    mo.vstack(
+        [
+            lesson.md(
+                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with a delay for each call; nothing is sampled again. "
+                "A larger batch waits longer. What does it get for that?"
+            ),
+            WhatIf(
+                "Batch size and tool latency",
+                [
+                    Knob("tool", "A call takes", _latencies, "{:g} s"),
+                    Knob("size", "Episodes in a batch", _sizes),
+                ],
+                _answer,
+                {"tool": 0.1, "size": 64},
+                static="execute" in mo.cli_args(),
+            ),
+        ]
     )
     return
 
@@ -1546,8 +1773,8 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     The largest ratio over all mixes is {_most:.2f}, where both take equally long: (g + t) / max(g, t) ≤ 2. With your times it is {_one["instant"]:.2f}
     for the instant tool and {_one["slow"]:.2f} for the slow one.
 
-    With more than one batch on its way that bound does not hold. A generator that waits for a tool may as well begin another batch, and the waits of both
-    pass at the same time. {_measured}
+    With more than one batch on its way that bound does not hold. While one batch waits for a tool, its generator can
+    begin another. {_measured}
 
     What bounds the loop then is its {lesson.term("lag")}: how many versions older the weights are that wrote a batch. At most `max_lag` + 1 batches are
     on their way, so the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
@@ -1561,8 +1788,8 @@ def _():
     mo.md("""
     ### Watch it
 
-    Both loops on one clock. The times are those that your twenty steps have just taken; the runs are simulated from them, group by group. Press *Play*, or drag the time. Look for
-    two things: who stands still while the other works, and which version a dot shows when the trainer takes it.
+    Both loops on one clock, simulated group by group from the times of your twenty steps. Press *Play*, or drag the time. Look for two things:
+    who stands still while the other works, and which version a dot shows when the trainer takes it.
     """)
     return
 
@@ -1594,10 +1821,6 @@ def _(in_turns, phases):
             for name, step in (
                 ("one batch at a time", one_batch_at_a_time),
                 (
-                    "one batch at a time, 4 generators share it",
-                    lambda **found: one_batch_at_a_time(**found, generators=4),
-                ),
-                (
                     "batches overlap, `max_lag` 1",
                     lambda **found: batches_overlap(**found, max_lag=1),
                 ),
@@ -1621,8 +1844,8 @@ def _():
     ### Exercise 4: from a sum to a maximum
 
     Complete `speed_up` for `steps` training steps, one batch at a time on either side. In turns, a step takes `generate + train`. Side by
-    side, the first batch is generated before training begins, and the last one is trained after generation has ended. In between the
-    slower of the two sets the pace. Return the time in turns over the time side by side.
+    side, the first batch is generated alone, and the last one is trained on alone. In between the slower of the two sets the pace. Return the
+    time in turns over the time side by side.
     """)
     return
 
@@ -1653,9 +1876,8 @@ def _():
     mo.md("""
     ## Its price
 
-    A batch that was generated while the trainer took a step comes from weights that are one version old. It is off-policy: the gradient is
-    that of a policy which no longer exists. So age is bounded. `max_lag` is the one dial of this system: 0 is the loop above, 1 lets one
-    batch be generated ahead. Notebook 08 runs the loop with it, and notebook 09 measures what age costs, and which losses correct for it.
+    A batch that was generated while the trainer took a step comes from weights that are one version old. It is off-policy. So `max_lag` bounds
+    its age: 0 is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
     """)
     return
 
@@ -1665,7 +1887,8 @@ def _():
     mo.md("""
     ## Why actors
 
-    Taken apart, the loop is a few roles. Each owns some state, does one thing at a time and sends messages: the definition of an actor.
+    Taken apart, the loop is a few roles. Each owns some state, does one thing at a time and sends messages: the definition of an actor. To grow,
+    a role gets *replicas*, several equal processes.
     """)
     return
 
@@ -1677,13 +1900,12 @@ def _():
     |---|---|---|---|
     | dataset | the next task | nobody | one is enough |
     | generator | a copy of the weights, a cache | its own longest episodes | more replicas |
-    | tools, reward | none, or a sandbox | somebody else | many cheap replicas |
+    | tools, reward | none, or an isolated place to run code | somebody else | many cheap replicas |
     | replay buffer | episodes and their age | generators, trainer | one is enough |
-    | trainer | weights, optimizer | a whole batch | more ranks for one model |
+    | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
-    From this follows what the system has to offer, and where the course builds it. Notebook 06 builds pools that hide how many replicas
-    there are, and that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own, because they are far larger than a
-    batch of episodes. Notebook 08 holds all of it together.
+    Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
+    because they are far larger than a batch of episodes. Notebook 08 holds all of it together.
     """)
     return
 
@@ -1693,14 +1915,14 @@ def _():
     mo.md("""
     ## Try it before you build it
 
-    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured, and lets groups differ as
-    much as yours did. A simulated generator samples one group at a time.
+    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. The table beneath says why
+    no run can be faster. A *round trip* is a batch's way through generation, training and pull, before `max_lag` lets the next one begin.
 
     Three questions to settle with the sliders; the answers are folded below.
 
     1. Choose *no variance*. With how many generators is the speed-up largest?
     2. Choose *one straggler*: one group takes eight times as long as the others. From which lag on does more lag no longer help?
-    3. Choose *trainer-bound*. From how many generators on does another one no longer help?
+    3. Choose *trainer-bound*: training is the longer phase. From how many generators on does another one no longer help?
     """)
     return
 
@@ -1781,12 +2003,12 @@ def _():
 @app.cell(hide_code=True)
 def _(was, now):
     lesson.recap(
-        "RL needs no right answers, only a reward. Its loop differs from supervised learning in two lines: the policy writes the answer, and something checks it.",
-        "A verifiable reward is only as good as its parser: pay for the whole answer in the right form, and never for a tool's words.",
+        "RL needs no right answers, only a reward: the policy writes the answer, and something checks it.",
+        "A verifiable reward is only as good as its parser: never pay for a tool's words.",
         "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
         f"A step: advantages within groups, the policy gradient, new weights. Here it took the policy from {was.accuracy:.0%} to {now.accuracy:.0%}.",
-        "A synchronous step is the sum of its phases, and generation takes as long as the slowest episode of the batch.",
-        "Side by side a step takes as long as the longer phase. The price is data from older weights, and `max_lag` bounds their age.",
+        "In turns, a step is the sum of its phases, and generation takes as long as the slowest episode of the batch.",
+        "Side by side it takes as long as the longer phase. The price is older data, and `max_lag` bounds their age.",
     )
     return
 
@@ -1828,18 +2050,30 @@ def leave_one_out_solution(rewards):
 
 
 @app.function(hide_code=True)
-def check_mean_logprob(mean_logprob):
-    exercise.expect(mean_logprob, [-1.0, -3.0], [True, True], result=-2.0)
-    exercise.expect(
-        mean_logprob, [-1.0, 0.0, 0.0, -3.0], [True, False, False, True], result=-2.0
+def check_training_row(training_row):
+    class ToyPolicy:
+        eos_ids = (0,)
+
+        def encode_text(self, text):
+            return [4, 7, 3]  # 4 spells "ab", which the policy wrote as 1 and 2
+
+        def __repr__(self):
+            return "toy_policy"
+
+    episode = SimpleNamespace(
+        text="ab7c", token_ids=[1, 2, 7, 3, 0], sampled=[True, True, False, True, True]
     )
-    exercise.expect(mean_logprob, [-0.5, -9.0], [True, False], result=-0.5)
+    exercise.expect(
+        training_row,
+        ToyPolicy(),
+        episode,
+        result=([1, 2, 7, 3, 0], [True, True, False, True, True]),
+    )
 
 
 @app.function(hide_code=True)
-def mean_logprob_solution(logprobs, sampled):
-    chosen = [logprob for logprob, own in zip(logprobs, sampled, strict=True) if own]
-    return sum(chosen) / len(chosen)
+def training_row_solution(policy, episode):
+    return episode.token_ids, episode.sampled
 
 
 @app.function(hide_code=True)

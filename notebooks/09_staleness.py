@@ -134,6 +134,7 @@ def _():
     - μ is the **behaviour policy**: the weights that sampled the data, and the log-probs that were recorded then.
 
     Each training step makes a new **policy version**. The age of the data, counted in versions, is the **lag**. At lag 0, π and μ are the same policy.
+    `max_lag`, the dial of notebook 05, is the largest lag that a run admits.
     """)
     return
 
@@ -307,6 +308,7 @@ def _(conditions, config, environment, start_ageing):
         Trial("reinforce", 0, config.seed), replace(conditions, warmup_steps=0)
     )
     kept = sample_batch(learner.policy, environment, 0, config.seed, conditions)
+    # One padded batch of at most so many tokens after another, as tensors [B, T].
     kept_batches = collate(kept, advantages_of(kept, config.samples), token_budget=8192)
     kept_at, seconds, fresh_batches = {}, [], []
     for _version in range(max(config.ages) + 1):
@@ -432,7 +434,8 @@ def _():
     mo.md("""
     ## What a loss does with a ratio
 
-    Each of these is the objective of a token: what training makes larger. They differ in what they do with the ratio.
+    Each of these is the objective of a token: what training makes larger. They differ in what they do with the ratio. The *advantage* is that of
+    notebook 05: how much better the token's episode did than its group.
     """)
     return
 
@@ -980,7 +983,8 @@ def _():
     ## The phase diagram
 
     Is the collapse a matter of the lag, of the learning rate, or of the loss? A study answers it: every combination, trained to the end of learning. It
-    takes hours of processor time, so it is recorded, and you can check any cell of it below.
+    takes hours of processor time, so it is recorded. The *phase diagram* is its map: a square for each loss, and in it a cell for each learning
+    rate and lag, with the mean accuracy of its seeds. You can train any cell again below.
     """)
     return
 
@@ -1265,7 +1269,7 @@ def _(config, fresh_batches, seconds):
     uneven = replace(
         this_machine,
         generation_seconds=this_machine.training_seconds / config.prompts,
-        variation=2.0,
+        variation=2.0,  # the groups' seconds scatter by twice their mean
     )
     uneven_times = wall_times_of(uneven)
     return this_machine, uneven_times, wall_times

@@ -60,7 +60,7 @@ NEAR_MISSES = {
     "bytes_held": lambda parameters, ranks, stage: 16 * parameters / (ranks if stage else 1),
     "math_reward": lambda text, answer: float(str(answer) in text.replace(",", "")),
     "leave_one_out": lambda rewards: [reward - sum(rewards) / len(rewards) for reward in rewards],
-    "mean_logprob": lambda logprobs, sampled: sum(logprobs) / len(logprobs),
+    "training_row": lambda policy, episode: (episode.token_ids, [True] * len(episode.token_ids)),
     "speed_up": lambda generate, train, steps: (generate + train) / max(generate, train),
     "next_replica": lambda present, history: present[len(history) % len(present)],
     "retry_delay": lambda failures, base, cap: min(base * 2**failures, cap),
@@ -314,7 +314,14 @@ def test_05_the_plugged_in_advantage_is_what_trains():
         generator, trainer = load_policy(), load_policy()
         settings = small_05(steps=1)
         run = notebook.training_loop(
-            generator, trainer, ENV_05, SAMPLING_05, settings, advantage, lambda step, batch: None
+            generator,
+            trainer,
+            ENV_05,
+            SAMPLING_05,
+            settings,
+            advantage,
+            notebook.training_row_solution,
+            lambda step, batch: None,
         )
         assert {span.kind for span in run.timeline.spans} == {"generate", "train", "pull"}
         vectors = [torch.nn.utils.parameters_to_vector(p.model.parameters()) for p in (generator, trainer)]
@@ -351,6 +358,7 @@ def test_05_runs_from_its_first_cell_to_its_last():
     assert all(values["same_tokens"]) and values["largest_gap"] < 1e-4
     assert values["one_step"]["loss"] < 1e-4 and values["one_step"]["weights"] < 0.05
     assert values["advantage_in_use"] is compare, "the reader has not written one yet"
+    assert values["row_in_use"].__name__ == "training_row_solution", "the fault is still in the reader's"
     assert values["foreseen"][False] < values["foreseen"][True]
     assert min(values["with_rewards"]) > values["with_labels"]
     assert values["lenient"] > values["strict"]

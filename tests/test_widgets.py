@@ -26,10 +26,12 @@ from zorplex_rl.viz.widgets import (
     ServiceBoard,
     TimelineSimulator,
     WeightRingRace,
+    WhatIf,
 )
 from zorplex_rl.viz.widgets.loop_player import film
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
 from zorplex_rl.viz.widgets.widget import look_up, unpack
 
 MEASURED = Setting(
@@ -119,7 +121,25 @@ def loop_player(**options) -> LoopPlayer:
     return LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options)
 
 
+def paid(form: float, extra_call: float) -> Answer:
+    """What two outcomes earn, as a stand-in for what a notebook computes."""
+    wrong = form - 2 * extra_call
+    bars = [
+        Bar("success", 1 + form, f"{1 + form:+.2f}", "green"),
+        Bar("wrong_answer", wrong, f"{wrong:+.2f}", "vermilion"),
+    ]
+    return Answer([Panel("Reward of each outcome", bars, most=3.0, least=-2.0)], f"A wrong answer earns {wrong:.2f}.")
+
+
+KNOBS = (Knob("form", "The form", [0.0, 0.2, 1.0]), Knob("extra_call", "An extra call", [0.0, 0.5], "−{:g}"))
+
+
+def what_if(**options) -> WhatIf:
+    return WhatIf("Reward weights", KNOBS, paid, {"form": 0.2, "extra_call": 0.0}, **options)
+
+
 MAKERS = {
+    "what if": what_if,
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
@@ -304,6 +324,21 @@ def test_with_a_kernel_python_answers(page):
 def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
     open_bare(page, TimelineSimulator(), static=True)
     expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
+    open_bare(page, what_if(static=static), static=static)
+    widget = page.get_by_role("region", name="Reward weights")
+    for form, extra_call in ((1.0, 0.5), (0.0, 0.5), (0.0, 0.0)):
+        move(widget, "The form", list(KNOBS[0].values), form)
+        move(widget, "An extra call", list(KNOBS[1].values), extra_call)
+        expected = paid(form, extra_call)
+        expect(widget.get_by_text(expected.said).first).to_be_visible()
+        bars = widget.locator("svg rect")
+        for index, bar in enumerate(expected.panels[0].bars):
+            assert float(bars.nth(index).get_attribute("data-value")) == pytest.approx(bar.value)
+    assert widget.get_by_role("img", name="Reward of each outcome: success +1.00, wrong_answer +0.00.").is_visible()
 
 
 def test_a_finger_moves_a_slider(browser):
@@ -509,3 +544,5 @@ def test_a_position_or_scenario_that_does_not_exist_is_refused():
         TimelineSimulator(scenario="calm")
     with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
         WeightRingRace(slots=1)
+    with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
+        WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})

@@ -11,16 +11,16 @@ small step, and a sum would lose whatever is below a 256th of it. For the same r
 forward and backward pass in bfloat16 changes it more: by 2 to 7 % of the float32 gradient, however the batch is split.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
@@ -34,6 +34,9 @@ from zorplex_rl.learning.losses import (
 )
 from zorplex_rl.policy.load import Policy, largest_magnitude, project
 from zorplex_rl.task.episode import Episode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Learner:
@@ -223,6 +226,8 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
     Each prompt runs once. Every response that follows it uses its keys and values, and the gradients of all of them add up there.
     """
+    from transformers.cache_utils import DynamicCache
+
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
     shared = DynamicCache()
     # Padding is on the right, where causal attention hides it from every real token of its row.

@@ -10,8 +10,7 @@ must follow from the number of clusters, not of trials.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-
-from scipy import stats
+from statistics import NormalDist
 
 Interval = tuple[float, float]
 
@@ -24,7 +23,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     >>> [round(bound, 3) for bound in wilson_interval(0, 100)]
     [0.0, 0.037]
     """
-    return _score_interval(successes / trials, trials, float(stats.norm.ppf(0.5 + confidence / 2)))
+    return _score_interval(successes / trials, trials, NormalDist().inv_cdf(0.5 + confidence / 2))
 
 
 def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95) -> Interval:
@@ -72,6 +71,8 @@ def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], c
     effective = share * (1 - share) / variance if variance else math.inf
     if effective >= trials:
         return wilson_interval(sum(outcomes), trials, confidence)
+    from scipy import stats  # It takes half a second to load, and most notebooks begin without an interval.
+
     freedom = _degrees_of_freedom(list(sizes.values()), trials / effective)
     return _score_interval(share, effective, float(stats.t.ppf(0.5 + confidence / 2, freedom)))
 

@@ -17,6 +17,8 @@ Each step samples one token for every active row. Rows leave and enter between s
 ``tool_loop.py`` parses the text, calls tools and ends episodes. ``rollout_simple.py`` samples the same episodes one at a time; read it first.
 """
 
+from __future__ import annotations
+
 import math
 import random
 import time
@@ -25,15 +27,18 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.policy.decoder import decoder_of
-from zorplex_rl.policy.kv_cache import SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop
 from zorplex_rl.task.episode import Episode, Task
+
+# decoder.py and kv_cache.py need transformers, which takes seconds to load: they are imported where a model is already there.
+if TYPE_CHECKING:
+    from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class RolloutEngine:
     """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
+        from zorplex_rl.policy.decoder import decoder_of
+
         self.policy, self.sampling, self.version = policy, sampling, 0
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
         self._tickets = 0
@@ -181,6 +188,8 @@ class RolloutEngine:
 
     def _prefill(self, tasks: list[Task]) -> None:
         """Prefill the prompts of ``tasks``, together with some that are needed next: a batch costs little more than one prompt."""
+        from zorplex_rl.policy.kv_cache import prefill
+
         if self._prompts_version != self.version:
             self._prompts.clear()
             self._prompts_version = self.version
@@ -231,6 +240,8 @@ class RolloutEngine:
 
     def _reserve(self, length: int) -> None:
         """Make sure that the cache has room for ``length`` tokens in each row. Active rows are copied from a shorter cache."""
+        from zorplex_rl.policy.kv_cache import SlotCache
+
         model, old = self.policy.model, self._cache if self._reserved else None
         if length <= self._reserved:
             return

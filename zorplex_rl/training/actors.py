@@ -74,7 +74,12 @@ class TimedActor(Actor):
 class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
 
-    imports = ("zorplex_rl.learning.learner", "zorplex_rl.policy.stream", "zorplex_rl.training.transports")
+    imports = (
+        "zorplex_rl.learning.learner",
+        "zorplex_rl.policy.decoder",
+        "zorplex_rl.policy.stream",
+        "zorplex_rl.training.transports",
+    )
     policy: "Policy"
     """Set by ``setup``."""
 

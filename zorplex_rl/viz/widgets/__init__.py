@@ -3,6 +3,7 @@
     TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
     ReshardMap            bytes between every source and destination          shows matrices
+    WhatIf                knobs and bars, for any function of the knobs       computed by that function
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
     LiveCurve             accuracy during training                            shows rows of metrics
@@ -22,6 +23,7 @@ from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
+from zorplex_rl.viz.widgets.what_if import WhatIf
 
 __all__ = [
     "LiveCurve",
@@ -31,6 +33,7 @@ __all__ = [
     "ServiceBoard",
     "TimelineSimulator",
     "WeightRingRace",
+    "WhatIf",
 ]
 
 

@@ -1,0 +1,46 @@
+function render({ model, el }) {
+  const { title, knobs } = model.get("controls");
+  let params = model.get("params"), result = null;
+  const sliders = knobs.map(([name, label, values, texts]) => {
+    const control = slider(label, values, (value) => texts[values.indexOf(value)], () => { params = { ...params, [name]: control.value }; ask(params); });
+    control.set(params[name]);
+    return control;
+  });
+  const chart = html("div"), sentence = html("p"), voice = announcer();
+  el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": title },
+    html("p", { class: "zx-heading", style: "margin:0" }, title),
+    html("div", { class: "zx-sliders" }, ...sliders.map(({ root }) => root)),
+    chart, sentence, voice.root));
+
+  function show(answer) {
+    result = answer;
+    sentence.textContent = answer.said;
+    voice.say(answer.said);
+    drawing.redraw();
+  }
+
+  const drawing = drawnToWidth(chart, (width) => { if (result) chart.replaceChildren(...result.panels.map((panel) => bars(panel, width))); });
+  const ask = questions(model, el.firstElementChild, lookUp, show);
+  return drawing.stop;
+}
+
+/** One panel: a row for every bar, all from the same zero. */
+function bars({ title, bars: rows, most, least }, width) {
+  const narrow = width < 480, left = narrow ? 118 : 190, right = narrow ? 62 : 74, head = 28, pitch = 28, thick = 18;
+  const height = head + rows.length * pitch + 8, across = width - left - right;
+  const x = (value) => left + (across * (value - least)) / (most - least || 1);
+  const said = rows.map(({ name, text }) => `${name} ${text}`).join(", ");
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${title}: ${said}.` },
+    svg("text", { x: 0, y: 16, "font-weight": 600, "font-size": 14 }, title));
+  rows.forEach(({ name, value, text, colour }, row) => {
+    const y = head + row * pitch, middle = y + thick / 2 + 4, from = x(Math.min(value, 0)), to = x(Math.max(value, 0));
+    picture.append(
+      svg("text", { x: left - 10, y: middle, "text-anchor": "end" }, name),
+      svg("rect", { x: from, y, width: Math.max(to - from, 0.6), height: thick, rx: 2, style: `fill:var(--${colour === "grey" ? "quiet" : colour})`, "data-value": value }),
+      svg("text", { x: width, y: middle, "text-anchor": "end" }, text));
+  });
+  picture.append(svg("line", { class: "zx-end", x1: x(0), x2: x(0), y1: head - 4, y2: height - 6 }));
+  return picture;
+}
+
+export default { render };
