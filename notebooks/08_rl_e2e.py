@@ -37,6 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config
     from zorplex_rl.learning.learner import Learner, Learning, response_logprobs
+    from zorplex_rl.learning.replay import ReplayBuffer
     from zorplex_rl.learning.train_simple import compare, play
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
@@ -73,7 +74,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=45,
+        minutes=40,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the controller of an asynchronous RL run, with the rule that bounds the age of its data",
@@ -545,15 +546,18 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(ask_ahead, config, rule):
-    _old, _new = (rule(version, 1, 0, config.prompts, 1) for version in (0, 1))
+    _buffer = ReplayBuffer(config.prompts, 1, total_groups=1_000 * config.prompts)
+    for _number in _buffer.admit(0, config.prompts):
+        _buffer.add(_number, 0, "a group")
+    _buffer.take()
+    _old = len(_buffer.admit(0, 1_000))
+    _answers = [0, config.prompts, 2 * config.prompts]
     lesson.reveal(
         ask_ahead,
-        right=[0, config.prompts, 2 * config.prompts].index(_old)
-        if _old in (0, config.prompts, 2 * config.prompts)
-        else [],
+        right=_answers.index(_old) if _old in _answers else [],
         why=f"""
-    The rule in use says {_old}. A group of version 0 must be trained on at step 0 + 1, which is the next one, and that step takes {config.prompts} groups. After a pull it
-    may start {_new}: those have one step more.
+    The package's replay buffer admits {_old}. A group of version 0 must be trained on at step 0 + 1. That is the next step, and it takes {config.prompts} groups. The rule
+    that drives the run below says {rule(0, 1, 0, config.prompts, 1)}, and after a pull {rule(1, 1, 0, config.prompts, 1)}.
     """,
     )
     return
@@ -638,12 +642,16 @@ def new_path(name):
 
 
 @app.cell(hide_code=True)
-def _(bare_run, config, rule_is_yours):
+def _(bare_run, config, environment, policy, rule_is_yours, sampling):
+    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    _before, _after = (
+        evaluate(who, "held out", _tasks, environment.execute, sampling, seed=1)[0].accuracy
+        for who in (policy, load_policy(str(bare_run.policy), config.device))
+    )
     _highest = max(bare_run.lags)
     lesson.md(f"""
-    {len(bare_run.rows)} steps, {sum(row["episodes"] for row in bare_run.rows):,.0f} episodes. The oldest group was {_highest:.0f} version{"s" * (_highest != 1)} old, and the bound is {config.max_lag}:
-    {"it was kept" if _highest <= config.max_lag else "your rule let too much start" if rule_is_yours else "it was not kept"}. Of the first batches {fmean(row["accuracy"] for row in bare_run.rows[:3]):.0%} were right,
-    of the last {fmean(row["accuracy"] for row in bare_run.rows[-3:]):.0%}.
+    {len(bare_run.rows)} steps, {sum(row["episodes"] for row in bare_run.rows):,.0f} episodes, {bare_run.step:.2f} s for a step in the median. The oldest group was {_highest:.0f} version{"s" * (_highest != 1)} old, and the bound is {config.max_lag}:
+    {"it was kept" if _highest <= config.max_lag else "your rule let too much start" if rule_is_yours else "it was not kept"}. Of {config.held_out} held-out tasks {_before:.0%} were right before, and {_after:.0%} are now.
     """)
     return
 
@@ -686,9 +694,8 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-async def _(bare_run, config, start_same):
+async def _(config, start_same):
     lesson.wait_for(start_same)
-    assert bare_run.rows  # never two runs at a time: they would share the cores
     _run = run_config(config, steps=config.same_steps, max_lag=0, eval_tasks=2)
     with mo.status.spinner("The page's controller, then the package's"):
         await stop_all()
@@ -774,8 +781,7 @@ def watched(name, curve, bar, on_step=lambda row: None):
 
 
 @app.cell(hide_code=True)
-async def _(both_curve, config, dashboard, weights_apart):
-    assert weights_apart >= 0  # never two runs at a time
+async def _(both_curve, config, dashboard):
     both_curve.clear()
     dashboard.clear("the package's")
     folders = {}
@@ -855,7 +861,7 @@ def _(config, folders):
 
 
 @app.cell(hide_code=True)
-def _(accounts, ask_time, bare_run, stretch, windows):
+def _(accounts, ask_time, stretch, windows):
     _sync, _async = accounts["in turns"], accounts["side by side"]
     _ratio = _async.step / _sync.step
     _least = max(_sync.trainer, _sync.generator)
@@ -864,7 +870,7 @@ def _(accounts, ask_time, bare_run, stretch, windows):
         right=0 if _ratio < 0.55 else 1 if _ratio < 0.9 else 2,
         why=f"""
     {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}. If the shorter phase were wholly hidden behind the longer,
-    and neither slower beside the other, it would be {_least:.0%}. The controller on this page needed {bare_run.step:.2f} s for its median step, the package's {_async.step:.2f} s.
+    and neither slower beside the other, it would be {_least:.0%}.
     """,
         shows=[
             lesson.figure(
@@ -1147,8 +1153,7 @@ def quietly():
 
 
 @app.cell(hide_code=True)
-async def _(config, folders, killed_curve):
-    assert folders  # never two runs at a time
+async def _(config, killed_curve):
     killed_curve.clear()
     _run = run_config(
         config,
@@ -1249,16 +1254,15 @@ def _():
     mo.md("""
     ## Before and after
 
-    The policy before training answers held-out tasks, and those of the three runs answer the same with the same random draws.
+    The policy before training answers held-out tasks, and those of the package's three runs answer the same with the same random draws.
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _(bare_run, config, environment, folders, policy, run_log, sampling):
+def _(config, environment, folders, policy, run_log, sampling):
     _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
     trained = {
-        "after, this page's controller": load_policy(str(bare_run.policy), config.device),
         **{
             f"after, {name}": load_policy(str(folder.policy), config.device)
             for name, folder in folders.items()
@@ -1403,9 +1407,9 @@ def _(config, environment, learned, policy, sampling, start_pass):
     ) as _bar:
         for _name, _policy in (("before", policy), ("after", learned)):
             _requests = [
-                RolloutRequest(task, seed)
-                for task in _tasks
-                for seed in range(config.pass_samples)
+                RolloutRequest(task, number * config.pass_samples + attempt)
+                for number, task in enumerate(_tasks)
+                for attempt in range(config.pass_samples)
             ]
             _episodes = rollout(
                 _policy,
@@ -1478,8 +1482,7 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_kinds, config, environment, learned, policy, right, sampling):
-    assert right  # after the episodes above
+def _(ask_kinds, config, environment, learned, policy, sampling):
     _rows, _better = [], 0
     for _kind in ("simple", "multi_step", "recursive"):
         _tasks = environment.tasks(tier_of(_kind), config.kind_tasks, "held_out")
@@ -1502,7 +1505,6 @@ def _(ask_kinds, config, environment, learned, policy, right, sampling):
                 "change": f"{signed(100 * _gain)} ± {100 * _noise:.0f} points",
             }
         )
-    kinds_better = _better
     lesson.reveal(
         ask_kinds,
         right=_better,
@@ -1516,7 +1518,7 @@ def _(ask_kinds, config, environment, learned, policy, right, sampling):
             )
         ],
     )
-    return (kinds_better,)
+    return
 
 
 @app.cell(hide_code=True)
@@ -1605,8 +1607,7 @@ def _(config, start_hack):
 
 
 @app.cell(hide_code=True)
-def _(config, hack_board, kinds_better):
-    assert kinds_better >= 0  # never two runs at a time
+def _(config, hack_board):
     hack_board.clear()
     hacked = {}
     for _name, _kl in (("no penalty", 0.0), ("with a KL penalty", config.hack_penalty)):
