@@ -15,67 +15,73 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import asyncio
     import inspect
+    import json
+    import logging
     import math
     import os
     import signal
     import tempfile
     import time
+    from contextlib import contextmanager
     from dataclasses import replace
     from itertools import pairwise
     from pathlib import Path
-    from statistics import fmean, median, pstdev
+    from statistics import fmean, median, stdev
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
     from zorplex_rl.analysis.recorded import predict, read_run
+    from zorplex_rl.analysis.recorded_study import read_study
     from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-    from zorplex_rl.policy.evaluate import evaluate, summarise
+    from zorplex_rl.learning.learner import Learner, response_logprobs
+    from zorplex_rl.learning.replay import ReplayBuffer
+    from zorplex_rl.learning.train_simple import compare, play
+    from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Sampling
+    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.run_folder import RunFolder
-    from zorplex_rl.services.replica import spawn
+    from zorplex_rl.services.runtime import run_together, start_runtime, this_host
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.actors import (
-        AdvantageActor,
-        DatasetActor,
-        ReplayBufferActor,
-        RewardActor,
-    )
+    from zorplex_rl.task.rewards import accuracy, final_answer
+    from zorplex_rl.training import loop
+    from zorplex_rl.training.actors import AdvantageActor, DatasetActor, RewardActor
     from zorplex_rl.training.controller import Controller
     from zorplex_rl.training.generator import GeneratorActor
-    from zorplex_rl.training.loop import (
-        run_together,
-        run_training,
-        train_async,
-        train_sync,
-    )
+    from zorplex_rl.training.loop import run_training, train_async
     from zorplex_rl.training.run_log import RunLog
     from zorplex_rl.training.trainer import TrainerActor
     from zorplex_rl.viz import exercise, figures, lesson, runs
+    from zorplex_rl.viz.loop_drawing import loop_drawing
     from zorplex_rl.viz.plots import timeline_chart
+    from zorplex_rl.viz.plug_in import plug_in
     from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import LiveCurve
+    from zorplex_rl.viz.widgets import Dashboard, LiveCurve, SliderFigure
 
-    # Outlive the cells that fill them: what a cell has left running is found here when it runs again.
-    REPLICAS = {}
+    # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
+    PROCESSES = []
     SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
+    # The only death on this page is intended, and the page says more about it than a warning would.
+    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)
+    NAMES = {"grpo": "clipped", "reinforce": "plain"}
+    RECORDED = Path(__file__).parents[1] / "benchmarks"
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=47,
+        minutes=40,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
-            "follow one batch through every process of an RL system, call by call",
-            "check that the trainer learns from the very tokens that were sampled",
-            "train the same policy synchronously and asynchronously, and account for the difference in time",
-            "kill a process in mid-training and check in the books what was lost",
+            "write the controller of an asynchronous RL run, with the rule that bounds the age of its data",
+            "find a planted fault from the diagnostics of a training step",
+            "account for the time that two loops take, and predict it",
+            "say whether training taught something new, or sharpened what was there",
+            "recognise a reward that is being hacked, and kill a process without losing data",
         ],
     )
     return
@@ -83,19 +89,20 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    lesson.figure(
+        loop_drawing(),
+        "The whole loop. On this page every part of it is a process of its own.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
-    ## All of it together
+    ## A lap by hand
 
-    Notebook 05 took a training step apart: generate, check, train. Notebook 06 made services of the roles, and 07 moved weights between
-    them. Here the parts become one system. First you make a lap of the loop by hand; then two loops do it for you, one in turns and one
-    side by side; then you measure what the second one wins, what it costs, and what it survives.
-
-    ```text
-          tasks            episodes             scored groups           batch
-    dataset ──► generator ─────────► reward ──────────────► replay ────────► trainer
-                    ▲                                      (bounded age)        │
-                    └───────────────────── weights ◄────────────────────────────┘
-    ```
+    Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights. Here the parts become one system. You start its
+    processes, walk once around the loop, and then write the program that does the walking: the **controller**.
     """)
     return
 
@@ -112,131 +119,206 @@ def settings():
         max_tokens=96 if _embedded else 256,
         prompts=8,  # in a training batch
         samples=8,  # of each prompt
-        steps=50,
+        steps=40,
         max_lag=1,
         learning_rate=3e-4 if _embedded else 3e-6,
-        eval_every=15,
+        eval_every=20,
         eval_tasks=100,  # while training goes on
-        held_out=300,  # before and after
-        killed_steps=24,  # of the run in which a generator is killed
+        held_out=200,  # before and after
+        same_steps=3,  # of the two runs whose weights are compared
+        killed_steps=20,  # of the run in which a generator is killed
+        pass_tasks=32,
+        pass_samples=96,  # of each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        kind_tasks=100,  # of each kind that was not trained
+        hack_steps=14,
+        hack_rate=4e-4 if _embedded else 3e-6,
+        hack_bonus=0.5,  # for every tool call
+        hack_penalty=0.3,  # weight of the KL penalty
+        slider_lags=(0, 1, 2, 4, 8),
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
     )
     return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
+    environment = Zorplex(config.seed, config.hints)
+    sampling = Sampling(max_tokens=config.max_tokens)
     lesson.ran_on(policy)
-    return (policy,)
+    return environment, policy, sampling
+
+
+@app.function(hide_code=True)
+def run_config(config, **changes):
+    """The package's settings of a run, checked."""
+    made = Config(
+        task="compositional",
+        policy=config.policy,
+        hints=config.hints,
+        max_lag=changes.get("max_lag", config.max_lag),
+        steps=changes.get("steps", config.steps),
+        prompts_per_step=config.prompts,
+        group_size=config.samples,
+        learner=LearnerConfig(learning_rate=config.learning_rate),
+        max_tokens=config.max_tokens,
+        eval_every=changes.get("eval_every", config.eval_every),
+        eval_tasks=changes.get("eval_tasks", config.eval_tasks),
+        checkpoint_every=changes.get("steps", config.steps),
+        seed=config.seed,
+        device=config.device,
+        threads=config.threads,
+        services=ServicesConfig(
+            generators=changes.get("generators", 1), spares=changes.get("spares", 0)
+        ),
+    )
+    made.check()
+    return made
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A lap by hand
-
-    Everything that can be set about a run stands in one `Config`. It is what the command line `zorplex-rl train` fills in, what a run
-    folder keeps, and what every actor is given. The cells of this lap belong together: to run one of them again, start from the button.
+    An actor of notebook 01, one process for each. `Config` holds everything that can be set about a run; it is what `zorplex-rl train` fills in.
+    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07.
     """)
     return
 
 
-@app.cell
-def _(config):
-    base = Config(
-        task="compositional",
-        policy=config.policy,
-        hints=config.hints,
-        max_lag=config.max_lag,
-        steps=config.steps,
-        prompts_per_step=config.prompts,
-        group_size=config.samples,
-        learner=LearnerConfig(learning_rate=config.learning_rate),
-        services=ServicesConfig(spares=0),
-        max_tokens=config.max_tokens,
-        eval_every=config.eval_every,
-        eval_tasks=config.eval_tasks,
-        checkpoint_every=config.steps,
-        seed=config.seed,
-        device=config.device,
-        threads=config.threads,
+@app.function
+def start(actor_class, *arguments):
+    """An actor in a process of its own."""
+    start_runtime()
+    procs = this_host().spawn_procs(per_host={"procs": 1})
+    PROCESSES.append(procs)
+    return procs.spawn(actor_class.__name__, actor_class, *arguments)
+
+
+@app.function
+async def bring_up(run, device):
+    actors = SimpleNamespace(
+        dataset=start(DatasetActor, run, tier_of(run.task)),
+        generator=start(GeneratorActor, "generator_0", run, device),
+        reward=start(RewardActor, "reward"),
+        advantage=start(AdvantageActor, run),
+        trainer=start(TrainerActor, "trainer", run, device),
     )
-    base.check()
-    return (base,)
+    await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
+    await actors.trainer.publish.call_one()
+    await actors.generator.subscribe.call_one(actors.trainer)
+    await actors.generator.pull.call_one()
+    return actors
+
+
+@app.function(hide_code=True)
+async def stop_all():
+    """Stop what is running, and forget it."""
+    running = list(PROCESSES)
+    PROCESSES.clear()
+    await asyncio.gather(*(procs.stop() for procs in running))
+
+
+@app.function
+async def score(actors, groups):
+    """Have the groups' episodes scored. The reward actor gets only what the policy wrote."""
+    episodes = [episode for _, group in groups for episode in group]
+    attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
+    scores = await actors.reward.score.call_one(attempts)
+    for episode, found in zip(episodes, scores, strict=True):
+        episode.score = found
 
 
 @app.cell(hide_code=True)
 def _():
-    start_by_hand = lesson.start_button("Start six processes", seconds=12)
+    start_by_hand = lesson.start_button("Start five processes", seconds=15)
     start_by_hand
     return (start_by_hand,)
 
 
-@app.function(hide_code=True)
-async def stop_all(replicas):
-    """Stop what is running, and forget it."""
-    running = list(replicas.values())
-    replicas.clear()
-    await asyncio.gather(*(replica.stop() for replica in running))
-
-
 @app.cell
-async def _(base, config, start_by_hand):
+async def _(config, start_by_hand):
     lesson.wait_for(start_by_hand)
-    await stop_all(REPLICAS)  # those of an earlier run of this cell
-    lap = replace(base, max_lag=1)
+    await stop_all()  # those of an earlier run of this cell
     _began = time.monotonic()
-    for _name, _class, *_arguments in [
-        ("dataset", DatasetActor, lap, tier_of(lap.task)),
-        ("reward", RewardActor, "reward"),
-        ("replay", ReplayBufferActor, lap),
-        ("advantage", AdvantageActor, lap),
-        ("generator", GeneratorActor, "generator", lap, config.device),
-        ("trainer", TrainerActor, "trainer", lap, config.device),
-    ]:
-        REPLICAS[_name] = await spawn(_name, _class, *_arguments)
-    hands = SimpleNamespace(**{name: found.actor for name, found in REPLICAS.items()})
-    loaded = await asyncio.gather(
-        hands.generator.setup.call_one(), hands.trainer.setup.call_one()
-    )
+    _actors = await bring_up(run_config(config), config.device)
     loading_seconds = time.monotonic() - _began
-    return hands, lap, loaded, loading_seconds
+
+    _numbers = list(range(config.prompts))
+    _tasks = await _actors.dataset.tasks.call_one(_numbers)
+    _request = list(zip(_numbers, _tasks, strict=True))
+    groups = await _actors.generator.generate.call_one(_request)
+    await score(_actors, groups)
+    rewards = [[e.score.reward for e in group] for _, group in groups]
+    advantages = await _actors.advantage.compute.call_one(rewards)
+    await stop_all()
+    return advantages, groups, loading_seconds, rewards
 
 
 @app.cell(hide_code=True)
-def _(loaded, loading_seconds):
-    lesson.table(
-        f"Six actors, each in a process of its own, in {loading_seconds:.1f} s",
+def _(groups, loading_seconds, policy):
+    episodes = [episode for _, group in groups for episode in group]
+    _failed = [e for e in episodes if e.score.outcome != "success"]
+    _one = max(_failed or episodes, key=lambda e: (e.tool_calls, len(e.token_ids)))
+    mo.vstack(
         [
-            {
-                "actor": "`DatasetActor`",
-                "holds": "which task has which number",
-                "process": "",
-            },
-            {"actor": "`RewardActor`", "holds": "the verifier", "process": ""},
-            {
-                "actor": "`ReplayBufferActor`",
-                "holds": "groups of episodes and their age",
-                "process": "",
-            },
-            {"actor": "`AdvantageActor`", "holds": "nothing", "process": ""},
+            lesson.md(
+                f"Starting and loading took {loading_seconds:.1f} s. The lap brought {len(episodes)} episodes of {len(groups)} groups. Here is one of them, as a trainer gets it."
+            ),
+            lesson.figure(
+                token_strip(policy, _one),
+                f"“{_one.task.question}”, expected {_one.task.answer}: `{_one.score.outcome}`, reward {_one.score.reward:.2f}.",
+            ),
         ]
-        + [
-            {
-                "actor": f"`{actor}`",
-                "holds": f"{holds}; {found.parameters:,} parameters on {found.device}",
-                "process": found.pid,
-            }
-            for (actor, holds), found in zip(
-                (
-                    ("GeneratorActor", "a copy of the policy, and its key-value cache"),
-                    ("TrainerActor", "the policy, its optimizer, the weight ring"),
-                ),
-                loaded,
-                strict=True,
+    )
+    return (episodes,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_alike = lesson.predict(
+        f"A group has {config.samples} samples of one prompt, and the advantage compares each with the others. What happens to a group in which all earned the same?",
+        "all of its samples are reinforced",
+        "it teaches nothing",
+        "all of its samples are discouraged",
+    )
+    ask_alike
+    return (ask_alike,)
+
+
+@app.cell(hide_code=True)
+def _(advantages, ask_alike, rewards):
+    _alike = [
+        given
+        for group, given in zip(rewards, advantages, strict=True)
+        if min(group) == max(group)
+    ]
+    _sums = sum(sum(given) for given in _alike)
+    _zero = all(abs(a) < 1e-6 for given in _alike for a in given)
+    lesson.reveal(
+        ask_alike,
+        right=[] if not _alike else 1 if _zero else 0 if _sums > 0 else 2,
+        why=f"""
+    In this batch that holds for {len(_alike)} of {len(rewards)} groups. Their advantages are {"all 0: no sample was better or worse than another" if _zero else "not all 0"}. Such groups
+    cost as much to sample as any other.
+    """,
+        shows=[
+            lesson.table(
+                "Rewards of each group's samples, and their advantages",
+                [
+                    {
+                        "group": number,
+                        "rewards": " ".join(f"{value:.1f}" for value in found),
+                        "advantages": " ".join(
+                            f"{value:+.1f}".replace("-", "−") for value in given
+                        ),
+                    }
+                    for number, (found, given) in enumerate(
+                        zip(rewards, advantages, strict=True)
+                    )
+                ],
             )
         ],
     )
@@ -246,272 +328,159 @@ def _(loaded, loading_seconds):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    **Weights first.** The trainer publishes version 0 into its ring. The generator is only told who publishes: it asks that actor for the
-    *source*, a handle, and reads the weights themselves from the ring (notebook 07). Neither passes through this page.
-    """)
-    return
+    ## A fault that makes no noise
 
+    Generator and trainer are two programs. If they disagree about the probability of a token, nothing fails: the policy gradient is just that of
+    another policy. So a trainer compares its own log-prob of every token with the one that the generator has recorded.
 
-@app.cell
-async def _(hands):
-    _published = await hands.trainer.publish.call_one()
-    await hands.generator.subscribe.call_one(hands.trainer)
-    version = await hands.generator.pull.call_one()
-    lesson.md(f"Published version {_published}; the generator has version {version}.")
-    return (version,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### The baseline
-
-    Before anything is trained, the generator answers the held-out tasks: a split that training cannot draw. Each task is answered once at
-    temperature 1, as in training, and once greedily.
-    """)
-    return
-
-
-@app.cell
-async def _(config, hands, version):
-    async def score_all(episodes):
-        """``episodes``, scored by the reward actor; it gets what the policy wrote."""
-        attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
-        scores = await hands.reward.score.call_one(attempts)
-        for episode, score in zip(episodes, scores, strict=True):
-            episode.score = score
-        return episodes
-
-    assert version == 0
-    _tasks = await hands.dataset.held_out.call_one(config.held_out)
-    _sampled = await score_all(await hands.generator.evaluate.call_one(_tasks, 1.0))
-    _greedy = await score_all(await hands.generator.evaluate.call_one(_tasks, 0.0))
-    baseline = summarise("before, sampled", _sampled)
-    baseline_greedy = summarise("before, greedy", _greedy)
-    return baseline, baseline_greedy, score_all
-
-
-@app.cell(hide_code=True)
-def _(baseline, baseline_greedy):
-    lesson.figure(
-        figures.accuracy_chart([baseline, baseline_greedy]),
-        f"{baseline.episodes} held-out tasks; the lines are 95 % intervals, in which tasks on the same words count as one cluster.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### A batch
-
-    The generator may not start what it likes. It asks the replay buffer, which knows how old the data would be by the time they are used,
-    and which hands out numbers; the dataset knows which task belongs to a number.
-    """)
-    return
-
-
-@app.cell
-async def _(baseline, hands, lap):
-    assert baseline.episodes  # the evaluation comes first
-    _admission = await hands.replay.admit.call_one(0, lap.prompts_per_step)
-    numbers = list(_admission.numbers)
-    _tasks = await hands.dataset.tasks.call_one(numbers)
-    groups = await hands.generator.generate.call_one(
-        list(zip(numbers, _tasks, strict=True))
-    )
-    lesson.md(
-        f"Admitted: groups {numbers}. Sampled: {sum(len(group) for _, group in groups)} episodes."
-    )
-    return (groups,)
-
-
-@app.cell
-async def _(groups, hands, score_all):
-    episodes = await score_all([episode for _, group in groups for episode in group])
-    accepted = await hands.replay.add.call_one(groups)
-    return accepted, episodes
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### One episode, closely
-
-    Here is one episode of the batch: that with most tool calls among those that failed, or, where none failed, among all. This is what the trainer gets: token ids, which of them the policy sampled, and the log-prob that each had *when it was sampled*.
+    Three batches of the episodes above went into a training step, each marked as fresh. One is sound. In one, the text that the tools wrote is
+    *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _(episodes, policy):
-    _failed = [e for e in episodes if e.score.outcome != "success"]
-    one = max(_failed or episodes, key=lambda e: (e.tool_calls, len(e.token_ids)))
-    lesson.figure(
-        token_strip(policy, one),
-        f"Group {one.group}, “{one.task.question}”, expected {one.task.answer}: `{one.score.outcome}`, reward {one.score.reward:.2f}.",
-    )
-    return (one,)
+def _(advantages, config, episodes):
+    def _diagnose(batch, learner):
+        found = learner.step(batch, [a for given in advantages for a in given])
+        return found | {"trained on": sum(sum(e.sampled) for e in batch)}
 
+    def _fresh():
+        run = run_config(config).changed(warmup_steps=0)
+        return Learner(
+            load_policy(config.policy, config.device), run.learner, decay_steps=run.steps
+        )
 
-@app.cell(hide_code=True)
-def _(one):
+    _learner = _fresh()
+    _sound = _diagnose(episodes, _learner)
+    diagnosed = {
+        "a missed pull": _diagnose(episodes, _learner),
+        "sound": _sound,
+        "not masked": _diagnose(
+            [replace(e, sampled=[True] * len(e.sampled)) for e in episodes], _fresh()
+        ),
+    }
     lesson.table(
-        "The same episode, turn by turn",
+        "Diagnostics of three training steps",
         [
             {
-                "turn": number,
-                "the policy wrote": lesson.quote(turn.text),
-                "the tool answered": f"`{turn.result.strip()}`" if turn.result else "",
-                "tokens trained on": f"{turn.start} to {turn.end - 1}",
-                "version": turn.version,
+                "batch": letter,
+                "tokens trained on": found["trained on"],
+                "largest difference of a log-prob": f"{found['max_logp_difference']:.6f}",
+                "effective sample size": f"{found['effective_sample_size']:.2%}",
+                "entropy": f"{found['entropy']:.3f}",
             }
-            for number, turn in enumerate(one.turns, start=1)
+            for letter, found in zip("ABC", diagnosed.values(), strict=True)
         ],
     )
-    return
+    return (diagnosed,)
 
 
 @app.cell(hide_code=True)
-def _(config):
-    lesson.predict(
-        f"A group has {config.samples} samples of one prompt, and every sample gets its reward compared with the others'. What happens to a group in which all "
-        "samples earned the same?",
-        "all are reinforced",
-        "it teaches nothing",
-        "it is generated again",
+def _():
+    ask_fault = lesson.predict(
+        "In which batch is the tools' text not masked?",
+        "batch A",
+        "batch B",
+        "batch C",
     )
-    return
-
-
-@app.cell
-async def _(accepted, hands):
-    assert all(accepted)
-    batch = await hands.replay.take.call_one()
-    rewards = [[episode.score.reward for episode in group] for _, group in batch]
-    advantages = await hands.advantage.compute.call_one(rewards)
-    return advantages, batch, rewards
+    ask_fault
+    return (ask_fault,)
 
 
 @app.cell(hide_code=True)
-def _(advantages, batch, rewards):
-    lesson.table(
-        "The batch: rewards of each group's samples, and the advantages made of them",
-        [
-            {
-                "group": number,
-                "rewards": " ".join(f"{value:.1f}" for value in found),
-                "advantages": " ".join(
-                    f"{value:+.1f}".replace("-", "−") for value in given
-                ),
-            }
-            for (number, _), found, given in zip(batch, rewards, advantages, strict=True)
-        ],
+def _(ask_fault, diagnosed, episodes):
+    _names = list(diagnosed)
+    _sound, _stale, _open = (
+        diagnosed[name] for name in ("sound", "a missed pull", "not masked")
+    )
+    _sampled = sum(sum(e.sampled) for e in episodes)
+    lesson.reveal(
+        ask_fault,
+        right=_names.index("not masked"),
+        why=f"""
+    The policy sampled {_sampled:,} tokens, and batch {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
+    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. The sound batch differs by {_sound["max_logp_difference"]:.0e} at most:
+    {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, which has to be looked into"}, although one program samples token by
+    token and the other reads whole episodes. One version of age makes {_stale["max_logp_difference"]:.2f}. That is **staleness** and no mistake, if the batch is marked as old.
+    """,
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(rewards):
-    _alike = sum(max(group) == min(group) for group in rewards)
-    lesson.reveal(f"""
-    It teaches nothing: rewards that are all alike have no better and no worse, and the advantages are exactly 0. In this batch that holds
-    for {_alike} of {len(rewards)} groups. The trainer spares itself the backward pass for them.
-    """)
+def _():
+    lesson.figure(
+        loop_drawing("generator", "replay buffer", "trainer", "weights"),
+        "Here: generator and trainer work side by side, and somebody bounds the age of what is between them.",
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 1: group-relative advantages (4 minutes)
+    ## The controller, written out
 
-    Complete `group_advantages` for the rewards of one group: reward less the group's mean, divided by the group's standard deviation (that
-    of the population: `pstdev`). Where all rewards are alike, every advantage is 0.
+    Now the loop turns by itself, and without turns: while the trainer works on one batch, the generator already writes the next. All of the
+    controller is two coroutines with a queue between them. `news` wakes a generator that has to wait.
+
+    A group is of the **policy version** that sampled it, and its **lag** is how many versions later it is trained on. `max_lag` bounds it. Nothing
+    checks the age of finished data. Instead `may_start` decides what may be *started*, so no work is thrown away.
     """)
     return
 
 
 @app.function
-def group_advantages(rewards):
-    raise NotImplementedError
+async def train_bare(actors, may_start, steps, per_step, max_lag, on_step):
+    ready, news = asyncio.Queue(), asyncio.Event()
+    now = SimpleNamespace(started=0, step=0, published=0)
 
+    async def generate():
+        version = 0
+        while now.started < steps * per_step:
+            news.clear()
+            if version < now.published:
+                version = await actors.generator.pull.call_one()
+            on_the_way = now.started - now.step * per_step
+            count = may_start(version, now.step, on_the_way, per_step, max_lag)
+            if count < 1:
+                await news.wait()
+                continue
+            end = min(now.started + min(count, per_step), steps * per_step)
+            numbers = list(range(now.started, end))
+            now.started = end
+            tasks = await actors.dataset.tasks.call_one(numbers)
+            request = list(zip(numbers, tasks, strict=True))
+            groups = await actors.generator.generate.call_one(request)
+            await score(actors, groups)
+            for _, group in groups:
+                ready.put_nowait(group)
 
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: group_advantages, check_group_advantages, group_advantages_solution
-    )
-    return
+    async def train():
+        while now.step < steps:
+            batch = [await ready.get() for _ in range(per_step)]
+            now.step += 1
+            rewards = [[e.score.reward for e in group] for group in batch]
+            advantages = await actors.advantage.compute.call_one(rewards)
+            episodes = [e for group in batch for e in group]
+            flat = [a for given in advantages for a in given]
+            metrics = await actors.trainer.step.call_one(episodes, flat)
+            now.published = await actors.trainer.publish.call_one()
+            news.set()
+            on_step(now.step, metrics)
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Train, publish, pull
-
-    One gradient step, and the new weights go back. With that the lap is complete.
-    """)
-    return
-
-
-@app.cell
-async def _(advantages, batch, hands):
-    async def train_on(groups, advantages):
-        """One training step; its diagnostics and the version that it has published."""
-        episodes = [episode for _, group in groups for episode in group]
-        flat = [advantage for group in advantages for advantage in group]
-        metrics = await hands.trainer.step.call_one(episodes, flat)
-        published = await hands.trainer.publish.call_one()
-        await hands.replay.published.call_one(published)
-        return metrics, published
-
-    fresh, newest = await train_on(batch, advantages)
-    lesson.md(
-        f"Trained on {fresh['episodes']} episodes of lag {fresh['lag_max']}; the newest version is now {newest}."
-    )
-    return fresh, newest, train_on
-
-
-@app.cell(hide_code=True)
-def _(config):
-    lesson.predict(
-        "The generator has not pulled yet: it still has version 0, and `max_lag` is 1. One step is done. How many groups may it start now with its old weights?",
-        "none",
-        f"{config.prompts}",
-        f"{2 * config.prompts}",
-        "as many as it likes",
-    )
-    return
-
-
-@app.cell
-async def _(hands, newest):
-    assert newest == 1
-    late = await hands.replay.admit_now.call_one(0, 1000)
-    lesson.md(
-        f"Asked for 1,000 groups at version 0, the replay buffer admits {len(late)}: {late}."
-    )
-    return (late,)
-
-
-@app.cell(hide_code=True)
-def _(config, late):
-    lesson.reveal(f"""
-    {len(late)}. A group that was started with version 0 has to be trained on at step 0 + 1 at the latest, and until then the
-    trainer takes {config.prompts} groups a step. What would come too late is not started at all, so nothing has to be thrown away later.
-    """)
-    return
+    await run_together(generate(), train())
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: admission (5 minutes)
+    ### Exercise 1: admission
 
-    Complete `may_start`: how many groups may be started with weights `version` while the trainer is about to take step `step` (step 0
-    trains version 0)? It takes `per_step` groups a step, and `on_the_way` groups, none of them with newer weights, have been started and
-    not been trained on yet. A group has to be trained on at step `version + max_lag` at the latest.
+    Complete `may_start`: how many groups may be started with weights `version` while the next step to be taken is `step` (step 0 trains version 0)? A step
+    takes `per_step` groups. `on_the_way` groups have been started and not been trained on. They are older, so they go first. A group must be
+    trained on at step `version + max_lag` at the latest. This one is plugged in: it drives the run below.
     """)
     return
 
@@ -523,193 +492,333 @@ def may_start(version, step, on_the_way, per_step, max_lag):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(lambda: may_start, check_may_start, may_start_solution)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Are these the tokens that were sampled?
-
-    One fault of an RL system makes no noise: generator and trainer are two programs, and they disagree about the probability of a token.
-    Nothing fails, but the policy gradient is that of another policy. Three things have to hold: the trainer gets the ids and does not tokenise
-    again; what tools wrote is masked; and on data of lag 0 the trainer's log-probs are those that the generator recorded, up to rounding.
-
-    The first batch is the test of the last point. A second one is sampled with version 0 as well, and trained on one version later. The
-    third is sampled while the weights change: the generator is told to pull *in the middle* of it. `sample` and `train_next` make the same
-    calls as the cells above.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-async def _(hands, score_all, train_on):
-    async def sample(numbers, meanwhile=None):
-        """The groups ``numbers``, scored and handed in; ``meanwhile`` is awaited while they are sampled."""
-        tasks = await hands.dataset.tasks.call_one(numbers)
-        request = list(zip(numbers, tasks, strict=True))
-        sampling = asyncio.ensure_future(generate(request))
-        if meanwhile:
-            await asyncio.sleep(0.05)
-            await meanwhile()
-        groups = await sampling
-        await score_all([episode for _, group in groups for episode in group])
-        await hands.replay.add.call_one(groups)
-
-    async def generate(request):
-        return await hands.generator.generate.call_one(request)
-
-    async def pull():
-        return await hands.generator.pull.call_one()
-
-    async def train_next():
-        batch = await hands.replay.take.call_one()
-        rewards = [[episode.score.reward for episode in group] for _, group in batch]
-        advantages = await hands.advantage.compute.call_one(rewards)
-        metrics, _ = await train_on(batch, advantages)
-        return metrics, [episode for _, group in batch for episode in group]
-
-    return pull, sample, train_next
-
-
-@app.cell
-async def _(hands, lap, late, pull, sample, train_next):
-    await sample(late[: lap.prompts_per_step])  # with version 0
-    await pull()  # version 1
-    stale, _ = await train_next()  # makes version 2
-
-    _numbers = await hands.replay.admit_now.call_one(1, lap.prompts_per_step)
-    await sample(_numbers, meanwhile=pull)  # begun with version 1, ended with version 2
-    in_flight, in_flight_episodes = await train_next()
-    return in_flight, in_flight_episodes, stale
-
-
-@app.cell(hide_code=True)
-def _(fresh, in_flight, stale):
-    lesson.table(
-        "Log-probs of the sampled tokens, generator against trainer",
-        [
-            {
-                "sampled": name,
-                "lag": f"{row['lag_max']:.0f}",
-                "of two versions": f"{row['mixed_version_share']:.0%}",
-                "largest difference": f"{row['max_logp_difference']:.6f}",
-                "effective sample size, tokens": f"{row['effective_sample_size']:.2%}",
-            }
-            for name, row in (
-                ("with the trainer's weights", fresh),
-                ("one version earlier", stale),
-                ("while weights changed", in_flight),
-            )
-        ],
+    exercise.feedback(
+        lambda: may_start,
+        check_may_start,
+        may_start_solution,
+        level="core",
+        minutes=6,
+        hints=(
+            "How many steps are left for such a group, the one at `version + max_lag` included? How many groups do these steps take?",
+            "`version + max_lag - step + 1` steps are left, of `per_step` groups each. Those on the way take their places first. The answer is never negative.",
+        ),
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(fresh, in_flight, in_flight_episodes, stale):
-    _mixed = [e for e in in_flight_episodes if e.first_version != e.last_version]
-    _example = (
-        "An episode of it has turns of versions "
-        + ", ".join(str(turn.version) for turn in _mixed[0].turns)
-        + ": every turn says which weights sampled its last token."
-        if _mixed
-        else "This time all its episodes had ended before the new weights were there."
-    )
-    _verdict = (
-        "so the two programs compute the same policy"
-        if fresh["max_logp_difference"] < 1e-3
-        else "which is more than rounding in float32 and has to be looked into"
-    )
-    _staleness = (
-        "therefore staleness and no mistake"
-        if fresh["max_logp_difference"] < 1e-3
-        else "staleness, mixed with that"
-    )
-    lesson.md(f"""
-    At lag 0 the largest of all differences is {fresh["max_logp_difference"]:.0e}, {_verdict}, although the generator samples a token at a
-    time with a cache and the trainer runs whole episodes at once. What the other two rows show ({stale["max_logp_difference"]:.0e} and
-    {in_flight["max_logp_difference"]:.0e}) is {_staleness}.
-
-    In the third batch {len(_mixed)} of {len(in_flight_episodes)} episodes are of two versions. {_example} In such an episode the
-    later tokens also looked back at keys and values that the old weights had computed: no single version would give those log-probs again.
-    The loops below do this only if asked to (`update="in-flight"`); by default they let a generator finish its groups first.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-async def _(in_flight):
-    assert in_flight
-    await stop_all(REPLICAS)
-    hands_down = True
-    mo.md("The six processes have done their work and are stopped.")
-    return (hands_down,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## In turns
-
-    `Controller` brings the same actors up together, makes services of those of which there may be several, and stops all of them whatever
-    happens. The synchronous loop on top of it is the algorithm, and this is all of it:
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.md(f"```python\n{inspect.getsource(train_sync)}\n```")
     return
 
 
 @app.cell(hide_code=True)
 def _(config):
-    start_sync = lesson.start_button(f"Train {config.steps} steps in turns", seconds=45)
-    start_sync
-    return (start_sync,)
+    rule, _whose = plug_in(
+        may_start, may_start_solution, lambda attempt: keeps_going(attempt, config)
+    )
+    rule_is_yours = rule is may_start
+    lesson.md(
+        f"The run below asks {_whose}."
+        + (
+            ""
+            if rule_is_yours
+            else " A rule that lets nothing start when nothing is on the way would stop the loop for ever, so it is not plugged in."
+        )
+    )
+    return rule, rule_is_yours
+
+
+@app.function(hide_code=True)
+def keeps_going(attempt, config):
+    """Whether the loop can run with this rule at all: with the newest weights and nothing on the way, something may start."""
+    return all(
+        attempt(version, version, on_the_way, config.prompts, lag) >= 1
+        for version in range(4)
+        for lag in (0, config.max_lag)
+        for on_the_way in range(config.prompts)
+    )
 
 
 @app.cell(hide_code=True)
-def _(config, start_sync):
-    lesson.wait_for(start_sync)
-    sync_curve = LiveCurve(config.steps, title="Synchronous: accuracy")
-    sync_curve
-    return (sync_curve,)
+def _(config):
+    ask_ahead = lesson.predict(
+        f"One step is done, version 1 is published, and nothing is on the way. `max_lag` is 1. A generator has not pulled and still has version 0. How many "
+        f"groups may it start, at {config.prompts} a step?",
+        "none",
+        f"{config.prompts}",
+        f"{2 * config.prompts}",
+    )
+    ask_ahead
+    return (ask_ahead,)
+
+
+@app.cell(hide_code=True)
+def _(ask_ahead, config, rule):
+    _buffer = ReplayBuffer(config.prompts, 1, total_groups=1_000 * config.prompts)
+    for _number in _buffer.admit(0, config.prompts):
+        _buffer.add(_number, 0, "a group")
+    _buffer.take()
+    _old = len(_buffer.admit(0, 1_000))
+    _answers = [0, config.prompts, 2 * config.prompts]
+    lesson.reveal(
+        ask_ahead,
+        right=_answers.index(_old) if _old in _answers else [],
+        why=f"""
+    The package's replay buffer admits {_old}. A group of version 0 must be trained on at step 0 + 1. That is the next step, and it takes {config.prompts} groups. The rule
+    that drives the run below says {rule(0, 1, 0, config.prompts, 1)}, and after a pull {rule(1, 1, 0, config.prompts, 1)}.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The dashboard fills while the run goes on. Besides the reward it shows the **entropy** of the next token, the share of tokens that were
+    clipped, the **effective sample size** of the batch, and the lag. The package's run joins it further down.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_bare = lesson.start_button(
+        f"Train {config.steps} steps with the controller above", seconds=35
+    )
+    start_bare
+    return (start_bare,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    dashboard = Dashboard(
+        config.steps,
+        {
+            "reward": "mean reward",
+            "accuracy": "share of right answers",
+            "entropy": "entropy, nats",
+            "clipped": "share of clipped tokens",
+            "episode_sample_size": "effective sample size",
+            "lag_mean": "mean lag, versions",
+        },
+        title="Each training batch as it comes",
+    )
+    dashboard
+    return (dashboard,)
 
 
 @app.function(hide_code=True)
-def new_folder(name, config):
-    """A folder for a run, gone when the notebook is."""
-    return RunFolder.create(Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name, config)
+def add_step(dashboard, name, step, metrics):
+    """Add a training step to the dashboard."""
+    clipped = sum(metrics.get(f"clip_fraction_{side}", 0.0) for side in ("low", "high"))
+    dashboard.add(name, step, metrics | {"clipped": clipped})
+
+
+@app.cell(hide_code=True)
+async def _(config, dashboard, rule, start_bare):
+    lesson.wait_for(start_bare)
+    await stop_all()
+    dashboard.clear("this page's")
+    _rows, _times = [], []
+
+    def _on_step(step, metrics):
+        _rows.append(metrics)
+        _times.append(time.monotonic())
+        add_step(dashboard, "this page's", step, metrics)
+
+    with mo.status.spinner("Starting processes, then training", remove_on_exit=True):
+        _actors = await bring_up(run_config(config), config.device)
+        await train_bare(
+            _actors, rule, config.steps, config.prompts, config.max_lag, _on_step
+        )
+        _weights = new_path("bare")
+        await _actors.trainer.export.call_one(str(_weights))
+        await stop_all()
+    bare_run = SimpleNamespace(
+        rows=_rows,
+        policy=_weights,
+        step=median(later - sooner for sooner, later in pairwise(_times)),
+        lags=[row["lag_max"] for row in _rows],
+    )
+    return (bare_run,)
 
 
 @app.function(hide_code=True)
-def watched(curve, bar):
-    """Hands rows of metrics to a curve and a progress bar."""
+def new_path(name):
+    """A path that is gone when the notebook is."""
+    return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
+
+
+@app.cell(hide_code=True)
+def _(bare_run, config, environment, policy, rule_is_yours, sampling):
+    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    _before, _after = (
+        evaluate(who, "held out", _tasks, environment.execute, sampling, seed=1)[0].accuracy
+        for who in (policy, load_policy(str(bare_run.policy), config.device))
+    )
+    _highest = max(bare_run.lags)
+    lesson.md(f"""
+    {len(bare_run.rows)} steps, {sum(row["episodes"] for row in bare_run.rows):,.0f} episodes, {bare_run.step:.2f} s for a step in the median. The oldest group was {_highest:.0f} version{"s" * (_highest != 1)} old, and the bound is {config.max_lag}:
+    {"it was kept" if _highest <= config.max_lag else "your rule let too much start" if rule_is_yours else "it was not kept"}. Of {config.held_out} held-out tasks {_before:.0%} were right before, and {_after:.0%} are now.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Is it the package's loop?
+
+    The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer:
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"```python\n{inspect.getsource(loop.train)}\n```")
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_same = lesson.predict(
+        f"At `max_lag` 0 timing decides nothing. Both controllers take {config.same_steps} steps from the same seed. How far apart are the two policies afterwards?",
+        "equal, to the last bit of every weight",
+        "apart by rounding",
+        "apart like two runs with different seeds",
+    )
+    ask_same
+    return (ask_same,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_same = lesson.start_button(
+        f"Take {config.same_steps} steps with each", seconds=25
+    )
+    start_same
+    return (start_same,)
+
+
+@app.cell(hide_code=True)
+async def _(config, start_same):
+    lesson.wait_for(start_same)
+    _run = run_config(config, steps=config.same_steps, max_lag=0, eval_tasks=2)
+    with mo.status.spinner("The page's controller, then the package's"):
+        await stop_all()
+        _actors = await bring_up(_run, config.device)
+        await train_bare(
+            _actors,
+            may_start_solution,
+            config.same_steps,
+            config.prompts,
+            0,
+            lambda *_: None,
+        )
+        _ours = new_path("ours")
+        await _actors.trainer.export.call_one(str(_ours))
+        await stop_all()
+        _folder = RunFolder.create(new_path("theirs"), _run)
+        await run_training(_run, _folder, loop=train_async)
+    same_weights = [
+        torch.nn.utils.parameters_to_vector(
+            load_policy(str(path), "cpu").model.parameters()
+        )
+        for path in (_ours, _folder.policy)
+    ]
+    weights_apart = float((same_weights[0] - same_weights[1]).detach().abs().max())
+    return same_weights, weights_apart
+
+
+@app.cell(hide_code=True)
+def _(ask_same, config, policy, same_weights, weights_apart):
+    _start = torch.nn.utils.parameters_to_vector(policy.model.parameters())
+    _moved = float((same_weights[0] - _start.cpu()).detach().abs().max())
+    lesson.reveal(
+        ask_same,
+        right=0 if weights_apart == 0 else 1 if weights_apart < 0.01 * _moved else 2,
+        why=f"""
+    The largest difference of a weight is {weights_apart:.1e}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.1e}. Every draw has a seed that
+    belongs to its group's number, and the batches are the same. {"So the two programs compute the same, on this machine." if weights_apart == 0 else "What remains comes from sums in another order."}
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## In turns, side by side
+
+    What does it buy to work side by side? The package trains twice, with equal seeds, tasks and numbers of episodes: once with `max_lag` 0, so generator and trainer
+    take turns, and once with `max_lag` 1.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_both = lesson.start_button(
+        f"Train {config.steps} steps twice with the package", seconds=70
+    )
+    start_both
+    return (start_both,)
+
+
+@app.cell(hide_code=True)
+def _(config, start_both):
+    lesson.wait_for(start_both)
+    both_curve = LiveCurve(config.steps, title="Held-out accuracy, sampled")
+    both_curve
+    return (both_curve,)
+
+
+@app.function(hide_code=True)
+def watched(name, curve, bar, on_step=lambda row: None):
+    """Hands rows of metrics to a curve, a progress bar, and steps to ``on_step``."""
 
     def show(row):
-        curve.add_row(row)
-        if row["event"] == "step":
+        if row["event"] == "eval":
+            curve.add(name, row["step"], row["sampled_accuracy"])
+        elif row["event"] == "step":
             bar.update()
+            on_step(row)
 
     return show
 
 
-@app.cell
-async def _(base, hands_down, sync_curve):
-    assert hands_down  # the six processes from above are stopped
-    sync_config = replace(base, max_lag=0)
-    sync_folder = new_folder("sync", sync_config)
+@app.cell(hide_code=True)
+async def _(both_curve, config, dashboard):
+    both_curve.clear()
+    dashboard.clear("the package's")
+    folders = {}
+
+    def _on_dashboard(row):
+        add_step(dashboard, "the package's", row["step"], row)
+
     with mo.status.progress_bar(
-        total=sync_config.steps,
+        total=2 * config.steps,
         title="Starting processes, then training",
         remove_on_exit=True,
     ) as _bar:
-        await run_training(sync_config, sync_folder, show=watched(sync_curve, _bar))
-    return (sync_folder,)
+        for _name, _lag, _on_step in (
+            ("in turns", 0, lambda row: None),
+            ("side by side", config.max_lag, _on_dashboard),
+        ):
+            _run = run_config(config, max_lag=_lag)
+            folders[_name] = RunFolder.create(new_path("run"), _run)
+            await run_training(
+                _run, folders[_name], show=watched(_name, both_curve, _bar, _on_step)
+            )
+    return (folders,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_time = lesson.predict(
+        f"The same {config.steps} steps side by side, on two processes that share this machine: how long does a median step take, compared with one in turns?",
+        "about half as long",
+        "between half and nine tenths",
+        "about as long, or longer",
+    )
+    ask_time
+    return (ask_time,)
 
 
 @app.function(hide_code=True)
@@ -717,241 +826,82 @@ def rows_of(folder, event):
     return [row for row in folder.metrics() if row["event"] == event]
 
 
-@app.function(hide_code=True)
-def how_it_went(folder):
-    """A sentence on the first and the last evaluation of a run."""
-    first, *_, last = rows_of(folder, "eval")
-    step = rows_of(folder, "step")[-1]
-    return (
-        f"Held-out accuracy, sampled: {first['sampled_accuracy']:.0%} before and {last['sampled_accuracy']:.0%} after {step['step']} steps and "
-        f"{step['episodes']:,} episodes, in {step['seconds']:.0f} s (greedy: {first['greedy_accuracy']:.0%} and {last['greedy_accuracy']:.0%})."
-    )
-
-
 @app.cell(hide_code=True)
-def _(sync_folder):
-    lesson.md(how_it_went(sync_folder))
-    return
+def _(config, folders):
+    timelines = {name: Timeline.load(folder.timeline) for name, folder in folders.items()}
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Side by side
-
-    The asynchronous loop consists of the same calls with the turns taken out. The trainer asks for its next batch before it begins with the
-    present one:
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    from zorplex_rl.training import loop
-
-    lesson.md(f"```python\n{inspect.getsource(loop.train)}\n```")
-    return (loop,)
-
-
-@app.cell(hide_code=True)
-def _(loop):
-    lesson.folded(
-        "And the generator's side, which is longer because generators may die",
-        f"```python\n{inspect.getsource(loop.generate)}\n```",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, sync_folder):
-    _steps = rows_of(sync_folder, "step")
-    lesson.predict(
-        f"The synchronous run took {_steps[-1]['seconds']:.0f} s for {config.steps} steps. Generator and trainer now work at the same time, and `max_lag` is {config.max_lag}. How long will the "
-        "same number of episodes take?",
-        "half as long",
-        "between half and three quarters",
-        "about as long",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config):
-    start_async = lesson.start_button(
-        f"Train {config.steps} steps side by side", seconds=35
-    )
-    start_async
-    return (start_async,)
-
-
-@app.cell(hide_code=True)
-def _(config, start_async):
-    lesson.wait_for(start_async)
-    async_curve = LiveCurve(config.steps, title="Asynchronous: accuracy")
-    async_curve
-    return (async_curve,)
-
-
-@app.cell
-async def _(async_curve, base, sync_folder):
-    assert sync_folder  # never two runs at a time: they would share the cores
-    async_config = base
-    async_folder = new_folder("async", async_config)
-    with mo.status.progress_bar(
-        total=async_config.steps,
-        title="Starting processes, then training",
-        remove_on_exit=True,
-    ) as _bar:
-        await run_training(async_config, async_folder, show=watched(async_curve, _bar))
-    return (async_folder,)
-
-
-@app.cell(hide_code=True)
-def _(async_folder):
-    lesson.md(how_it_went(async_folder))
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## What the difference consists of
-
-    Both runs had the same seed, the same tasks in the same order, the same number of episodes and of evaluations, and the same processes.
-    Every actor has recorded what it did when, on one clock. Below are equally long stretches of both runs, from the same step on.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(async_folder, config, sync_folder):
-    timelines = {
-        "sync": Timeline.load(sync_folder.timeline),
-        "async": Timeline.load(async_folder.timeline),
-    }
-    steps_of = {
-        name: sorted(
-            (s for s in timeline.spans if s.kind == "train"), key=lambda span: span.start
-        )
-        for name, timeline in timelines.items()
-    }
-    _first = min(3, config.steps // 3)
-    _six_steps = steps_of["sync"][_first : _first + 7]
-    stretch = _six_steps[-1].start - _six_steps[0].start
-    windows = {
-        name: timeline.between(_begin, _begin + stretch)
-        for name, timeline in timelines.items()
-        if (_begin := steps_of[name][_first].start)
-    }
-    return steps_of, stretch, timelines, windows
-
-
-@app.cell(hide_code=True)
-def _(stretch, windows):
-    lesson.figure(
-        runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-        f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(async_folder, sync_folder, timelines):
-    def account(folder, timeline):
+    def _account(folder, timeline):
         """What a run took and did, evaluations included."""
         steps = rows_of(folder, "step")
         pace = [b["seconds"] - a["seconds"] for a, b in pairwise(steps)]
         begin = min(s.start for s in timeline.spans if s.kind == "generate")
         shares = timeline.shares((begin, begin + steps[-1]["seconds"]))
+        lags = runs.lags_of(timeline)
         return SimpleNamespace(
-            seconds=steps[-1]["seconds"],
             episodes=steps[-1]["episodes"],
-            rate=steps[-1]["episodes"] / steps[-1]["seconds"],
+            seconds=steps[-1]["seconds"],
             step=median(pace),
             trainer=1 - shares["trainer"]["idle"],
             generator=1 - shares["generator_0"]["idle"],
-            lags=runs.lags_of(timeline),
-            after=rows_of(folder, "eval")[-1],
+            lag=sum(lag * n for lag, n in lags.items()) / sum(lags.values()),
+            oldest=max(lags),
+            after=rows_of(folder, "eval")[-1]["sampled_accuracy"],
         )
 
-    accounts = {
-        name: account(folder, timelines[name])
-        for name, folder in (("sync", sync_folder), ("async", async_folder))
+    accounts = {name: _account(folder, timelines[name]) for name, folder in folders.items()}
+
+    def _stretch(timeline):
+        """Six steps in turns, and as many seconds of the other run."""
+        begins = sorted(span.start for span in timeline.spans if span.kind == "train")
+        return begins[min(3, config.steps // 3)]
+
+    stretch = 6 * accounts["in turns"].step
+    windows = {
+        name: timeline.between(_stretch(timeline), _stretch(timeline) + stretch)
+        for name, timeline in timelines.items()
     }
-    speed_up = accounts["sync"].seconds / accounts["async"].seconds
-    step_speed_up = accounts["sync"].step / accounts["async"].step
-    return accounts, speed_up, step_speed_up
+    return accounts, stretch, windows
 
 
 @app.cell(hide_code=True)
-def _(accounts):
-    lesson.table(
-        "The two runs, on equal numbers of episodes",
-        [
-            {"": name}
-            | {mode: how.format(getattr(found, field)) for mode, found in accounts.items()}
-            for name, field, how in (
-                ("episodes", "episodes", "{:,}"),
-                ("wall time, evaluations included", "seconds", "{:.1f} s"),
-                ("episodes per second", "rate", "{:.0f}"),
-                ("median time of a step", "step", "{:.3f} s"),
-                ("trainer busy", "trainer", "{:.0%}"),
-                ("generator busy", "generator", "{:.0%}"),
-            )
-        ]
-        + [
-            {"": "mean lag of a group"}
-            | {
-                mode: f"{sum(lag * n for lag, n in found.lags.items()) / sum(found.lags.values()):.2f}"
-                for mode, found in accounts.items()
-            },
-            {"": "held-out accuracy afterwards, sampled"}
-            | {
-                mode: f"{found.after['sampled_accuracy']:.0%}"
-                for mode, found in accounts.items()
-            },
+def _(accounts, ask_time, stretch, windows):
+    _sync, _async = accounts["in turns"], accounts["side by side"]
+    _ratio = _async.step / _sync.step
+    _least = max(_sync.trainer, _sync.generator)
+    lesson.reveal(
+        ask_time,
+        right=0 if _ratio < 0.55 else 1 if _ratio < 0.9 else 2,
+        why=f"""
+    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}. If the shorter phase were wholly hidden behind the longer,
+    and neither slower beside the other, it would be {_least:.0%}.
+    """,
+        shows=[
+            lesson.figure(
+                runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
+                f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step.",
+            ),
+            lesson.table(
+                "The two runs",
+                [
+                    {"": label}
+                    | {
+                        name: how.format(getattr(found, field))
+                        for name, found in accounts.items()
+                    }
+                    for label, field, how in (
+                        ("episodes", "episodes", "{:,}"),
+                        ("wall time, evaluations included", "seconds", "{:.1f} s"),
+                        ("median time of a step", "step", "{:.3f} s"),
+                        ("trainer busy", "trainer", "{:.0%}"),
+                        ("generator busy", "generator", "{:.0%}"),
+                        ("mean lag of a group", "lag", "{:.2f}"),
+                        ("oldest group", "oldest", "{}"),
+                        ("held-out accuracy afterwards", "after", "{:.0%}"),
+                    )
+                ],
+            ),
         ],
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(accounts, config, speed_up, step_speed_up):
-    _sync = accounts["sync"]
-    _bound = 1 / max(_sync.trainer, _sync.generator)
-    _verdict = (
-        f"Asynchronous training was {speed_up:.2f} times as fast"
-        if speed_up > 1
-        else f"Asynchronous training was not faster this time ({speed_up:.2f} times as fast), which happens where other programs use the cores"
-    )
-    lesson.reveal(f"""
-    {_verdict}: {1 / speed_up:.0%} of the time for as many episodes. Counted by the median step, which leaves evaluations out, it is
-    {step_speed_up:.2f} times. In turns, the trainer was busy for {_sync.trainer:.0%} of the time and the generator for {_sync.generator:.0%}.
-    Were all the rest hidden behind the busier of the two, and neither any slower beside the other, the speed-up would be about {_bound:.2f}.
-    A lag of {config.max_lag} bounds it too: {config.max_lag + 1} batches are on their way at most, so it is at most {config.max_lag + 1} (notebook 05).
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(accounts):
-    lesson.figure(
-        runs.lag_chart({name: found.lags for name, found in accounts.items()}),
-        "How many versions older than the trainer's the weights were that had sampled what it trained on.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(accounts, config):
-    _lags = accounts["async"].lags
-    _late = 1 - _lags.get(0, 0) / sum(_lags.values())
-    lesson.md(f"""
-    `max_lag` is a bound. Of the asynchronous run's groups {_late:.0%} had some lag, and none more than {max(_lags)}
-    (the bound was {config.max_lag}). The price of that in accuracy is
-    {accounts["sync"].after["sampled_accuracy"]:.0%} against {accounts["async"].after["sampled_accuracy"]:.0%} on {config.eval_tasks}
-    held-out tasks here. Notebook 09 asks for it at larger lags, with several losses and seeds.
-    """)
     return
 
 
@@ -960,74 +910,140 @@ def _():
     mo.md("""
     ### Could you have known?
 
-    A simulator that knows only how long each group, step and transfer took, and the rules of the loop, should arrive at the wall time of the
-    real run. If it does, you may trust it about runs that you have not made. The last row asks a harder question: what would the latencies
-    of the *synchronous* run have made of an asynchronous one?
+    The simulator of notebook 05 knows only how long each group, step and transfer took, and the rules of the loop. It gets the latencies of the two runs above.
+    The last row asks more: what would those of the run *in turns* have made of a run side by side?
     """)
     return
 
 
-@app.cell
-def _(async_folder, config, sync_folder):
-    recorded = {
-        name: read_run(folder.path)
-        for name, folder in (("sync", sync_folder), ("async", async_folder))
-    }
+@app.cell(hide_code=True)
+def _(config, folders):
+    recorded = {name: read_run(folder.path) for name, folder in folders.items()}
+    _sync, _async = recorded.values()
     predictions = [
-        ("sync", predict(recorded["sync"]), recorded["sync"].seconds),
-        ("async", predict(recorded["async"]), recorded["async"].seconds),
+        ("in turns", predict(_sync), _sync.seconds),
+        ("side by side", predict(_async), _async.seconds),
         (
-            "async, from the latencies of sync",
-            predict(recorded["sync"], max_lag=config.max_lag),
-            recorded["async"].seconds,
+            "side by side, from the latencies in turns",
+            predict(_sync, max_lag=config.max_lag),
+            _async.seconds,
         ),
     ]
-    return predictions, recorded
-
-
-@app.cell(hide_code=True)
-def _(predictions):
     lesson.table(
-        "Wall time, predicted by the simulator and measured",
+        "Wall time of a run, simulated and measured",
         [
             {
                 "run": name,
-                "predicted": f"{run.seconds:.1f} s",
+                "simulated": f"{run.seconds:.1f} s",
                 "measured": f"{seconds:.1f} s",
                 "error": f"{run.seconds / seconds - 1:+.1%}".replace("-", "−"),
             }
             for name, run, seconds in predictions
         ],
     )
-    return
+    return (recorded,)
 
 
 @app.cell(hide_code=True)
-def _(predictions, recorded):
-    _errors = [abs(run.seconds / seconds - 1) for _, run, seconds in predictions]
-    _said = (
-        "within the 15 % that this course asks of it"
-        if max(_errors[:2]) <= 0.15
-        else "which is more than the 15 % that this course asks of it: look for what else used the machine"
+def _(config):
+    ask_enough = lesson.predict(
+        "The simulator, with the latencies of the run side by side: from which `max_lag` on does the run get hardly shorter, by less than 2 %?",
+        *(f"{lag}" for lag in config.slider_lags),
     )
-    _in_turns, _beside = recorded["sync"].setting, recorded["async"].setting
-    lesson.md(f"""
-    The two runs are predicted to {max(_errors[:2]):.1%} or better, {_said}. The question across modes is answered to {_errors[2]:.1%}. It asks more,
-    because the latencies themselves can change when two processes compute at the same time. Here a group took
-    {1000 * _in_turns.generation_seconds:.0f} ms of its generator's time in turns and {1000 * _beside.generation_seconds:.0f} ms side by side; a training step
-    {_in_turns.training_seconds:.2f} s and {_beside.training_seconds:.2f} s.
-    """)
+    ask_enough
+    return (ask_enough,)
+
+
+@app.cell(hide_code=True)
+def _(config, recorded):
+    lag_study = read_study(RECORDED / "lags.jsonl")
+    simulated = {
+        lag: predict(recorded["side by side"], max_lag=lag) for lag in config.slider_lags
+    }
+    recorded_accuracy = {
+        (NAMES[cell.loss], cell.lag): cell.accuracies for cell in lag_study.cells()
+    }
+
+    def _at(max_lag, loss):
+        run = simulated[max_lag]
+        found = recorded_accuracy.get((loss, max_lag), [])
+        return {
+            "figure": runs.paired_timelines(
+                {
+                    f"max_lag {max_lag}": run.timeline.between(
+                        run.timeline.start, run.timeline.start + _shown
+                    )
+                },
+                _shown,
+                ["generator_0", "trainer"],
+            ),
+            "numbers": [
+                [
+                    "Wall time",
+                    f"{run.seconds:.1f} s",
+                    "simulated with this page's latencies",
+                ],
+                [
+                    "Mean lag",
+                    f"{sum(lag * n for lag, n in run.staleness.items()) / sum(run.staleness.values()):.2f}",
+                    "of that run's groups",
+                ],
+                [
+                    "Accuracy",
+                    f"{fmean(found):.0%}" if found else "unknown",
+                    f"recorded, data all as old as that, {len(found)} seed{'s' * (len(found) != 1)}",
+                ],
+            ],
+        }
+
+    _shown = 6 * simulated[0].seconds / config.steps
+    lag_slider = SliderFigure(
+        "One lag bound: timeline, wall time and accuracy",
+        {
+            "max_lag": ("Max lag", list(config.slider_lags)),
+            "loss": ("Loss", list(NAMES.values())),
+        },
+        _at,
+        {"max_lag": config.max_lag, "loss": "clipped"},
+        static="execute" in mo.cli_args(),
+    )
+    return lag_slider, lag_study, recorded_accuracy, simulated
+
+
+@app.cell(hide_code=True)
+def _(ask_enough, config, lag_slider, lag_study, recorded_accuracy, simulated):
+    _seconds = {lag: run.seconds for lag, run in simulated.items()}
+    _best = min(_seconds.values())
+    _enough = next(lag for lag in config.slider_lags if _seconds[lag] < 1.02 * _best)
+    _high = max(config.slider_lags)
+    _lost = {
+        loss: fmean(recorded_accuracy[loss, 0]) - fmean(recorded_accuracy[loss, _high])
+        for loss in NAMES.values()
+        if (loss, 0) in recorded_accuracy and (loss, _high) in recorded_accuracy
+    }
+    _costs = " and ".join(
+        f"{100 * lost:.0f} points with the {loss} loss" for loss, lost in _lost.items()
+    )
+    lesson.reveal(
+        ask_enough,
+        right=config.slider_lags.index(_enough),
+        why=f"""
+    From {_enough} on: {_seconds[_enough]:.1f} s, against {_seconds[0]:.1f} s in turns and {_best:.1f} s at best. The price of lag {_high} was {_costs}. It was
+    recorded on {lag_study.dates} with `python {lag_study.command}`. There all data are as old as the lag, and here `max_lag` is a bound. Notebook 09 is about
+    that price.
+    """,
+        shows=[lag_slider],
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: how many generators? (4 minutes)
+    ### Exercise 2: how many generators?
 
     One generator samples a group in `generate` seconds, a training step takes `train` seconds and needs `groups` groups. Complete
-    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the work of each step evenly. (Work can be
-    shared. The wait for a slow group cannot, and takes a larger lag instead: notebook 05.)
+    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the work of each step evenly.
     """)
     return
 
@@ -1040,22 +1056,15 @@ def generators_needed(generate, train, groups):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: generators_needed, check_generators_needed, generators_needed_solution
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(recorded):
-    _setting = recorded["async"].setting
-    _needed = generators_needed_solution(
-        _setting.generation_seconds, _setting.training_seconds, _setting.groups_per_step
-    )
-    lesson.folded(
-        "The answer for the asynchronous run above",
-        f"A group took {_setting.generation_seconds:.3f} s of its generator's time, a step with its publication {_setting.training_seconds:.3f} s for "
-        f"{_setting.groups_per_step} groups. That makes {_needed} generator{'s' * (_needed > 1)}, each on hardware of its own. On one machine they share "
-        f"its cores ({os.cpu_count()} here) with the trainer.",
+        lambda: generators_needed,
+        check_generators_needed,
+        generators_needed_solution,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "How many seconds of sampling does a step need? How many of them can one generator do while the trainer takes a step?",
+            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`.",
+        ),
     )
     return
 
@@ -1065,28 +1074,27 @@ def _():
     mo.md("""
     ## A process is killed
 
-    The longer a run and the more machines, the surer a process dies in it. Below, the run is put together by hand from the parts that
-    `run_training` uses, so that you can reach in: in mid-training one of two generators gets `kill -9`. A third, which has loaded
-    everything and waits, is to take over.
+    The page's controller ends when any process dies. The package's goes on. In mid-training one of two generators gets `kill -9`. A third is there, loaded and waiting.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _(config):
-    lesson.predict(
+    ask_killed = lesson.predict(
         f"The generator dies with groups half sampled. The run is to train on {config.killed_steps * config.prompts} groups. How many will it have trained on?",
         "all but those that died with it",
         "all of them, some twice",
         "all of them, each once",
     )
-    return
+    ask_killed
+    return (ask_killed,)
 
 
 @app.cell(hide_code=True)
 def _(config):
     start_killed = lesson.start_button(
-        f"Train {config.killed_steps} steps and kill a generator", seconds=45
+        f"Train {config.killed_steps} steps and kill a generator", seconds=40
     )
     start_killed
     return (start_killed,)
@@ -1104,7 +1112,7 @@ def _(config, start_killed):
 
 @app.function
 async def kill_in_the_act(controller):
-    """``kill -9`` for generator 0 in the second half, when it has been busy for a while."""
+    """`kill -9` for a generator in the second half, when it has been busy for a while."""
     busy, steps = 0, controller.config.steps
     while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
         await asyncio.sleep(0.03)
@@ -1115,11 +1123,11 @@ async def kill_in_the_act(controller):
     controller.log.timeline.add([Span(generator.replica, "kill", now, now)])
 
 
-@app.function
-async def train_and_kill(config, folder, show):
+@app.function(hide_code=True)
+async def train_and_kill(run, folder, show):
     """Train, and kill a generator meanwhile. Returns the run's log and the replay buffer's books."""
     log = RunLog(folder, show)
-    async with Controller.assemble(config, log) as controller:
+    async with Controller.assemble(run, log) as controller:
         await controller.begin()
         await run_together(train_async(controller), kill_in_the_act(controller))
         await controller.finish()
@@ -1127,234 +1135,389 @@ async def train_and_kill(config, folder, show):
     return log, books
 
 
-@app.cell
-async def _(base, config, killed_curve):
-    killed_config = replace(
-        base,
-        steps=config.killed_steps,
-        services=ServicesConfig(generators=2, spares=1),
-        eval_every=config.killed_steps,
-        checkpoint_every=config.killed_steps,
-    )
-    killed_folder = new_folder("killed", killed_config)
-    with mo.status.progress_bar(
-        total=killed_config.steps,
-        title="Starting processes, then training",
-        remove_on_exit=True,
-    ) as _bar:
-        run_log, books = await train_and_kill(
-            killed_config, killed_folder, watched(killed_curve, _bar)
-        )
-    return books, run_log, killed_config, killed_folder
+@app.function(hide_code=True)
+@contextmanager
+def quietly():
+    """Keep what native code writes to file descriptor 2 off the page. Yields a list, which has its lines at the end."""
+    lines, saved = [], os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            kept.seek(0)
+            lines += [
+                line
+                for line in kept.read().decode(errors="replace").splitlines()
+                if line.strip()
+            ]
 
 
 @app.cell(hide_code=True)
-def _(run_log):
-    _restart = next(s for s in run_log.timeline.spans if s.kind == "restart")
-    _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
-    _shown = {"generator", "trainer"}
-    lesson.figure(
-        timeline_chart(
-            Timeline(
-                [
-                    s
-                    for s in _around.spans
-                    if s.actor.rpartition("_")[0] in _shown or s.actor in _shown
-                ]
-            )
-        ),
-        "Around the kill. What the dead generator did in its last moments died with it, before it could be collected. "
-        "“restart” is the time from the notice of the death until its successor is in rotation. What is printed above is Monarch's own report of it.",
+async def _(config, killed_curve):
+    killed_curve.clear()
+    _run = run_config(
+        config,
+        steps=config.killed_steps,
+        generators=2,
+        spares=1,
+        eval_every=config.killed_steps,
     )
-    return
+    with (
+        mo.status.progress_bar(
+            total=config.killed_steps,
+            title="Starting processes, then training",
+            remove_on_exit=True,
+        ) as _bar,
+        quietly() as native_errors,
+    ):
+        run_log, books = await train_and_kill(
+            _run,
+            RunFolder.create(new_path("killed"), _run),
+            watched("held-out, sampled", killed_curve, _bar),
+        )
+    return books, native_errors, run_log
 
 
-@app.cell
-def _(books, run_log, killed_config):
-    restarts = rows_of(run_log.folder, "restart")
+@app.cell(hide_code=True)
+def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     _kill, _restart = (
         next(span for span in run_log.timeline.spans if span.kind == kind)
         for kind in ("kill", "restart")
     )
     since_kill = _restart.end - _kill.start
-    trained_numbers = [
+    _trained = sorted(
         number
         for span in run_log.timeline.spans
         if span.kind == "train"
         for number, *_ in span.args["groups"]
-    ]
-    expected = list(range(killed_config.steps * killed_config.prompts_per_step))
-    each_once = sorted(trained_numbers) == expected
+    )
+    each_once = _trained == list(range(config.killed_steps * config.prompts))
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
-    return balance, each_once, expected, restarts, since_kill, trained_numbers
+    _rows = rows_of(run_log.folder, "restart")
+    _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
+    _said = lesson.quote(native_errors[0][:100]) if native_errors else "nothing"
+    lesson.reveal(
+        ask_killed,
+        right=2
+        if each_once
+        else 0
+        if len(_trained) < config.killed_steps * config.prompts
+        else 1,
+        why=f"""
+    {"All of them, each once." if each_once else "Not all of them exactly once: the books say what is missing."} A group belongs to its *number*. When a generator dies, the numbers that it was
+    working on are admitted again, with the same tasks and the same seeds. The successor was in rotation {since_kill:.2f} s after the kill, because it had been kept
+    ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
+
+    Monarch itself said {_said}{f", and {len(native_errors) - 1} more lines" if len(native_errors) > 1 else ""}. A trainer that dies comes back from its last
+    checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
+    """,
+        shows=[
+            lesson.figure(
+                timeline_chart(
+                    Timeline(
+                        [
+                            s
+                            for s in _around.spans
+                            if s.actor.startswith(("generator", "trainer"))
+                        ]
+                    )
+                ),
+                "Around the kill. What the dead generator did in its last moments died with it. “restart” is the time from the notice of the death until the successor is in rotation.",
+            ),
+            lesson.table(
+                "The books of the run",
+                [
+                    {"entry": "processes replaced", "value": len(_rows)},
+                    {"entry": "groups started", "value": books["started"]},
+                    {
+                        "entry": "groups lost with the generator, and generated again",
+                        "value": books["abandoned"],
+                    },
+                    {"entry": "groups trained on", "value": books["trained"]},
+                    {"entry": "groups thrown away as too old", "value": books["stale"]},
+                    {"entry": "unaccounted for", "value": balance},
+                    {
+                        "entry": "numbers found in the trainer's steps",
+                        "value": "each once"
+                        if each_once
+                        else f"{len(set(_trained))} different ones",
+                    },
+                ],
+            ),
+        ],
+    )
+    return balance, each_once
 
 
 @app.cell(hide_code=True)
-def _(balance, books, each_once, expected, restarts, since_kill, trained_numbers):
-    lesson.table(
-        "The books of the run",
+def _():
+    mo.md("""
+    ## Before and after
+
+    The policy before training answers held-out tasks, and those of the package's three runs answer the same with the same random draws.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, environment, folders, policy, run_log, sampling):
+    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    trained = {
+        **{
+            f"after, {name}": load_policy(str(folder.policy), config.device)
+            for name, folder in folders.items()
+        },
+        "after, with a kill": load_policy(str(run_log.folder.policy), config.device),
+    }
+    evaluated = {
+        name: evaluate(found, name, _tasks, environment.execute, sampling, seed=1)
+        for name, found in ({"before": policy} | trained).items()
+    }
+    learned = trained["after, side by side"]
+    return evaluated, learned
+
+
+@app.cell(hide_code=True)
+def _(evaluated):
+    _reports = [report for report, _ in evaluated.values()]
+    _before, _after = evaluated["before"][0], evaluated["after, side by side"][0]
+    _tag = (_before.outcomes["wrong_format"] - _after.outcomes["wrong_format"]) / max(
+        _after.accuracy - _before.accuracy, 1e-9
+    )
+    mo.vstack(
         [
-            {"entry": "processes replaced", "value": len(restarts)},
-            {
-                "entry": "seconds from `kill -9` until the successor was in rotation",
-                "value": f"{since_kill:.2f}",
-            },
-            {
-                "entry": "of these, after the death was noticed",
-                "value": ", ".join(f"{row['recovery_seconds']:.2f}" for row in restarts),
-            },
-            {"entry": "groups started", "value": books["started"]},
-            {
-                "entry": "groups lost with the generator, and generated again",
-                "value": books["abandoned"],
-            },
-            {"entry": "groups trained on", "value": books["trained"]},
-            {"entry": "groups thrown away as too old", "value": books["stale"]},
-            {"entry": "unaccounted for", "value": balance},
-            {
-                "entry": f"numbers 0 to {len(expected) - 1} found in the trainer's steps",
-                "value": "each once"
-                if each_once
-                else f"{len(set(trained_numbers))} of {len(expected)}",
-            },
-        ],
+            lesson.figure(
+                figures.accuracy_chart(_reports),
+                f"{_reports[0].episodes} held-out tasks, sampled at temperature 1, with 95 % intervals.",
+            ),
+            lesson.figure(figures.outcome_chart(_reports), "How the episodes ended."),
+            lesson.md(f"""
+    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}. Answers without the tag alone make up {_tag:.0%} of the gain. An episode now
+    has {_after.tokens:.0f} tokens, against {_before.tokens:.0f} before, and {_after.tool_calls:.1f} tool calls against {_before.tool_calls:.1f}.
+    """),
+        ]
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(each_once, killed_folder, loading_seconds, since_kill):
-    lesson.reveal(f"""
-    {"All of them, each once." if each_once else "Not all of them exactly once: the books above say what is missing."} A group belongs to its
-    *number*. When a generator dies, the numbers that it was working on go back to the replay buffer and are admitted again, with the same
-    task and the same seeds; the trainer never sees a number twice. The successor was in rotation {since_kill:.2f} s after the kill, because it had
-    been kept ready: starting processes and loading models took {loading_seconds:.1f} s at the top of this page. {how_it_went(killed_folder)}
-    """)
+def _(evaluated, learned, policy):
+    _old, _new = evaluated["before"][1], evaluated["after, side by side"][1]
+    _turned = [
+        index
+        for index, (was, now) in enumerate(zip(_old, _new, strict=True))
+        if was.score.outcome != "success" and now.score.outcome == "success"
+    ]
+    _shown = _turned[0] if _turned else 0
+    mo.vstack(
+        [
+            lesson.figure(
+                token_strip(owner, episodes[_shown]),
+                f"{when}: “{episodes[_shown].task.question}”, expected {episodes[_shown].task.answer}, `{episodes[_shown].score.outcome}`.",
+            )
+            for when, owner, episodes in (
+                ("Before", policy, _old),
+                ("After", learned, _new),
+            )
+        ]
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A dead trainer is another matter: there is one, and it has state. It comes back from its last checkpoint and takes the lost steps again
-    on the same batches, which the controller has kept. On a CPU the same weights come out, bit for bit: a test kills the trainer and
-    compares (`tests/test_faults.py`). On CUDA that was not measured, and sums need not come in a fixed order there.
+    ### Taught, or sharpened?
 
-    ## Before and after
+    A policy that is right once in a hundred attempts has the answer somewhere. Training can make it come at once, and have taught nothing new. So ask for more: **pass@k** is
+    the chance that at least one of k attempts is right. If training only sharpens, the old policy catches up as k grows
+    ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
 
-    The same held-out tasks and the same random draws for all; each policy is loaded from its run folder, as anybody would.
+    ### Exercise 3: pass@k
+
+    Of `samples` attempts at a task, `correct` were right. Complete `pass_at_k`: the chance that k attempts, drawn from them without putting any back, hold a right
+    one. That is the estimator of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias. `1 - (1 - correct / samples) ** k` has one. Yours, once it passes, draws the figure.
     """)
     return
 
 
-@app.cell
-def _(async_folder, baseline, config, killed_folder, sync_folder):
-    _environment = Zorplex(config.seed, config.hints)
-    _tasks = _environment.tasks(tier_of("compositional"), config.held_out, "held_out")
-    reports = [replace(baseline, name="before")]
-    for _name, _folder in (
-        ("after, sync", sync_folder),
-        ("after, async", async_folder),
-        ("after, async with a kill", killed_folder),
-    ):
-        _policy = load_policy(str(_folder.policy), config.device)
-        _report, _ = evaluate(
-            _policy,
-            _name,
-            _tasks,
-            _environment.execute,
-            Sampling(max_tokens=config.max_tokens),
-            seed=1,
-        )
-        reports.append(_report)
-    return (reports,)
-
-
-@app.cell(hide_code=True)
-def _(reports):
-    lesson.figure(
-        figures.accuracy_chart(reports),
-        f"{reports[0].episodes} held-out tasks, sampled at temperature 1, with 95 % intervals.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(reports):
-    lesson.figure(figures.outcome_chart(reports), "How the episodes ended.")
-    return
-
-
-@app.cell(hide_code=True)
-def _(reports):
-    _before, _sync, _async, _ = reports
-    _gone = max(
-        (name for name in _before.outcomes if name != "success"),
-        key=lambda name: abs(_before.outcomes[name] - _async.outcomes[name]),
-    )
-    _tag = (_before.outcomes["wrong_format"] - _async.outcomes["wrong_format"]) / max(
-        _async.accuracy - _before.accuracy, 1e-9
-    )
-    _overlap = max(_sync.interval[0], _async.interval[0]) <= min(
-        _sync.interval[1], _async.interval[1]
-    )
-    lesson.md(f"""
-    From {_before.accuracy:.0%} to {_sync.accuracy:.0%} in turns and {_async.accuracy:.0%} side by side. The two intervals
-    {"overlap: this measurement does not tell the two ways of training apart" if _overlap else "do not overlap: the two runs ended in policies that differ"}.
-    The failure that changed most is `{_gone}`: {_before.outcomes[_gone]:.0%} of all episodes before, {_async.outcomes[_gone]:.0%} after. Answers
-    without the tag alone make up {_tag:.0%} of the gain: {"RL has taught the tag more than anything else" if _tag > 0.5 else "RL has taught more than the tag"}. An
-    episode now has {_async.tokens:.0f} tokens on average, against {_before.tokens:.0f} before, and {_async.tool_calls:.1f} tool calls
-    against {_before.tool_calls:.1f}.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(policy, recorded):
-    _weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
-    _sync = recorded["sync"].setting
-    lesson.md(f"""
-    ## What changes at scale
-
-    On this page a step took {_sync.groups_per_step * _sync.generation_seconds:.2f} s to sample and {_sync.training_seconds:.2f} s to train, and
-    {_weights / 1e6:.1f} MB of weights travelled in {1000 * _sync.sync_seconds:.0f} ms. None of these numbers will hold elsewhere; their
-    relations decide what becomes the bottleneck.
-    """)
-    return
+@app.function
+def pass_at_k(samples, correct, k):
+    raise NotImplementedError
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.table(
-        "The same package elsewhere",
-        [
-            {"what you have": have, "what you set": given, "what then limits": limits}
-            for have, given, limits in (
-                (
-                    "one GPU",
-                    '`device="cuda"`; all actors share it',
-                    "the GPU: generation and training share it, so less can be won side by side; memory holds two models, an optimizer and a cache",
+    exercise.feedback(
+        lambda: pass_at_k,
+        check_pass_at_k,
+        pass_at_k_solution,
+        level="stretch",
+        minutes=6,
+        hints=(
+            "Compute the opposite: the chance that all k drawn attempts are wrong. In how many ways can you draw k of the wrong ones?",
+            "`math.comb(samples - correct, k)` ways to draw only wrong ones, of `math.comb(samples, k)` ways to draw at all.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    _passes = exercise.complaint(check_pass_at_k, pass_at_k) is None
+    estimator = pass_at_k if _passes else pass_at_k_solution
+    lesson.md(
+        "Your `pass_at_k` draws the figure below."
+        if _passes
+        else "`pass_at_k` does not pass its check yet, so the course's solution draws the figure below."
+    )
+    return (estimator,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_pass = lesson.predict(
+        f"{config.pass_tasks} held-out tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
+        "the trained one, clearly: it was taught",
+        "no clear difference: it was sharpened",
+        "the old one, clearly: the trained one tries less",
+    )
+    ask_pass
+    return (ask_pass,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_pass = lesson.start_button(
+        f"Sample {2 * config.pass_tasks * config.pass_samples:,} episodes", seconds=30
+    )
+    start_pass
+    return (start_pass,)
+
+
+@app.cell(hide_code=True)
+def _(config, environment, learned, policy, sampling, start_pass):
+    lesson.wait_for(start_pass)
+    _tasks = environment.tasks(tier_of("compositional"), config.pass_tasks, "held_out")
+    right = {}
+    with mo.status.progress_bar(
+        total=2 * config.pass_tasks * config.pass_samples,
+        title="Episodes",
+        remove_on_exit=True,
+    ) as _bar:
+        for _name, _policy in (("before", policy), ("after", learned)):
+            _requests = [
+                RolloutRequest(task, number * config.pass_samples + attempt)
+                for number, task in enumerate(_tasks)
+                for attempt in range(config.pass_samples)
+            ]
+            _episodes = rollout(
+                _policy,
+                _requests,
+                environment.execute,
+                sampling,
+                on_episode=lambda _: _bar.update(),
+            )
+            _good = [is_right(e) for e in _episodes]
+            right[_name] = [
+                sum(_good[first : first + config.pass_samples])
+                for first in range(0, len(_good), config.pass_samples)
+            ]
+    return (right,)
+
+
+@app.cell(hide_code=True)
+def _(ask_pass, config, estimator, right):
+    passes = {
+        name: {
+            k: [estimator(config.pass_samples, count, k) for count in counts]
+            for k in config.pass_at
+        }
+        for name, counts in right.items()
+    }
+    _low, _high = min(config.pass_at), max(config.pass_at)
+    _gain = {k: paired(passes["before"][k], passes["after"][k]) for k in (_low, _high)}
+    (_first, _), (_last, _noise) = _gain[_low], _gain[_high]
+    _never = {name: counts.count(0) for name, counts in right.items()}
+    _said = (
+        "So it was taught: it solves tasks that the old policy does not solve in as many attempts"
+        if _last > _noise
+        else "So the old policy, given enough attempts, is ahead: training has narrowed what it tries"
+        if _last < -_noise
+        else "So training has sharpened: what the old policy finds in many attempts, the trained one finds at once"
+    )
+    lesson.reveal(
+        ask_pass,
+        right=0 if _last > _noise else 2 if _last < -_noise else 1,
+        why=f"""
+    From before to after, pass@{_low} changes by {signed(100 * _first)} points and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.1f} (two standard errors over tasks). {_said}. Of
+    the {config.pass_tasks} tasks the old policy never solved {_never["before"]}, the trained one {_never["after"]}. That is a finding about this small policy and this task.
+    """,
+        shows=[
+            lesson.figure(
+                figures.pass_chart(
+                    {
+                        name: {k: fmean(v) for k, v in found.items()}
+                        for name, found in passes.items()
+                    }
                 ),
-                (
-                    "several GPUs on a host",
-                    "`generators`; the trainer gets the first GPU, each generator one of its own",
-                    "the longest episode of a step; tools, which `tool_replicas` run beside the sampling",
-                ),
-                (
-                    "long answers, slow tools",
-                    '`slots`, `max_lag`, `update="in-flight"`',
-                    "stragglers; against them lag, and with lag the loss: `tis` or `decoupled_ppo`",
-                ),
-                (
-                    "a larger model",
-                    '`dtype="bfloat16"`, `token_budget`, `transfer_dtype="bfloat16"`',
-                    "weight sync: 8 billion parameters in bfloat16 are 16 GB for every generator and version",
-                ),
-                (
-                    "several hosts",
-                    "`runtime.spawn`, the one place that decides where a process starts; it knows this host only",
-                    "the network; and spans of different hosts are on different clocks",
-                ),
+                f"pass@k on {config.pass_tasks} held-out tasks, estimated from {config.pass_samples} attempts at each.",
+            )
+        ],
+    )
+    return (passes,)
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_kinds = lesson.predict(
+        "All training was on `compositional` tasks. How many of the three other kinds does the trained policy solve clearly more often than before?",
+        "none",
+        "one",
+        "two",
+        "all three",
+    )
+    ask_kinds
+    return (ask_kinds,)
+
+
+@app.cell(hide_code=True)
+def _(ask_kinds, config, environment, learned, policy, sampling):
+    _rows, _better = [], 0
+    for _kind in ("simple", "multi_step", "recursive"):
+        _tasks = environment.tasks(tier_of(_kind), config.kind_tasks, "held_out")
+        _was, _is = (
+            [
+                e.score.outcome == "success"
+                for e in evaluate(
+                    who, _kind, _tasks, environment.execute, sampling, seed=2
+                )[1]
+            ]
+            for who in (policy, learned)
+        )
+        _gain, _noise = paired(_was, _is)
+        _better += _gain > _noise
+        _rows.append(
+            {
+                "kind": _kind,
+                "before": f"{fmean(_was):.0%}",
+                "after": f"{fmean(_is):.0%}",
+                "change": f"{signed(100 * _gain)} ± {100 * _noise:.0f} points",
+            }
+        )
+    lesson.reveal(
+        ask_kinds,
+        right=_better,
+        why=f"""
+    {("None", "One", "Two", "All three")[_better]} of three, by more than two standard errors. {"What was learned is a habit that other kinds need, too, above all the form of the answer." if _better else "What was learned does not carry over here."}
+    """,
+        shows=[
+            lesson.table(
+                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each",
+                _rows,
             )
         ],
     )
@@ -1363,22 +1526,240 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    lesson.figure(
+        loop_drawing("reward", "trainer"),
+        "Here: the reward is changed, and the trainer does what it pays for.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
-    What this package does not do: its trainer is one process with one copy of the model. A model that does not fit needs a sharded trainer
-    and weights that are resharded on the way (notebook 07 shows that transfer), and a serious inference engine in place of its own. The
-    loop, the admission rule, the losses and the books would stay as they are.
+    ## A reward that gets hacked
+
+    The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. It sounds harmless. The KL penalty is the usual
+    guard. KL measures how far the policy is from its **reference**, a copy of what it was before training, and the penalty pulls it back.
     """)
+    return
+
+
+@app.function
+def shaped(episode, bonus):
+    correct = episode.score.outcome == "success"
+    return 1.0 * correct + bonus * episode.tool_calls
+
+
+@app.function
+def train_shaped(config, bonus, kl, on_step):
+    environment = Zorplex(config.seed, config.hints)
+    reference, policy = (load_policy(config.policy, config.device) for _ in range(2))
+    learner = Learner(
+        policy,
+        LearnerConfig(learning_rate=config.hack_rate, warmup_steps=2, kl_coefficient=kl),
+    )
+    for step in range(config.hack_steps):
+        tasks = environment.tasks(("compositional",), 6, start=6 * step)
+        copies = [task for task in tasks for _ in range(config.samples)]
+        seed = (config.seed * 1_000 + step) * len(copies)
+        episodes = play(learner.policy, environment, copies, seed)
+        rewards = [shaped(episode, bonus) for episode in episodes]
+        advantages = []
+        for first in range(0, len(rewards), config.samples):
+            advantages += compare(rewards[first : first + config.samples])
+        before = response_logprobs(reference, episodes)
+        on_step(step + 1, learner, episodes, fmean(rewards), before)
+        learner.step(episodes, advantages, before)
+    return learner.policy
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_hack = lesson.predict(
+        f"1 for a right answer and {config.hack_bonus} for every tool call, at most five of which are answered. After {config.hack_steps} steps, what has become of reward and accuracy?",
+        "both are higher",
+        "the reward is higher, the accuracy lower",
+        "the reward is higher, the accuracy as before",
+    )
+    ask_hack
+    return (ask_hack,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_hack = lesson.start_button(
+        f"Train {config.hack_steps} steps, without and with a KL penalty", seconds=25
+    )
+    start_hack
+    return (start_hack,)
+
+
+@app.cell(hide_code=True)
+def _(config, start_hack):
+    lesson.wait_for(start_hack)
+    hack_board = Dashboard(
+        config.hack_steps,
+        {
+            "reward": "mean shaped reward",
+            "accuracy": "share of right answers",
+            "kl": "KL to the reference, nats a token",
+            "calls": "tool calls of an episode",
+        },
+        title="What the shaped reward pays for",
+    )
+    hack_board
+    return (hack_board,)
+
+
+@app.cell(hide_code=True)
+def _(config, hack_board):
+    hack_board.clear()
+    hacked = {}
+    for _name, _kl in (("no penalty", 0.0), ("with a KL penalty", config.hack_penalty)):
+
+        def _watch(step, learner, episodes, reward, before, name=_name):
+            row = {
+                "reward": reward,
+                "accuracy": accuracy(episodes),
+                "kl": kl_to(learner.policy, episodes, before),
+                "calls": fmean(e.tool_calls for e in episodes),
+            }
+            hack_board.add(name, step, row)
+            hacked.setdefault(name, []).append(row | {"episode": episodes[0]})
+
+        train_shaped(config, config.hack_bonus, _kl, _watch)
+    return (hacked,)
+
+
+@app.cell(hide_code=True)
+def _(ask_hack, config, hacked):
+    _run = hacked["no penalty"]
+    _end = min(3, len(_run) // 2) or 1
+    _was, _is = (
+        {
+            name: fmean(row[name] for row in rows)
+            for name in ("reward", "accuracy", "kl", "calls")
+        }
+        for rows in (_run[:_end], _run[-_end:])
+    )
+    _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
+    lesson.reveal(
+        ask_hack,
+        right=[] if _up <= 0 else 1 if _change < -0.1 else 0 if _change > 0.1 else 2,
+        why=f"""
+    The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
+    {"That is **reward hacking**: nobody cheated, the policy earns exactly what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
+    for. An episode of the last step:
+    """,
+        shows=[lesson.md(lesson.fence(_run[-1]["episode"].text))],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_kl = lesson.predict(
+        "The same with the KL penalty: does it save the accuracy?",
+        "yes, it ends where it began or higher",
+        "in part: lower than it began, higher than without",
+        "no",
+    )
+    ask_kl
+    return (ask_kl,)
+
+
+@app.cell(hide_code=True)
+def _(ask_kl, config, hacked):
+    _end = min(3, len(hacked["no penalty"]) // 2) or 1
+    _free, _held = (
+        {
+            name: fmean(row[name] for row in rows[-_end:])
+            for name in ("accuracy", "kl", "reward")
+        }
+        for rows in hacked.values()
+    )
+    _began = fmean(row["accuracy"] for row in hacked["no penalty"][:_end])
+    lesson.reveal(
+        ask_kl,
+        right=0
+        if _held["accuracy"] >= _began - 0.05
+        else 1
+        if _held["accuracy"] > _free["accuracy"] + 0.05
+        else 2,
+        why=f"""
+    With weight {config.hack_penalty} it ends {_held["kl"]:.2f} nats a token from its reference instead of {_free["kl"]:.2f}, with {_held["accuracy"]:.0%} right answers instead of
+    {_free["accuracy"]:.0%}. They were {_began:.0%} at the beginning. The penalty holds the policy near its reference, whatever the reward says. It
+    does not know what you meant. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Between a fine and a bonus lies much that looks alike. The sliders choose among recorded runs of `train_shaped`: what a call pays, and the weight of the KL penalty.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    shaped_runs = json.loads((RECORDED / "shaped_rewards.json").read_text())
+    _by_setting = {(run["bonus"], run["penalty"]): run for run in shaped_runs["runs"]}
+    _most = max(max(run["calls"]) for run in shaped_runs["runs"])
+
+    def _at(bonus, penalty):
+        run = _by_setting[bonus, penalty]
+        return {
+            "figure": runs.shaped_chart(run["accuracy"], run["calls"], _most),
+            "numbers": [
+                [name, f"{run[key][0]:{how}} → {run[key][-1]:{how}}", note]
+                for name, key, how, note in (
+                    ("Shaped reward", "reward", ".2f", "what the policy is paid"),
+                    ("Right answers", "accuracy", ".0%", "of the batch"),
+                    ("KL", "kl", ".2f", "to the reference, nats a token"),
+                )
+            ],
+        }
+
+    shaped_slider = SliderFigure(
+        "Shaped rewards: first and last step of recorded runs",
+        {
+            "bonus": ("Reward of a call", sorted({bonus for bonus, _ in _by_setting})),
+            "penalty": ("KL penalty", sorted({penalty for _, penalty in _by_setting})),
+        },
+        _at,
+        {"bonus": 0.0, "penalty": 0.0},
+        static="execute" in mo.cli_args(),
+    )
+    shaped_slider
+    return (shaped_runs,)
+
+
+@app.cell(hide_code=True)
+def _(shaped_runs):
+    lesson.md(
+        f"Recorded on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(11)
     return
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "An RL system is a handful of actors and a fixed order of calls; the loop is short because every role does one thing.",
-        "Check log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase at best. How evenly the phases share the time bounds the gain, and so does `max_lag`.",
-        "Lag is bounded before sampling and not mopped up after it; what the lag that remains costs is notebook 09.",
-        "Work that has a number can be given out again: so a killed process costs time, and no data.",
+        "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
+        "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
+        "Side by side, a step takes as long as its longer phase at best. A simulator with measured latencies says what more lag would buy.",
+        "Work that has a number can be given out again, so a killed process costs time and no data.",
+        "pass@k tells sharpening from teaching. Ask it before you say that RL has taught something.",
+        "A policy learns what is paid. Watch a measure that nobody is paid for.",
     )
     return
 
@@ -1390,20 +1771,34 @@ def _():
 
 
 @app.function(hide_code=True)
-def check_group_advantages(group_advantages):
-    exercise.expect(group_advantages, [1.0, 0.0], result=[1.0, -1.0])
-    exercise.expect(group_advantages, [1.2, 1.2, 1.2], result=[0.0, 0.0, 0.0])
-    exercise.expect(
-        group_advantages,
-        [1.0, 0.0, 0.0, 0.0],
-        result=[3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)],
-    )
+def is_right(episode):
+    """Whether the episode's answer is right; it need not have been scored."""
+    return final_answer(episode.sampled_text) == episode.task.answer
 
 
 @app.function(hide_code=True)
-def group_advantages_solution(rewards):
-    mean, deviation = fmean(rewards), pstdev(rewards)
-    return [(reward - mean) / deviation if deviation else 0.0 for reward in rewards]
+def paired(before, after):
+    """The mean change over tasks, and two of its standard errors."""
+    changes = [float(new) - float(old) for old, new in zip(before, after, strict=True)]
+    return fmean(changes), 2 * stdev(changes) / math.sqrt(len(changes))
+
+
+@app.function(hide_code=True)
+def signed(number):
+    return f"{number:+.0f}".replace("-", "−")
+
+
+@app.function(hide_code=True)
+def kl_to(policy, episodes, before):
+    """The mean of the k3 estimate of KL to the reference over sampled tokens, in nats a token."""
+    now = response_logprobs(policy, episodes)
+    deltas = [
+        new - old
+        for episode, ours, theirs in zip(episodes, now, before, strict=True)
+        for own, new, old in zip(episode.sampled, ours, theirs, strict=True)
+        if own
+    ]
+    return fmean(math.exp(-delta) - 1 + delta for delta in deltas)
 
 
 @app.function(hide_code=True)
@@ -1432,6 +1827,20 @@ def check_generators_needed(generators_needed):
 @app.function(hide_code=True)
 def generators_needed_solution(generate, train, groups):
     return math.ceil(groups * generate / train)
+
+
+@app.function(hide_code=True)
+def check_pass_at_k(pass_at_k):
+    exercise.expect(pass_at_k, 10, 0, 4, result=0.0)
+    exercise.expect(pass_at_k, 10, 10, 4, result=1.0)
+    exercise.expect(pass_at_k, 10, 3, 1, result=0.3)
+    exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
+    exercise.expect(pass_at_k, 96, 2, 64, result=1 - 32 * 31 / (96 * 95))
+
+
+@app.function(hide_code=True)
+def pass_at_k_solution(samples, correct, k):
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from zorplex_rl.viz.fault_charts import (
     one_round,
     rounds_chart,
 )
-from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart
+from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart, pass_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
-from zorplex_rl.viz.runs import lag_chart, paired_timelines
+from zorplex_rl.viz.runs import lag_chart, paired_timelines, shaped_chart
 from zorplex_rl.viz.service_charts import rotation_chart, scaling_chart
 from zorplex_rl.viz.shard_charts import bytes_chart, parallel_layers_drawing, placements_drawing
 from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
@@ -68,6 +68,10 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 89%"),
     "accuracy": (lambda: accuracy_chart(REPORTS), 560, "simple 75%, interval 60% to 86%; recursive 25%"),
     "outcomes": (lambda: outcome_chart(REPORTS), 560, "simple: success 75%, wrong_format 25%"),
+    "pass at k": (
+        lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 560,
+        "before: 25% at k 1, 100% at k 64; after: 90% at k 1",
+    ),
     "density": (
         lambda: density_chart({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.3, 1.0]}), 560, "a: median 0.2 s, slowest 0.4 s",
     ),
@@ -83,6 +87,10 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "lags": (
         lambda: lag_chart({"sync": {0: 8}, "async": {0: 2, 1: 6}}), 600,
         "sync: lag 0 100%; async: lag 0 25%, lag 1 75%",
+    ),
+    "a shaped reward": (
+        lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 600,
+        "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
     ),
     "lags of a training step": (
         lambda: lag_drawing([0, 2], steps=4), 720,

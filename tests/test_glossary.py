@@ -17,7 +17,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
 
 @pytest.mark.parametrize("term", GLOSSARY)
 def test_every_term_is_used_by_a_notebook(term):
-    stem = re.escape(term[:-1] if term.endswith("y") else term).replace(r"\ ", r"[\s-]")
+    stem = re.escape(term[:-1] if term.endswith("y") else term).replace(r"\ ", r"[\s-]+")
     used = re.compile(rf"\b{stem}", re.IGNORECASE)
     assert any(used.search(path.read_text()) for path in NOTEBOOKS), f"no notebook uses {term!r}; take it out"
 

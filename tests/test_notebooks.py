@@ -70,7 +70,7 @@ NEAR_MISSES = {
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
     "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
     "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
-    "group_advantages": lambda rewards: [reward - sum(rewards) / len(rewards) for reward in rewards],
+    "pass_at_k": lambda samples, correct, k: 1 - (1 - correct / samples) ** k,
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
         (version + max_lag - step) * per_step - on_the_way
     ),

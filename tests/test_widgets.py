@@ -18,12 +18,15 @@ from zorplex_rl.analysis.setting import Setting
 from zorplex_rl.analysis.simulate import compare
 from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.site.build import build_site
+from zorplex_rl.viz.svg import drawing
 from zorplex_rl.viz.widgets import (
+    Dashboard,
     LiveCurve,
     LoopPlayer,
     PhaseDiagram,
     ReshardMap,
     ServiceBoard,
+    SliderFigure,
     TimelineSimulator,
     WeightRingRace,
     WhatIf,
@@ -138,8 +141,28 @@ def what_if(**options) -> WhatIf:
     return WhatIf("Reward weights", KNOBS, paid, {"form": 0.2, "extra_call": 0.0}, **options)
 
 
+def dashboard() -> Dashboard:
+    board = Dashboard(20, {"reward": "mean reward", "entropy": "entropy", "lag_max": "largest lag", "loss": "loss"})
+    for step in range(1, 9):
+        board.add("this one", step, {"reward": 0.1 * step, "entropy": 0.5, "lag_max": step % 2, "loss": float("nan")})
+        board.add("another", step, {"reward": 0.05 * step, "entropy": 0.6})
+    return board
+
+
+def square(side: int) -> dict:
+    shape = f'<rect width="{side}" height="{side}"/>'
+    return {"figure": drawing(shape, 60, "Square", f"side {side}", 200), "numbers": [["Area", str(side**2), "px²"]]}
+
+
+def slider_figure(static: bool = False) -> SliderFigure:
+    return SliderFigure("A square", {"side": ("Side", [1, 2, 40])}, square, {"side": 2}, static)
+
+
 MAKERS = {
     "what if": what_if,
+    "dashboard": dashboard,
+    "empty dashboard": lambda: Dashboard(10, {"reward": "mean reward"}),
+    "slider figure": slider_figure,
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
@@ -546,3 +569,28 @@ def test_a_position_or_scenario_that_does_not_exist_is_refused():
         WeightRingRace(slots=1)
     with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
         WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})
+
+
+def test_a_dashboard_has_a_line_for_every_run_that_has_the_metric(page):
+    board = dashboard()
+    assert [(metric, run) for metric, run, _ in board.series].count(("reward", "another")) == 1
+    assert not any(metric == "loss" for metric, _, _ in board.series), "what is no number is left out"
+    open_bare(page, board)
+    assert page.locator("svg").count() == 4
+    assert page.locator("svg").nth(0).locator("polyline").count() == 2
+    assert "this one: 0.1 at step 1, 0.8 at step 8" in page.locator("svg").nth(0).get_attribute("aria-label")
+    board.clear("another")
+    assert {run for _, run, _ in board.series} == {"this one"}
+    board.clear()
+    assert board.series == []
+
+
+def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):
+    figure = slider_figure(static=True)
+    table = unpack(figure.table)
+    assert [look_up(table, {"side": side}) for side in (1, 2, 40)] == [square(side) for side in (1, 2, 40)]
+    open_bare(page, figure)
+    assert page.locator("dd[data-value='4']").count() == 1
+    assert "side 2" in page.locator("svg").get_attribute("aria-label")
+    with pytest.raises(ValueError, match="one value of every slider"):
+        SliderFigure("A square", {"side": ("Side", [1])}, square, {"side": 3})

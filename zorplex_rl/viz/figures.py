@@ -1,6 +1,7 @@
 """Draw how a policy performs: accuracy, kinds of failure, seconds per episode, and time lost to waiting for the slowest episode.
 
     Report (evaluate.py)        ──► accuracy_chart, outcome_chart
+    {policy: {k: share}}        ──► pass_chart
     seconds of episodes         ──► density_chart
     Episodes of one batch       ──► batch_chart
 
@@ -44,6 +45,30 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
 
     said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
     return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said, look.NARROW)
+
+
+def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
+    """Draw the share of tasks solved in k attempts over k, a line for each policy. ``passes`` maps its name to {k: share}."""
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import NullLocator
+
+        axes = figure.subplots()
+        for (name, found), colour, marker in zip(passes.items(), look.SERIES, "os^D", strict=False):
+            axes.plot(list(found), list(found.values()), color=colour, marker=marker, linewidth=2, label=name)
+        ticks = sorted({k for found in passes.values() for k in found})
+        axes.set_xscale("log", base=2)
+        axes.set(ylim=(0, 1.03), xlabel="k attempts (each mark doubles)", ylabel="pass@k")
+        axes.set_xticks(ticks, labels=[str(k) for k in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        look.show_percent(axes.yaxis)
+        look.bare_axes(axes, grid="both")
+        axes.legend(loc="lower right", frameon=False)
+
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{share:.0%} at k {k}" for k, share in f.items()) for name, f in passes.items()
+    )
+    return render(draw, 300, "Tasks solved in k attempts", said, look.NARROW)
 
 
 def outcome_chart(reports: Sequence[Report]) -> str:

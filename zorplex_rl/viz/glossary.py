@@ -17,6 +17,7 @@ GLOSSARY = {
     "greedy": "Always taking the most likely next token instead of sampling one.",
     "held-out": "Kept away from training, so that accuracy on it says what the policy can do with new tasks.",
     "reward": "The number that says how good an episode was. Here a program computes it from the text of the episode.",
+    "pass@k": "The chance that at least one of k attempts at a task is right.",
     "reward hacking": "Earning the reward without doing the task that it was meant for.",
     "RLHF": "Reinforcement learning from human feedback: a reward model learns which answers people prefer, and the policy is trained on its scores.",
     "loss mask": "The list that says which tokens count in the loss: those that the policy sampled, and not those of a tool.",
@@ -30,6 +31,8 @@ GLOSSARY = {
     "GRPO": "PPO whose advantage is the reward compared with the other episodes of the same prompt, without a second model.",
     "clipping": "Ignoring the gradient of a token whose probability has already moved further than a set ratio.",
     "log-probability": "The logarithm of the probability that a model gave to a token. Those of a text add up.",
+    "entropy": "How undecided the policy is about the next token, in nats. 0 means that it is sure.",
+    "reference": "A copy of the policy as it was before training. A penalty keeps the trained one near it.",
     # Stale data
     "behaviour policy": "The policy that sampled an episode. With stale data it is older than the policy that learns from it.",
     "policy version": "A counter of training steps. Version 7 has the weights after the seventh step.",

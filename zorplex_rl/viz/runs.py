@@ -2,6 +2,7 @@
 
 {name: Timeline}     ──► paired_timelines     the same number of seconds of each, on one axis
 {name: {lag: n}}     ──► lag_chart
+{name: numbers}      ──► shaped_chart         what a shaped reward did to right answers and to tool calls
 """
 
 from __future__ import annotations
@@ -88,3 +89,23 @@ def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
         f"{name}: " + ", ".join(f"lag {lag} {s:.0%}" for lag, s in f.items()) for name, f in shares.items()
     )
     return render(draw, 230, "How stale the training data were", said, WIDTH)
+
+
+def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls: float) -> str:
+    """Draw the share of right answers and the tool calls of an episode over training steps, on axes that are the same for every run."""
+    steps = range(1, len(accuracies) + 1)
+
+    def draw(figure: Figure) -> None:
+        right, used = figure.subplots(1, 2)
+        right.plot(steps, accuracies, color=look.BLUE, linewidth=2.2)
+        used.plot(steps, calls, color=look.PURPLE, linewidth=2.2)
+        right.set_title("right answers", loc="left", fontsize=12, fontweight="bold")
+        used.set_title("tool calls of an episode", loc="left", fontsize=12, fontweight="bold")
+        right.set(ylim=(0, 1.03), xlabel="training step")
+        used.set(ylim=(0, 1.05 * most_calls), xlabel="training step")
+        look.show_percent(right.yaxis)
+        for axes in (right, used):
+            look.bare_axes(axes, grid="y")
+
+    said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"
+    return render(draw, 220, "What a shaped reward did", said, WIDTH)

@@ -6,7 +6,9 @@
     WhatIf                knobs and bars, for any function of the knobs       computed by that function
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
+    SliderFigure          any figure that depends on a few sliders            computed by a function of the notebook
     LiveCurve             accuracy during training                            shows rows of metrics
+    Dashboard             several metrics during training, one panel each     shows rows of metrics
     ServiceBoard          replicas of a service, their health and queues      shows a service's status
 
 With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
@@ -16,21 +18,25 @@ computed for every position, if the simulator was made with ``static=True``.
 from collections.abc import Mapping
 from typing import Any
 
+from zorplex_rl.viz.widgets.dashboard import Dashboard
 from zorplex_rl.viz.widgets.live_curve import LiveCurve
 from zorplex_rl.viz.widgets.loop_player import LoopPlayer
 from zorplex_rl.viz.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
+from zorplex_rl.viz.widgets.slider_figure import SliderFigure
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
 from zorplex_rl.viz.widgets.what_if import WhatIf
 
 __all__ = [
+    "Dashboard",
     "LiveCurve",
     "LoopPlayer",
     "PhaseDiagram",
     "ReshardMap",
     "ServiceBoard",
+    "SliderFigure",
     "TimelineSimulator",
     "WeightRingRace",
     "WhatIf",
