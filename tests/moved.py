@@ -6,6 +6,7 @@ PREDICTIONS: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
+    "06_services",
     "09_staleness",
 )
 """Every result is revealed by a prediction's answer, and the end says how many there are."""
@@ -16,6 +17,7 @@ EXERCISES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
+    "06_services",
     "09_staleness",
 )
 """Every exercise has a level, minutes and two hints; all three levels are there."""
@@ -39,6 +41,7 @@ MINUTES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
+    "06_services",
     "09_staleness",
 )
 """The header agrees with ``workshop/minutes.py`` within 20 %, and 45 minutes are enough."""
@@ -49,6 +52,7 @@ SENTENCES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
+    "06_services",
     "09_staleness",
 )
 """No sentence has more than 30 words."""
@@ -59,6 +63,7 @@ BOLD_TERMS: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
+    "06_services",
     "09_staleness",
 )
 """Bold marks a term at its first use, and nothing else; the glossary explains every one."""

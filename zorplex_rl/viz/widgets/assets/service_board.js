@@ -13,7 +13,8 @@ function render({ model, el }) {
       figure("Ready", `${ready} of ${replicas.length}`, "replicas"),
       figure("Answered", number("answered"), `${number("errors")} failed, ${number("retries")} tried again`),
       figure("Waiting", number("queue_depth"), `${number("in_flight")} in flight`),
-      figure("Restarts", number("restarts"), `p50 ${number("p50").toFixed(1)} ms, p99 ${number("p99").toFixed(1)} ms`));
+      figure("Latency", `${Math.round(number("p50"))} ms`, `median; p99 ${Math.round(number("p99"))} ms`),
+      figure("Restarts", number("restarts"), "replicas replaced"));
     const full = model.get("queue_limit") || Math.max(1, ...replicas.map(({ queued = 0 }) => queued));
     board.replaceChildren(html("table", { class: "zx-table zx-board", role: "table" },
       html("caption", { class: "zx-hidden" }, "Replicas"),
