@@ -466,8 +466,8 @@ def _(ask_pool, listed, pooled, served):
         ask_pool,
         right=0 if _errors == 0 else 1 if _errors <= 3 else 2,
         why=f"""
-        {"Nobody saw an error." if _errors == 0 else f"{_errors} requests failed."} Those that were with the dead process waited at most {max(pooled.longest, served.longest):.2f} s and were then
-        answered by another. Both pools were whole again, after {pooled.back:.1f} and {served.back:.1f} s. `Pool` has two gaps. It sends *every* request again, also
+        {"Nobody saw an error." if _errors == 0 else f"{_errors} requests failed."} Those that were with the dead process were answered by another, and nobody waited longer than
+        {max(pooled.longest, served.longest):.2f} s. Both pools were whole again, after {pooled.back:.1f} and {served.back:.1f} s. `Pool` has two gaps. It sends *every* request again, also
         one that must not be done twice. And it has no bound: it takes whatever comes.
         """,
         shows=[
@@ -726,7 +726,7 @@ def _(ask_crowd, config, crowded):
         by a factor of {_growth["rate"]:.1f}, and the time by {_growth["time"]:.1f}. This is **saturation**: past it, more load buys only waiting.
 
         A law says by how much. *Requests under way = rate × time for one* (Little's law). With {_last} callers: {_most.rate:.1f} × {fmean(_most.seconds):.2f} =
-        {_most.rate * fmean(_most.seconds):.1f}. It also says how many replicas you need for a given rate.
+        {_most.rate * fmean(_most.seconds):.1f}{"" if abs(_most.rate * fmean(_most.seconds) / _last - 1) < 0.2 else ", since this run had not settled yet"}. It also says how many replicas you need for a given rate.
         """,
         shows=[
             lesson.figure(
@@ -792,7 +792,7 @@ def _(ask_full, crowd, in_time, limits, outcomes, refused):
         ask_full,
         right=min(range(3), key=lambda index: abs(_options[index] - _answered)),
         why=f"""
-        {_answered}. In {limits.wait_timeout:g} s there is time for {in_time // (2 * limits.max_in_flight)} rounds of {2 * limits.max_in_flight}. The other {crowd - _answered} were told:
+        {_answered} were answered: in {limits.wait_timeout:g} s there is time for {in_time // (2 * limits.max_in_flight)} rounds of {2 * limits.max_in_flight}. The other {crowd - _answered} were told:
 
         > {refused[0] if refused else "nothing, since nobody was refused"}
 
@@ -840,7 +840,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "A simulation: 200 callers come together, the service takes 10 in each tenth of a second and refuses the rest. `draw` is 1 for all, or "
+        "A simulation: 100 callers come together, the service takes 10 in each tenth of a second and refuses the rest. `draw` is 1 for all, or "
         "random. When has everybody been served?",
         "later with jitter: random waits are wasted",
         "at about the same time",
@@ -872,17 +872,18 @@ def _(config):
         retry_delay,
         retry_delay_solution,
         lambda retry_delay: (
-            retry_delay(1, 0.25, 8.0, 0.5) < math.inf
-            and retry_delay(60, 0.25, 8.0, 1.0) <= 8.0
+            retry_delay(1, 0.25, 2.0, 0.5) < math.inf
+            and retry_delay(60, 0.25, 2.0, 1.0) <= 2.0
         ),
     )
-    returning = {
-        "at once": all_at_once(lambda failures: 0.0),
-        "doubling": all_at_once(lambda failures: _delay(failures, 0.25, 8.0, 1.0)),
-        "doubling, with jitter": all_at_once(
-            lambda failures: _delay(failures, 0.25, 8.0, random.random())
+    _rules = {
+        "at once": lambda failures: 0.0,
+        "doubling": lambda failures: _delay(failures, 0.25, 2.0, 1.0),
+        "doubling, with jitter": lambda failures: _delay(
+            failures, 0.25, 2.0, random.random()
         ),
     }
+    returning = {name: all_at_once(rule, callers=100) for name, rule in _rules.items()}
     return returning, whose_delay
 
 
@@ -1735,13 +1736,20 @@ async def all_of(starts, repeatable):
 
 @app.function(hide_code=True)
 async def kill_a_writer(policy):
-    """Kill a process of ``policy`` soon after it has begun to write."""
-    while not all(row.in_flight for row in policy.status().replicas):
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.15)
-    victim = policy.status().replicas[0]
+    """Kill a process of ``policy`` once both have begun to write; its name, and the groups that it was writing."""
+    writing = Counter()
+
+    def note(what, request, replica):
+        if request.method == "generate" and replica:
+            writing[replica] += 1 if what == "sent" else -1
+
+    policy.router.watchers.append(note)
+    while min((writing[replica] for replica in policy.replicas), default=0) < 1:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    victim, groups = writing.most_common(1)[0]
     os.kill(victim.pid, signal.SIGKILL)
-    return victim.replica, victim.in_flight
+    return victim.name, groups
 
 
 @app.cell(hide_code=True)
@@ -1811,13 +1819,20 @@ def _(alone_metrics, ask_step, config, done, same_episodes):
     _gap = abs(alone_metrics["loss"] - done.metrics["loss"])
     lesson.reveal(
         ask_step,
-        right=0 if len(done.episodes) < _all else 2 if same_episodes == _all else 1,
+        # Nothing is decided if the kill came when all was written already.
+        right=[]
+        if not done.retries
+        else 0
+        if len(done.episodes) < _all
+        else 2
+        if same_episodes == _all
+        else 1,
         why=f"""
-        {len(done.episodes)} of {_all} episodes arrived, and {same_episodes} of them are token for token those of the same step in one process, without services. `{done.victim}` died with {done.lost} groups under way,
-        and {done.retries} requests were sent again. Each episode has its own seed, so the other process wrote the same tokens from the same weights.
+        {len(done.episodes)} of {_all} episodes arrived, and {same_episodes} of them are token for token those of the same step in one process, without services. `{done.victim}` died while it wrote {done.lost} group{"s" * (done.lost != 1)},
+        and {done.retries} request{"s were" if done.retries != 1 else " was"} sent again. Each episode has its own seed, so the other process wrote the same tokens from the same weights.
 
-        The loss is {done.metrics["loss"]:.4f}, and computed here it differs by {_gap:.0e}. The step took {done.seconds:.1f} s. After it {len(done.versions)} policy process{"es" if len(done.versions) > 1 else ""} had version
-        {max(done.versions)}; the places were {" and ".join(done.states)}. A successor must pull before it may write.
+        The loss is {done.metrics["loss"]:.4f}, and computed here it differs by {_gap:.0e}. The step took {done.seconds:.1f} s. After it {len(done.versions)} `policy` process{"es" if len(done.versions) > 1 else ""} had version
+        {done.versions[0]}, and the two places were {" and ".join(done.states)}. A successor must pull before it may write.
         """,
     )
     return
@@ -1827,34 +1842,34 @@ def _(alone_metrics, ask_step, config, done, same_episodes):
 def _(up_after):
     _about = {
         "dataset": (
-            "numbers the tasks",
+            "It numbers the tasks.",
             "which tier began when",
             "the run ends, and resumes from its checkpoint",
         ),
         "policy": (
-            "writes episodes",
+            "It writes episodes.",
             "a copy of the weights",
             "its groups are written again; a spare pulls weights",
         ),
-        "tools": ("answers the calls in them", "nothing", "calls go elsewhere"),
-        "reward": ("scores what was written", "nothing", "calls go elsewhere"),
+        "tools": ("It answers the calls in them.", "nothing", "calls go elsewhere"),
+        "reward": ("It scores what was written.", "nothing", "calls go elsewhere"),
         "reference": (
-            "says how likely the first policy finds it",
+            "It says how likely the first policy finds them.",
             "weights that never change",
             "calls wait for its successor",
         ),
         "replay": (
-            "holds groups, bounds their age",
+            "It holds groups and bounds their age.",
             "groups, and their age",
             "the run ends, and resumes from its checkpoint",
         ),
         "advantages": (
-            "compares each group's rewards",
+            "It compares the rewards of a group.",
             "nothing",
             "the run ends; it need not",
         ),
         "trainer": (
-            "takes the step",
+            "It takes the step.",
             "weights and optimizer",
             "it loads a checkpoint and takes the steps since then again",
         ),

@@ -27,6 +27,29 @@ from zorplex_rl.viz.widgets.service_player import RequestRecorder, film
 NOTEBOOK = next(path for path in NOTEBOOKS if path.stem == "06_services")
 
 
+def small_06(**changes) -> SimpleNamespace:
+    """Settings of 06 that are small enough for a test."""
+    settings = {
+        "policy": "embedded",
+        "device": "cpu",
+        "seed": 0,
+        "replicas": 3,
+        "tool_seconds": 0.1,
+        "at_once": 4,
+        "slow": 5,
+        "routed_callers": 12,
+        "warm_up_seconds": 1.0,
+        "measured_seconds": 2.0,
+        "crowds": (1, 2, 4),
+        "callers": 18,
+        "settle_seconds": 1.0,
+        "burst": 60,
+        "prompts": 4,
+        "samples": 4,
+    }
+    return SimpleNamespace(**settings | changes)
+
+
 @pytest.fixture(scope="module")
 def page() -> Iterator[ModuleType]:
     """The notebook, with its classes and functions copied to other processes, as when it runs by itself."""
@@ -133,8 +156,7 @@ def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kill
 
 
 def test_one_step_through_services_is_undisturbed_by_a_kill(page):
-    _, values = page.settings.run()
-    config = SimpleNamespace(**vars(values["config"]) | {"prompts": 2, "samples": 2, "device": "cpu"})
+    config = small_06(prompts=2, samples=2)
     _, values = page.rl_roles.run(config=config)
     run = values["run"]
 
@@ -208,9 +230,7 @@ def test_a_delay_of_nothing_ends_all_the_same(page):
 
 
 def test_runs_from_its_first_cell_to_its_last(page):
-    _, values = page.settings.run()
-    small = {"measured_seconds": 2.0, "warm_up_seconds": 1.0, "crowds": (1, 2, 4), "burst": 60}
-    _, values = page.app.run(defs={"config": SimpleNamespace(**vars(values["config"]) | small)})
+    _, values = page.app.run(defs={"config": small_06()})
     account, stage = values["account"], values["stage"]
     for facts in account.values():
         assert facts["without any outcome"] == facts["answered, but not done"] == 0

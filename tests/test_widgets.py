@@ -550,7 +550,8 @@ def test_a_service_board_follows_the_service(page):
     up = STATUS["replicas"][1] | {"replica": "policy_2", "state": "ready", "pid": 12}
     board.show(STATUS | {"replicas": [STATUS["replicas"][0], up], "restarts": 2})
     page.evaluate("state => window.models[0].receive(state)", {"status": board.status})
-    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2 ms", "2"])
+    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2 ms"])
+    expect(page.get_by_text("replicas, 2 replaced so far")).to_be_visible()
     expect(page.get_by_role("row", name="policy_2")).to_contain_text("ready")
 
 

@@ -175,7 +175,7 @@ def saturation_chart(measured: Mapping[int, tuple[float, float]], capacity: floa
         latency.plot(callers, [found[1] for found in measured.values()], "o-", color=WAITING, linewidth=2)
         latency.set(ylim=(0, 1.1 * max(found[1] for found in measured.values())), ylabel="seconds for one")
         for axes in (rate, latency):
-            axes.set(xlim=(0, 1.05 * callers[-1]), xlabel="callers")
+            axes.set(xlim=(0, 1.05 * callers[-1]), xticks=callers, xlabel="callers")
             look.bare_axes(axes, grid="y", keep=("left", "bottom"))
 
     said = "; ".join(f"{n} callers {pace:.0f} answers/s, {seconds:.3f} s" for n, (pace, seconds) in measured.items())

@@ -9,7 +9,9 @@ function render({ model, el }) {
   return film(el, {
     label: "Service player", start, from: run.from, to: run.to, playsFor: PLAYS_FOR, format,
     scenes: [{ name: run.name, status: (now) => status(run, now), picture: (now, width) => stage(run, now, width, format(now)) }],
-    note: `A dot is a request: ${run.methods.map((name, i) => `${name} ${KINDS[i % KINDS.length]}`).join(", ")}. Those of a failed replica have a red ring until somebody knows. The strips below show each place over the whole time.`,
+    note: html("span", {}, "A dot is a request: ",
+      ...run.methods.flatMap((name, i) => [html("span", { class: "zx-swatch", style: `background:var(--${KINDS[i % KINDS.length]});border-radius:50%;width:11px;height:11px` }), ` ${name}; `]),
+      "with a red ring, its replica has failed and nobody knows yet. The strips show each place over the whole time; dashed: the fault."),
   });
 }
 
@@ -28,7 +30,7 @@ function status(run, now) {
 /** The queue at the left, the replicas at the right, and below them the states of each place over the whole time. */
 function stage(run, now, width, when) {
   const small = width < 480, gap = small ? 26 : 60, side = Math.round((width - gap) * 0.3), left = side + gap, wide = width - left;
-  const lane = 10 + run.slots * PITCH, tall = run.places * (lane + 8) - 8, top = 24, strips = top + tall + 18, height = strips + run.places * 12 + 2;
+  const lane = 26 + run.slots * PITCH, tall = run.places * (lane + 8) - 8, top = 24, strips = top + tall + 18, height = strips + run.places * 12 + 2;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${run.name}, ${when}: ${status(run, now)}` });
   picture.append(
     svg("text", { x: side / 2, y: 15, "text-anchor": "middle", "font-weight": 600 }, "queue"),
@@ -38,7 +40,7 @@ function stage(run, now, width, when) {
     const y = top + place * (lane + 8), colour = STATES[state];
     picture.append(
       svg("rect", { x: left, y, width: wide - 1, height: lane, rx: 8, style: `fill:var(--${colour});fill-opacity:${state === "in rotation" ? 0.1 : 0.2};stroke:var(--${colour});stroke-width:1.5` }),
-      svg("text", { x: left + wide - 8, y: y + 15, "text-anchor": "end", "font-size": 11 }, state === "in rotation" ? replica : state === "being replaced" ? "starting" : `${replica}: gone`));
+      svg("text", { x: left + wide / 2, y: y + 14, "text-anchor": "middle", "font-size": 11 }, state === "in rotation" ? replica : state === "being replaced" ? "starting" : `${replica}: gone`));
   }
 
   const dot = (kind, x, y, lost) => picture.append(svg("circle", {
@@ -55,7 +57,7 @@ function stage(run, now, width, when) {
       const [kind, , sent, , until, lost] = leg;
       // What is lost stands still from the moment of the fault on.
       const share = lost ? Math.min(Math.max((Math.min(now, 0) - sent) / run.usual, 0.2), 0.9) : (now - sent) / ((until ?? run.to) - sent);
-      dot(kind, side + (width - side - RADIUS - 6) * share, y + 5 + PITCH * ((leg[6] % run.slots) + 0.5), lost && now >= 0);
+      dot(kind, side + (width - side - RADIUS - 6) * share, y + 20 + PITCH * ((leg[6] % run.slots) + 0.5), lost && now >= 0);
     });
   }
 
@@ -63,6 +65,7 @@ function stage(run, now, width, when) {
   for (const [place, state, , from, to] of run.stretches) {
     picture.append(svg("rect", { x: x(from).toFixed(1), y: strips + 12 * place, width: Math.max(x(to) - x(from), 0.5).toFixed(1), height: 8, style: `fill:var(--${STATES[state]})` }));
   }
+  picture.append(svg("line", { x1: x(0), x2: x(0), y1: strips - 5, y2: height, style: "stroke:currentColor;stroke-dasharray:3 2" }));
   picture.append(svg("line", { x1: x(now), x2: x(now), y1: strips - 5, y2: height, class: "zx-end" }));
   return picture;
 }

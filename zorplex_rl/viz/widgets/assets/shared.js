@@ -96,7 +96,7 @@ function ticks(end, count) {
 
 /**
  * A film of what happened from `from` to `to` (seconds): a button that plays it in `playsFor` ms, a slider over its time, and the scenes side by side.
- * A scene is {name, picture(now, width in px), status(now)}; the status is a sentence. It begins at the share `start`. Returns what stops it.
+ * A scene is {name, picture(now, width in px), status(now)}; the status is a sentence, the note below a text or an element. It begins at the share `start`. Returns what stops it.
  */
 function film(el, { label, scenes, from = 0, to, start, playsFor, note, format = secondsText }) {
   const frames = 240, charts = scenes.map(() => html("div")), said = scenes.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
