@@ -7,6 +7,7 @@ PREDICTIONS: tuple[str, ...] = (
     "04_distributed_tensors",
     "05_rl_intro",
     "08_rl_e2e",
+    "06_services",
     "09_staleness",
 )
 """Every result is revealed by a prediction's answer, and the end says how many there are."""
@@ -18,6 +19,7 @@ EXERCISES: tuple[str, ...] = (
     "04_distributed_tensors",
     "05_rl_intro",
     "08_rl_e2e",
+    "06_services",
     "09_staleness",
 )
 """Every exercise has a level, minutes and two hints; all three levels are there."""
@@ -42,6 +44,7 @@ MINUTES: tuple[str, ...] = (
     "04_distributed_tensors",
     "05_rl_intro",
     "08_rl_e2e",
+    "06_services",
     "09_staleness",
 )
 """The header agrees with ``workshop/minutes.py`` within 20 %, and 45 minutes are enough."""
@@ -53,6 +56,7 @@ SENTENCES: tuple[str, ...] = (
     "04_distributed_tensors",
     "05_rl_intro",
     "08_rl_e2e",
+    "06_services",
     "09_staleness",
 )
 """No sentence has more than 30 words."""
@@ -64,6 +68,7 @@ BOLD_TERMS: tuple[str, ...] = (
     "04_distributed_tensors",
     "05_rl_intro",
     "08_rl_e2e",
+    "06_services",
     "09_staleness",
 )
 """Bold marks a term at its first use, and nothing else; the glossary explains every one."""

@@ -77,3 +77,9 @@ def test_a_phase_diagram_is_a_table_of_its_cells():
 
 def test_what_is_no_widget_of_ours_is_not_drawn():
     assert drawn({}) == drawn({"kind": "Mapping"}) == drawn({"kind": "drawn"}) == ""
+
+
+def test_a_service_player_draws_the_states_of_every_place_around_the_fault():
+    shown = drawn(as_a_page_holds_it(MAKERS["service player"]()))
+    assert all(word in shown for word in ("tools_0", "tools_2", "starting", "kill -9", "1.0 s before", "3.0 s after"))
+    assert "4 requests answered, 1 lost with their replica, at most 1 in the queue" in shown

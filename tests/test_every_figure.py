@@ -29,7 +29,14 @@ from zorplex_rl.viz.fault_charts import (
 from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart, pass_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
 from zorplex_rl.viz.runs import lag_chart, paired_timelines, shaped_chart
-from zorplex_rl.viz.service_charts import rotation_chart, scaling_chart
+from zorplex_rl.viz.service_charts import (
+    Fault,
+    returns_chart,
+    rotation_chart,
+    saturation_chart,
+    scaling_chart,
+    service_drawing,
+)
 from zorplex_rl.viz.shard_charts import bytes_chart, parallel_layers_drawing, placements_drawing
 from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
 from zorplex_rl.viz.transfer import copies_chart, ladder_chart
@@ -112,9 +119,21 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
         "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
     ),
-    "rotation": (lambda: rotation_chart(KILLED, FAULT), 560, "place 0 being replaced (—) from 1.0 to 2.0 s"),
+    "rotation": (lambda: rotation_chart([(KILLED, FAULT)]), 720, "place 0 being replaced (—) from 1.0 to 2.0 s"),
+    "two faults": (
+        lambda: rotation_chart([(KILLED, FAULT), (KILLED, Fault(10.0, "tools_1", "SIGSTOP"))]), 720,
+        "SIGSTOP: place 0 in rotation (tools_0) from -1.0 to 1.0 s",
+    ),
+    "saturation": (
+        lambda: saturation_chart({1: (20.0, 0.05), 8: (39.0, 0.2)}, 40.0), 720,
+        "1 callers 20 answers/s, 0.050 s; 8 callers 39 answers/s, 0.200 s; capacity 40 answers/s",
+    ),
+    "returns": (
+        lambda: returns_chart({"at once": [4, 2], "later": [4, 0, 2]}, 2), 720,
+        "at once: 6 requests, done after 0.2 s; later: 6 requests, done after 0.3 s",
+    ),
     "scaling": (
-        lambda: scaling_chart(GROWN), 560,
+        lambda: scaling_chart(GROWN), 720,
         "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",
     ),
     "ladder": (
@@ -150,7 +169,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
-DRAWINGS = (four_faults, one_round, placements_drawing, parallel_layers_drawing)
+DRAWINGS = (four_faults, one_round, placements_drawing, parallel_layers_drawing, service_drawing)
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
 

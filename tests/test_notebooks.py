@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import importlib.util
 import math
-import random
-import sqlite3
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -62,10 +58,9 @@ NEAR_MISSES = {
     "leave_one_out": lambda rewards: [reward - sum(rewards) / len(rewards) for reward in rewards],
     "training_row": lambda policy, episode: (episode.token_ids, [True] * len(episode.token_ids)),
     "speed_up": lambda generate, train, steps: (generate + train) / max(generate, train),
-    "next_replica": lambda present, history: present[len(history) % len(present)],
-    "retry_delay": lambda failures, base, cap: min(base * 2**failures, cap),
-    "what_to_do": lambda sent, raised, idempotent: "send elsewhere" if idempotent else "tell the caller",
-    "replicas_needed": lambda rate, seconds, at_once, busy: round(rate * seconds / at_once),
+    "rank": lambda under_way, last_turn: under_way,
+    "retry_delay": lambda failures, base, cap, draw: draw * min(base * 2 ** (failures - 1), cap),
+    "charge_once": lambda database, number, amount: _look_then_charge(database, number, amount),
     "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
     "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
@@ -95,6 +90,13 @@ def _read_if_even(read_header, read_payload):
         payload = read_payload()
         if sequence % 2 == 0 and read_header()[0] % 2 == 0:
             return version, payload
+
+
+def _look_then_charge(database, number, amount):
+    if database.execute("SELECT 1 FROM seen WHERE number = ?", [number]).fetchone() is None:
+        for statement, values in (("charges VALUES (?, ?)", [number, amount]), ("seen VALUES (?)", [number])):
+            with database:
+                database.execute(f"INSERT INTO {statement}", values)
 
 
 @cache
@@ -463,68 +465,3 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole():
     assert [local_shape(key.shape, key.sharding, rank) for rank in range(4)] == [(size, 64)] * 4
     assert [local_boxes(key.shape, key.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 0, size, size]
     assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]
-
-
-@pytest.fixture(scope="module")
-def services() -> ModuleType:
-    return load(next(path for path in NOTEBOOKS if path.stem == "06_services"))
-
-
-def test_a_tool_of_06_works_on_so_many_calls_at_once_and_no_more(services):
-    tool = services.Tool(0, 0.02, at_once=2)
-    task = services.Zorplex(0).task(("simple",), 0)
-    call = services.find_call(f"LOOKUP[{task.words[0]}]")
-
-    async def five() -> list[int]:
-        calls = {asyncio.create_task(tool.work("execute", task, call, number)) for number in range(5)}
-        together = []
-        while calls:
-            done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            together.append(len(done))
-        return together
-
-    began = time.monotonic()
-    assert max(asyncio.run(five())) <= 2
-    assert time.monotonic() - began >= 3 * 0.02
-
-
-def test_the_routers_of_06_are_measured_after_their_warm_up(services):
-    """What is answered before the warm-up ends, however much, is in no rate."""
-    began = time.monotonic()
-
-    async def route(task, call):
-        await asyncio.sleep(0.001 if time.monotonic() - began < 0.3 else 0.1)
-
-    tools = SimpleNamespace(execute=SimpleNamespace(route=route))
-    run = asyncio.run(services.press(tools, None, None, callers=2, warm_up=0.5, measured=1.0))
-    assert 8 <= run.rate <= 20
-    assert min(run.seconds) >= 0.1
-    assert sum(run.halves) / 2 == pytest.approx(run.rate)
-
-
-def test_callers_that_are_refused_together_stay_together_without_jitter(services):
-    random.seed(0)
-
-    def longest(failures):
-        return services.retry_delay_solution(failures + 1, 0.25, 8.0)
-
-    together = services.all_at_once(longest)
-    spread = services.all_at_once(lambda failures: random.uniform(0, longest(failures)))
-    assert max(together[1:]) == 190
-    assert max(spread[1:]) < 190 / 2
-    assert sum(spread) < sum(together) / 2
-    assert len(spread) < len(together) / 5
-
-
-def test_only_a_ledger_that_checks_and_charges_in_one_step_charges_once(services):
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    database.execute("CREATE TABLE looked (number INTEGER)")
-    database.execute("CREATE TABLE keyed (number INTEGER PRIMARY KEY)")
-
-    async def both_copies_of(charge):
-        await asyncio.gather(charge(database, 17), charge(database, 17))
-
-    for charge in (services.look_then_charge, services.charge_if_new):
-        asyncio.run(both_copies_of(charge))
-    counts = [database.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0] for name in ("looked", "keyed")]
-    assert counts == [2, 1]

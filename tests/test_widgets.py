@@ -6,12 +6,14 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import bare_page, launched, served, state_of
 from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
+from test_service_charts import FAULT, KILLED
 
 from zorplex_rl.analysis.recorded_study import Row, Study
 from zorplex_rl.analysis.setting import Setting
@@ -26,6 +28,7 @@ from zorplex_rl.viz.widgets import (
     PhaseDiagram,
     ReshardMap,
     ServiceBoard,
+    ServicePlayer,
     SliderFigure,
     TimelineSimulator,
     WeightRingRace,
@@ -158,6 +161,19 @@ def slider_figure(static: bool = False) -> SliderFigure:
     return SliderFigure("A square", {"side": ("Side", [1, 2, 40])}, square, {"side": 2}, static)
 
 
+def service_player(**options) -> ServicePlayer:
+    """A service of two, one request in its queue, one lost with the first replica and sent again."""
+    legs = [
+        ["execute", 9.2, 9.2, 0, 9.6, False],
+        ["charge", 9.8, 9.8, 0, 11.0, True],
+        ["execute", 9.9, 9.9, 1, 10.3, False],
+        ["execute", 10.1, 10.3, 1, 10.7, False],
+        ["charge", 11.0, 11.1, 1, 11.5, False],
+        ["execute", 12.8, None, None, None, False],
+    ]
+    return ServicePlayer(SimpleNamespace(legs=legs), KILLED, FAULT, **options)
+
+
 MAKERS = {
     "what if": what_if,
     "dashboard": dashboard,
@@ -176,6 +192,7 @@ MAKERS = {
     "live curve": live_curve,
     "empty live curve": lambda: LiveCurve(10),
     "loop player": loop_player,
+    "service player": service_player,
     "service board": lambda: ServiceBoard(STATUS, queue_limit=3),
     "empty service board": ServiceBoard,
 }
@@ -550,6 +567,39 @@ def test_the_loop_player_plays_until_it_is_paused_or_touched(page):
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
+def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_put(page):
+    player = service_player(start=0.0)
+    open_bare(page, player)
+    widget, time = page.get_by_role("region", name="Service player"), page.get_by_role("slider", name="Time")
+    run = player.run
+    for presses in (12, 80, 140, 239):
+        time.press("Home")
+        for _ in range(presses):
+            time.press("ArrowRight")
+        now = run["from"] + (run["to"] - run["from"]) * presses / 240
+        seen = [leg for leg in run["legs"] if leg[1] <= now and (leg[4] is None or now < leg[4])]
+        expect(widget.get_by_role("img").locator("circle")).to_have_count(len(seen))
+        answered = sum(leg[4] is not None and leg[4] <= now and not leg[5] for leg in run["legs"])
+        expect(widget.get_by_text(f"{answered} answered").first).to_be_visible()
+    expect(
+        widget.get_by_text("2 of 2 replicas in rotation; 1 requests wait, 0 are under way, 4 answered, 1 lost")
+    ).to_be_visible()
+    time.press("Home")
+    assert time.get_attribute("aria-valuetext") == "1.00 s before kill -9"
+
+
+def test_a_film_of_a_service_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
+    run = service_player().run
+    assert (run["from"], run["to"], run["places"], run["methods"]) == (-1.0, 3.0, 2, ["charge", "execute"])
+    assert (run["slots"], run["most"], run["usual"]) == (2, 1, pytest.approx(0.4))
+    lanes = {(leg[3], leg[6]) for leg in run["legs"] if leg[3] == 1}
+    assert lanes == {(1, 0), (1, 1)}
+    with pytest.raises(ValueError, match="1 samples show no time"):
+        ServicePlayer(SimpleNamespace(legs=[]), KILLED[:1], FAULT)
+    with pytest.raises(ValueError, match="start is 2"):
+        service_player(start=2)
+
+
 def test_a_service_board_follows_the_service(page):
     board = ServiceBoard(STATUS, queue_limit=3)
     open_bare(page, board)
@@ -558,7 +608,8 @@ def test_a_service_board_follows_the_service(page):
     up = STATUS["replicas"][1] | {"replica": "policy_2", "state": "ready", "pid": 12}
     board.show(STATUS | {"replicas": [STATUS["replicas"][0], up], "restarts": 2})
     page.evaluate("state => window.models[0].receive(state)", {"status": board.status})
-    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2"])
+    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2 ms"])
+    expect(page.get_by_text("replicas, 2 replaced so far")).to_be_visible()
     expect(page.get_by_role("row", name="policy_2")).to_contain_text("ready")
 
 

@@ -1,8 +1,11 @@
 """Options of a service: its number of replicas, the limits of its queue, its time limits, and the endpoints that may be called twice."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from zorplex_rl.services.replica import Replica
 
 RouterName = Literal["round_robin", "least_loaded"]
 
@@ -17,8 +20,8 @@ class ServiceOptions:
     min_replicas: int | None = None
     max_replicas: int | None = None
     """With both, the number of replicas follows the load within these bounds; see ``autoscale.py``."""
-    router: RouterName = "round_robin"
-    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``."""
+    router: "RouterName | Callable[[Replica], Any]" = "round_robin"
+    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like its values."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again on another replica if one fails during a call."""
     max_in_flight: int = 64
@@ -44,7 +47,7 @@ class ServiceOptions:
             raise ValueError(
                 f"{self.replicas} replicas are not between the {least} and {most} allowed, or fewer than 1"
             )
-        if self.router not in get_args(RouterName):
+        if not callable(self.router) and self.router not in get_args(RouterName):
             raise ValueError(f"router {self.router!r} is unknown; expected one of {', '.join(get_args(RouterName))}")
         if self.max_in_flight < 1:
             raise ValueError(f"with max_in_flight {self.max_in_flight} no request is ever sent; use 1 or more")

@@ -40,7 +40,7 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
 }
 """Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this fair while replicas come and go.
 
-A new policy also goes into the check in ``options.py``.
+A new name also goes into the check in ``options.py``.
 """
 
 
@@ -109,7 +109,9 @@ class Router:
         self.metrics = Metrics()
         self.closed = ""
         """The reason why it takes no more requests; empty while it does."""
-        self._policy = POLICIES[options.router]
+        self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
+        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has "left" it: answered, refused, or lost with it."""
+        self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
 
@@ -195,6 +197,7 @@ class Router:
             return
         request.sent += 1
         replica.in_flight[request] = future
+        self._tell("sent", request, replica)
         replica.requests += 1
         replica.take_turn()
         if request.session:
@@ -275,6 +278,7 @@ class Router:
             self._finish(request, Overloaded(f"service {self.name!r} refused the request, since {full}"))
         else:
             insort(self.queue, request, key=lambda waiting: waiting.number)
+            self._tell("waits", request)
             loop, timeout = asyncio.get_running_loop(), self.options.wait_timeout
             request.timer = loop.call_later(timeout, self._expire, request, timeout)
 
@@ -300,8 +304,13 @@ class Router:
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
         del replica.in_flight[request]
+        self._tell("left", request, replica)
         if request.session:
             request.session.under_way -= 1
+
+    def _tell(self, what: str, request: Request, replica: Replica | None = None) -> None:
+        for watcher in self.watchers:
+            watcher(what, request, replica)
 
     def _forget_if_done(self, replica: Replica) -> None:
         if replica.state is not State.READY and not replica.in_flight and replica in self.replicas:

@@ -75,6 +75,8 @@ GLOSSARY = {
     "supervisor": "The part of a program that probes workers and replaces those that have failed.",
     "fencing": "Making sure that a process that was given up can do nothing more, before another takes its place.",
     "back-pressure": "Telling callers to wait or come back later when a queue is full, so that it does not grow without end.",
+    "saturation": "The state in which a service works as fast as it can: more load makes nothing faster, only the waits longer.",
+    "hysteresis": "A gap between the rule for going up and the rule for going down, so that a load that swings does not change the size each time.",
     "back-off": "Waiting longer after each failure before the next attempt.",
     "jitter": "A random part of a wait, so that those who failed together do not come back together.",
     "spare": "A process that is started and idle, ready to take the place of one that dies.",

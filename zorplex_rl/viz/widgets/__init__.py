@@ -10,6 +10,7 @@
     LiveCurve             accuracy during training                            shows rows of metrics
     Dashboard             several metrics during training, one panel each     shows rows of metrics
     ServiceBoard          replicas of a service, their health and queues      shows a service's status
+    ServicePlayer         requests flow from the queue to replicas, around a fault    shows a recorded run
 
 With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
 computed for every position, if the simulator was made with ``static=True``.
@@ -24,6 +25,7 @@ from zorplex_rl.viz.widgets.loop_player import LoopPlayer
 from zorplex_rl.viz.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
+from zorplex_rl.viz.widgets.service_player import ServicePlayer
 from zorplex_rl.viz.widgets.slider_figure import SliderFigure
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
@@ -36,6 +38,7 @@ __all__ = [
     "PhaseDiagram",
     "ReshardMap",
     "ServiceBoard",
+    "ServicePlayer",
     "SliderFigure",
     "TimelineSimulator",
     "WeightRingRace",

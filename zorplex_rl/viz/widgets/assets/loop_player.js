@@ -5,46 +5,11 @@ const RADIUS = 10, PITCH = 25;
 
 function render({ model, el }) {
   const runs = model.get("runs"), { unit, start } = model.get("look");
-  const end = Math.max(...runs.map((run) => run.seconds)), frames = 240;
-  const charts = runs.map(() => html("div")), said = runs.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
-  const time = slider("Time", Array.from({ length: frames + 1 }, (_, i) => i), (frame) => secondsText((end * frame) / frames), () => { stop(); draw(); tell(); });
-  const play = html("button", { class: "zx-button", type: "button", onclick: () => (running ? stop() : go()) }, "Play");
-  el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Loop player" },
-    html("div", { style: "display:flex;gap:20px;align-items:end" }, play, html("div", { style: "flex:1;min-width:0" }, time.root)),
-    html("div", { class: "zx-columns" }, ...runs.map((run, i) => html("div", { class: "zx-stack", style: "gap:8px" }, html("p", { class: "zx-heading" }, run.name), charts[i], said[i]))),
-    html("p", { class: "zx-quiet" }, `A dot is ${unit}. Its number and colour are the version of the weights that wrote it.`),
-    voice.root));
-
-  let running = 0, shown = 0;
-  const now = () => (end * shown) / frames;
-  const drawings = runs.map((run, i) => drawnToWidth(charts[i], (width) => charts[i].replaceChildren(stage(run, now(), width))));
-
-  function draw() {
-    if (!running) shown = time.value;
-    runs.forEach((run, i) => { said[i].textContent = status(run, now()); });
-    drawings.forEach(({ redraw }) => redraw());
-  }
-  function tell() { voice.say(runs.map((run) => `${run.name}: ${status(run, now())}`).join(" ")); }
-  function stop() { cancelAnimationFrame(running); running = 0; play.textContent = "Play"; }
-  function go() {
-    if (time.value >= frames) time.set(0);
-    const from = time.value;
-    let began = null;
-    play.textContent = "Pause";
-    const next = (clock) => {
-      began ??= clock;
-      shown = Math.min(from + (frames * (clock - began)) / PLAYS_FOR, frames);
-      time.set(Math.floor(shown));
-      draw();
-      if (shown < frames) running = requestAnimationFrame(next);
-      else { stop(); tell(); }
-    };
-    running = requestAnimationFrame(next);
-  }
-
-  time.set(Math.round(frames * start));
-  draw();
-  return () => { stop(); drawings.forEach((drawing) => drawing.stop()); };
+  return film(el, {
+    label: "Loop player", start, to: Math.max(...runs.map((run) => run.seconds)), playsFor: PLAYS_FOR,
+    scenes: runs.map((run) => ({ name: run.name, status: (now) => status(run, now), picture: (now, width) => stage(run, now, width) })),
+    note: `A dot is ${unit}. Its number and colour are the version of the weights that wrote it.`,
+  });
 }
 
 const trained = (run, now) => run.dots.filter(([, , , , , done]) => done !== null && done <= now).length;

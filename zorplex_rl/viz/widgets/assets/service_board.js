@@ -10,10 +10,10 @@ function render({ model, el }) {
     title.textContent = status.name ? `Service ${status.name}` : "No service yet";
     const figure = (name, value, note) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": value }, String(value)), html("dd", { class: "zx-note" }, note));
     figures.replaceChildren(
-      figure("Ready", `${ready} of ${replicas.length}`, "replicas"),
+      figure("Ready", `${ready} of ${replicas.length}`, `replicas, ${number("restarts")} replaced so far`),
       figure("Answered", number("answered"), `${number("errors")} failed, ${number("retries")} tried again`),
       figure("Waiting", number("queue_depth"), `${number("in_flight")} in flight`),
-      figure("Restarts", number("restarts"), `p50 ${number("p50").toFixed(1)} ms, p99 ${number("p99").toFixed(1)} ms`));
+      figure("Latency", `${Math.round(number("p50"))} ms`, `median; p99 ${Math.round(number("p99"))} ms`));
     const full = model.get("queue_limit") || Math.max(1, ...replicas.map(({ queued = 0 }) => queued));
     board.replaceChildren(html("table", { class: "zx-table zx-board", role: "table" },
       html("caption", { class: "zx-hidden" }, "Replicas"),

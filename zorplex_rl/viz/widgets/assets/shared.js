@@ -94,6 +94,51 @@ function ticks(end, count) {
   return Array.from({ length: Math.floor(end / step + 1e-9) + 1 }, (_, i) => Number((i * step).toPrecision(12)));
 }
 
+/**
+ * A film of what happened from `from` to `to` (seconds): a button that plays it in `playsFor` ms, a slider over its time, and the scenes side by side.
+ * A scene is {name, picture(now, width in px), status(now)}; the status is a sentence, the note below a text or an element. It begins at the share `start`. Returns what stops it.
+ */
+function film(el, { label, scenes, from = 0, to, start, playsFor, note, format = secondsText }) {
+  const frames = 240, charts = scenes.map(() => html("div")), said = scenes.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
+  let running = 0, shown = 0;
+  const at = (frame) => from + ((to - from) * frame) / frames, now = () => at(shown);
+  const time = slider("Time", Array.from({ length: frames + 1 }, (_, i) => i), (frame) => format(at(frame)), () => { stop(); draw(); tell(); });
+  const play = html("button", { class: "zx-button", type: "button", onclick: () => (running ? stop() : go()) }, "Play");
+  el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": label },
+    html("div", { style: "display:flex;gap:20px;align-items:end" }, play, html("div", { style: "flex:1;min-width:0" }, time.root)),
+    html("div", { class: "zx-columns" }, ...scenes.map(({ name }, i) => html("div", { class: "zx-stack", style: "gap:8px" }, html("p", { class: "zx-heading" }, name), charts[i], said[i]))),
+    html("p", { class: "zx-quiet" }, note),
+    voice.root));
+  const drawings = scenes.map(({ picture }, i) => drawnToWidth(charts[i], (width) => charts[i].replaceChildren(picture(now(), width))));
+
+  function draw() {
+    if (!running) shown = time.value;
+    scenes.forEach(({ status }, i) => { said[i].textContent = status(now()); });
+    drawings.forEach(({ redraw }) => redraw());
+  }
+  function tell() { voice.say(scenes.map(({ name, status }) => `${name}: ${status(now())}`).join(" ")); }
+  function stop() { cancelAnimationFrame(running); running = 0; play.textContent = "Play"; }
+  function go() {
+    if (time.value >= frames) time.set(0);
+    const first = time.value;
+    let began = null;
+    play.textContent = "Pause";
+    const next = (clock) => {
+      began ??= clock;
+      shown = Math.min(first + (frames * (clock - began)) / playsFor, frames);
+      time.set(Math.floor(shown));
+      draw();
+      if (shown < frames) running = requestAnimationFrame(next);
+      else { stop(); tell(); }
+    };
+    running = requestAnimationFrame(next);
+  }
+
+  time.set(Math.round(frames * start));
+  draw();
+  return () => { stop(); drawings.forEach((drawing) => drawing.stop()); };
+}
+
 /** What was packed by `pack` in widget.py. */
 async function unpack(packed) {
   const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
