@@ -25,11 +25,14 @@ from zorplex_rl.viz.widgets import (
     ReshardMap,
     ServiceBoard,
     TimelineSimulator,
+    TransferCalculator,
     WeightRingRace,
 )
 from zorplex_rl.viz.widgets.loop_player import film
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.viz.widgets.transfer_calculator import AXES as CALCULATOR
+from zorplex_rl.viz.widgets.transfer_calculator import in_words
 from zorplex_rl.viz.widgets.widget import look_up, unpack
 
 MEASURED = Setting(
@@ -44,7 +47,7 @@ with app.setup:
     import marimo as mo
     from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.viz import lesson
-    from zorplex_rl.viz.widgets import TimelineSimulator, WeightRingRace
+    from zorplex_rl.viz.widgets import TimelineSimulator, TransferCalculator, WeightRingRace
 
     static = "execute" in mo.cli_args()
 
@@ -70,6 +73,12 @@ def _():
 @app.cell
 def _():
     WeightRingRace(static=static)
+    return
+
+
+@app.cell
+def _():
+    TransferCalculator({links}, static=static)
     return
 """
 STATUS = {
@@ -119,10 +128,13 @@ def loop_player(**options) -> LoopPlayer:
     return LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options)
 
 
+LINKS = {"message": 0.3, "RDMABuffer over TCP, tuned": 2.5, "shared memory": 9.0, "memcpy": 10.0}
+
 MAKERS = {
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
+    "transfer calculator": lambda: TransferCalculator(LINKS, {"a network card": 50.0}),
     "resharding map": lambda: ReshardMap(
         SHARDS, axes=("trainer holds", "generators want"), notes={("rows", "whole"): "A note."}
     ),
@@ -181,7 +193,9 @@ def site(once):
 
     def build(folder):
         (folder / "notebooks").mkdir(parents=True)
-        (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+        (folder / "notebooks" / "01_simulators.py").write_text(
+            NOTEBOOK.replace("{measured}", repr(MEASURED)).replace("{links}", repr(LINKS))
+        )
         build_site(folder / "notebooks", folder / "site")
 
     return once("simulators", build) / "site"
@@ -211,7 +225,7 @@ def open_bare(page: Page, *widgets, **options) -> None:
 def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
     embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
     tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
-    timelines, ring = max(tables, key=len), min(tables, key=len)
+    timelines, ring, _ = sorted(tables, key=len, reverse=True)
     assert len(timelines) < 2_000_000
     simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
     for params in random_positions(60):
@@ -274,6 +288,15 @@ def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     for seqlock in (True, False):
         for slots, pace in ((2, 3), (4, 2), (3, 4)):
             expect_race(widget, slots, pace, 0, seqlock)
+
+
+def test_in_an_exported_page_the_calculator_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Transfer calculator")
+    for billions, bytes_each in ((70, 2), (0.5, 4), (1000, 1)):
+        move(widget, "Parameters", CALCULATOR["billions"], billions)
+        move(widget, "Each of them", CALCULATOR["bytes_each"], bytes_each)
+        said = "; ".join(f"{name}: {in_words(billions * bytes_each / rate)}" for name, rate in LINKS.items())
+        expect(widget.get_by_role("img", name=f"Seconds for one copy. {said}.")).to_be_visible()
 
 
 def test_play_moves_the_ring_on_and_stops_when_asked(page):
@@ -509,3 +532,7 @@ def test_a_position_or_scenario_that_does_not_exist_is_refused():
         TimelineSimulator(scenario="calm")
     with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
         WeightRingRace(slots=1)
+    with pytest.raises(ValueError, match="bytes_each is 3; the widget can show 1, 2, 4"):
+        TransferCalculator(LINKS, bytes_each=3)
+    with pytest.raises(ValueError, match="the link 'a wire' has 0.0 GB/s; give a bandwidth above 0"):
+        TransferCalculator({"a wire": 0.0})

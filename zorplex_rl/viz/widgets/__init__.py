@@ -2,6 +2,7 @@
 
     TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
+    TransferCalculator    a model's size over every link's bandwidth        computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
@@ -21,6 +22,7 @@ from zorplex_rl.viz.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
+from zorplex_rl.viz.widgets.transfer_calculator import TransferCalculator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "ReshardMap",
     "ServiceBoard",
     "TimelineSimulator",
+    "TransferCalculator",
     "WeightRingRace",
 ]
 
