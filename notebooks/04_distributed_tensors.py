@@ -1130,7 +1130,7 @@ def _():
 
     A trainer and its generators are *different* processes, with groups of their own. A collective works within one group, so none leads across. What
     remains are plain messages, and a plan: which rectangle of whose shard goes where. The package's `plan` computes the overlaps of source and
-    destination shards; notebook 07 measures it. Below, two more processes start. Each piece of the plan travels through this page, as a
+    destination shards; notebook 07b writes it out. Below, two more processes start. Each piece of the plan travels through this page, as a
     message to and from an actor.
     """)
     return
@@ -1213,7 +1213,7 @@ def _(ask_move, moved_equal, moves, received, through_one):
         why=f"""
         {through_one:,} bytes, {_times:g} times as many, and all of them through one process: what rank 1 holds travels twice. With the plan {received:,} bytes left the first mesh,
         {"exactly the" if received == bytes_moved(moves) else "not the"} {bytes_moved(moves):,} that it names. The second mesh now has the tensor as `Shard(1)`,
-        {"equal bit for bit on each rank" if all(moved_equal) else "but it is *not* equal"}. Notebook 07 moves a whole model this way, without a page in the middle.
+        {"equal bit for bit on each rank" if all(moved_equal) else "but it is *not* equal"}. Notebook 07b moves a whole model this way, without a page in the middle.
         """,
         shows=[
             lesson.table(

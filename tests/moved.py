@@ -8,6 +8,8 @@ PREDICTIONS: tuple[str, ...] = (
     "05_rl_intro",
     "08_rl_e2e",
     "06_services",
+    "07_rdma_weight_sync",
+    "07b_resharding",
     "09_staleness",
 )
 """Every result is revealed by a prediction's answer, and the end says how many there are."""
@@ -20,6 +22,8 @@ EXERCISES: tuple[str, ...] = (
     "05_rl_intro",
     "08_rl_e2e",
     "06_services",
+    "07_rdma_weight_sync",
+    "07b_resharding",
     "09_staleness",
 )
 """Every exercise has a level, minutes and two hints; all three levels are there."""
@@ -32,6 +36,7 @@ SYNTAX_ERRORS: tuple[str, ...] = (
     "05_rl_intro",
     "06_services",
     "07_rdma_weight_sync",
+    "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
 )
@@ -45,6 +50,8 @@ MINUTES: tuple[str, ...] = (
     "05_rl_intro",
     "08_rl_e2e",
     "06_services",
+    "07_rdma_weight_sync",
+    "07b_resharding",
     "09_staleness",
 )
 """The header agrees with ``workshop/minutes.py`` within 20 %, and 45 minutes are enough."""
@@ -57,6 +64,8 @@ SENTENCES: tuple[str, ...] = (
     "05_rl_intro",
     "08_rl_e2e",
     "06_services",
+    "07_rdma_weight_sync",
+    "07b_resharding",
     "09_staleness",
 )
 """No sentence has more than 30 words."""
@@ -69,6 +78,8 @@ BOLD_TERMS: tuple[str, ...] = (
     "05_rl_intro",
     "08_rl_e2e",
     "06_services",
+    "07_rdma_weight_sync",
+    "07b_resharding",
     "09_staleness",
 )
 """Bold marks a term at its first use, and nothing else; the glossary explains every one."""

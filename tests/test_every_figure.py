@@ -37,9 +37,15 @@ from zorplex_rl.viz.service_charts import (
     scaling_chart,
     service_drawing,
 )
-from zorplex_rl.viz.shard_charts import bytes_chart, parallel_layers_drawing, placements_drawing
+from zorplex_rl.viz.shard_charts import (
+    bytes_chart,
+    loads_chart,
+    overlaps_drawing,
+    parallel_layers_drawing,
+    placements_drawing,
+)
 from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
-from zorplex_rl.viz.transfer import copies_chart, ladder_chart
+from zorplex_rl.viz.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -136,8 +142,12 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: scaling_chart(GROWN), 720,
         "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",
     ),
+    "waits": (
+        lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
+        "message: free 0.10 s, busy 2.00 s; shared memory: free 0.01 s, stopped 0.02 s",
+    ),
     "ladder": (
-        lambda: ladder_chart({"message": 0.27, "memcpy": 14.0}, {"a network card": 50.0}), 560,
+        lambda: ladder_chart({"message": 0.27, "memcpy": 14.0}, {"a network card": 50.0}), 720,
         "message 0.27 GB/s; memcpy 14 GB/s; a network card 50 GB/s",
     ),
     "copies": (
@@ -167,9 +177,21 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "bytes": (
         lambda: bytes_chart({"all_gather": (4e6, 4.1e6)}), 720, "all_gather: 4.00 MB by formula, 4.10 MB sent",
     ),
+    "loads": (
+        lambda: loads_chart({"FSDP 4 → TP 2": (1e6, 7e6)}), 720,
+        "FSDP 4 → TP 2: 1.00 MB with the plan, 7.00 MB with gather, then scatter",
+    ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
-DRAWINGS = (four_faults, one_round, placements_drawing, parallel_layers_drawing, service_drawing)
+DRAWINGS = (
+    four_faults,
+    one_round,
+    placements_drawing,
+    parallel_layers_drawing,
+    service_drawing,
+    overlaps_drawing,
+    planes_drawing,
+)
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
 

@@ -64,6 +64,8 @@ NEAR_MISSES = {
     "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
     "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
+    "seconds_to_move": lambda parameters, bytes_each, gigabits: parameters * bytes_each / (1e9 * gigabits),
+    "pieces": lambda held, wanted: _overlaps_of_everybody(held, wanted),
     "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
     "pass_at_k": lambda samples, correct, k: 1 - (1 - correct / samples) ** k,
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
@@ -82,6 +84,15 @@ NEAR_MISSES = {
 def _overlap_in_the_whole(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
     return (first * itemsize, first * itemsize, (end - first) * itemsize) if first < end else None
+
+
+def _overlaps_of_everybody(held, wanted):
+    """Fetches from every copy."""
+    parts = {
+        rank: tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))
+        for rank, box in held.items()
+    }
+    return [(rank, part) for rank, part in parts.items() if all(first < end for first, end in part)]
 
 
 def _read_if_even(read_header, read_payload):
@@ -446,22 +457,3 @@ def test_no_reader_that_leaves_out_a_part_of_the_seqlock_passes(reader):
     notebook = next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync")
     _, check, _ = parts_of(notebook, "read_whole")
     assert "read_whole returns version" in (exercise.complaint(check, reader) or "")
-
-
-def test_more_ranks_than_heads_hold_the_same_head_each_whole():
-    import torch
-
-    from zorplex_rl.weights.reshard.sharding import local_boxes, local_shape
-
-    notebook = load(next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync"))
-    heads, size = 2, 16
-    attention = torch.nn.Module()
-    for name, count in (("q_proj", 4), ("k_proj", heads), ("v_proj", heads)):
-        attention.add_module(name, torch.nn.Linear(64, count * size))
-    config = SimpleNamespace(num_key_value_heads=heads, num_attention_heads=4)
-    attention.config = config
-    described = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
-    key, query = described["k_proj.weight"], described["q_proj.weight"]
-    assert [local_shape(key.shape, key.sharding, rank) for rank in range(4)] == [(size, 64)] * 4
-    assert [local_boxes(key.shape, key.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 0, size, size]
-    assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]

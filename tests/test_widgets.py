@@ -31,12 +31,15 @@ from zorplex_rl.viz.widgets import (
     ServicePlayer,
     SliderFigure,
     TimelineSimulator,
+    TransferCalculator,
     WeightRingRace,
     WhatIf,
 )
 from zorplex_rl.viz.widgets.loop_player import film
 from zorplex_rl.viz.widgets.reshard_map import byte_matrix
 from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.viz.widgets.transfer_calculator import AXES as CALCULATOR
+from zorplex_rl.viz.widgets.transfer_calculator import in_words
 from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
 from zorplex_rl.viz.widgets.widget import look_up, unpack
 
@@ -52,7 +55,7 @@ with app.setup:
     import marimo as mo
     from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.viz import lesson
-    from zorplex_rl.viz.widgets import TimelineSimulator, WeightRingRace
+    from zorplex_rl.viz.widgets import TimelineSimulator, TransferCalculator, WeightRingRace
 
     static = "execute" in mo.cli_args()
 
@@ -78,6 +81,12 @@ def _():
 @app.cell
 def _():
     WeightRingRace(static=static)
+    return
+
+
+@app.cell
+def _():
+    TransferCalculator({links}, static=static)
     return
 """
 STATUS = {
@@ -174,6 +183,8 @@ def service_player(**options) -> ServicePlayer:
     return ServicePlayer(SimpleNamespace(legs=legs), KILLED, FAULT, **options)
 
 
+LINKS = {"message": 0.3, "RDMABuffer over TCP, tuned": 2.5, "shared memory": 9.0, "memcpy": 10.0}
+
 MAKERS = {
     "what if": what_if,
     "dashboard": dashboard,
@@ -182,6 +193,7 @@ MAKERS = {
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
+    "transfer calculator": lambda: TransferCalculator(LINKS, {"a network card": 50.0}),
     "resharding map": lambda: ReshardMap(
         SHARDS, axes=("trainer holds", "generators want"), notes={("rows", "whole"): "A note."}
     ),
@@ -241,7 +253,9 @@ def site(once):
 
     def build(folder):
         (folder / "notebooks").mkdir(parents=True)
-        (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+        (folder / "notebooks" / "01_simulators.py").write_text(
+            NOTEBOOK.replace("{measured}", repr(MEASURED)).replace("{links}", repr(LINKS))
+        )
         build_site(folder / "notebooks", folder / "site")
 
     return once("simulators", build) / "site"
@@ -271,7 +285,7 @@ def open_bare(page: Page, *widgets, **options) -> None:
 def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
     embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
     tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
-    timelines, ring = max(tables, key=len), min(tables, key=len)
+    timelines, ring, _ = sorted(tables, key=len, reverse=True)
     assert len(timelines) < 2_000_000
     simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
     for params in random_positions(60):
@@ -334,6 +348,15 @@ def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     for seqlock in (True, False):
         for slots, pace in ((2, 3), (4, 2), (3, 4)):
             expect_race(widget, slots, pace, 0, seqlock)
+
+
+def test_in_an_exported_page_the_calculator_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Transfer calculator")
+    for billions, bytes_each in ((70, 2), (0.5, 4), (1000, 1)):
+        move(widget, "Parameters", CALCULATOR["billions"], billions)
+        move(widget, "Each of them", CALCULATOR["bytes_each"], bytes_each)
+        said = "; ".join(f"{name}: {in_words(billions * bytes_each / rate)}" for name, rate in LINKS.items())
+        expect(widget.get_by_role("img", name=f"Seconds for one copy. {said}.")).to_be_visible()
 
 
 def test_play_moves_the_ring_on_and_stops_when_asked(page):
@@ -645,3 +668,7 @@ def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(pa
     assert "side 2" in page.locator("svg").get_attribute("aria-label")
     with pytest.raises(ValueError, match="one value of every slider"):
         SliderFigure("A square", {"side": ("Side", [1])}, square, {"side": 3})
+    with pytest.raises(ValueError, match="bytes_each is 3; the widget can show 1, 2, 4"):
+        TransferCalculator(LINKS, bytes_each=3)
+    with pytest.raises(ValueError, match="the link 'a wire' has 0.0 GB/s; give a bandwidth above 0"):
+        TransferCalculator({"a wire": 0.0})

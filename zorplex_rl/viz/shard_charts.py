@@ -3,6 +3,8 @@
     four placements, and what turns one into another     ──► placements_drawing
     two linear layers on two ranks                       ──► parallel_layers_drawing
     bytes of each operation, by formula and as sent      ──► bytes_chart
+    a matrix by rows and by columns, and the overlaps    ──► overlaps_drawing
+    bytes through the busiest rank, in two ways          ──► loads_chart
 
 Each returns SVG text (``svg.py``).
 """
@@ -119,3 +121,54 @@ def bytes_chart(operations: Mapping[str, tuple[float, float]]) -> str:
         f"{name}: {f / 1e6:.2f} MB by formula, {s / 1e6:.2f} MB sent" for name, (f, s) in operations.items()
     )
     return render(draw, 84 + 52 * len(operations), "Bytes by formula and as sent", said)
+
+
+def overlaps_drawing() -> str:
+    """Draw one matrix as two trainer ranks hold it (rows), as two generator ranks want it (columns), and the four overlaps that travel."""
+    side, top, shapes = 150, 52, []
+    lefts = {"trainers hold rows": 20, "the overlaps": 275, "generators want columns": 530}
+    half = side // 2
+
+    def part(x: int, y: int, width: int, height: int, colour: str, opacity: float, text: str) -> str:
+        return (
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" fill-opacity="{opacity}" stroke="currentColor"/>'
+            f'<text x="{x + width // 2}" y="{y + height // 2 + 5}" text-anchor="middle" font-size="14">{text}</text>'
+        )
+
+    for title, left in lefts.items():
+        shapes.append(f'<text x="{left + half}" y="36" text-anchor="middle" font-weight="600">{title}</text>')
+    for rank, colour in enumerate(RANKS):
+        shapes.append(part(lefts["trainers hold rows"], top + rank * half, side, half, colour, 0.45, f"rank {rank}"))
+        x = lefts["generators want columns"] + rank * half
+        shapes.append(part(x, top, half, side, "none", 1, f"rank {rank}"))
+    for name, row, column in (("A", 0, 0), ("B", 0, 1), ("C", 1, 0), ("D", 1, 1)):
+        x, y = lefts["the overlaps"] + column * half, top + row * half
+        shapes.append(part(x, y, half, half, RANKS[row], 0.45, f"{name}: {row} → {column}"))
+    for start in (180, 435):
+        shapes.append(
+            f'<path d="M{start} {top + half}h82m-8-5 8 5-8 5" fill="none" stroke="currentColor" stroke-width="1.6"/>'
+        )
+    said = "A goes from trainer rank 0 to generator rank 0, B from 0 to 1, C from 1 to 0, D from 1 to 1; each element travels once"
+    return drawing("".join(shapes), top + side + 14, "Rows, columns, and their overlaps", said)
+
+
+def loads_chart(loads: Mapping[str, tuple[float, float]]) -> str:
+    """Draw the bytes through the busiest source rank as two bars from zero: (with the plan, with gather, then scatter)."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, pair in enumerate(loads.values()):
+            for shift, size, colour in zip((-0.19, 0.19), pair, (look.ORANGE, look.GREY), strict=True):
+                axes.barh(row + shift, size / 1e6, height=0.36, color=colour)
+                axes.text(size / 1e6, row + shift, f" {size / 1e6:.2f}", va="center")
+        most = max(max(pair) for pair in loads.values()) / 1e6
+        axes.set(xlim=(0, 1.12 * most), xlabel="MB through the busiest trainer rank")
+        look.name_rows(axes, list(loads))
+        look.bare_axes(axes, grid="x")
+        look.draw_legend(figure, {"with the plan": look.ORANGE, "gather, then scatter": look.GREY}, columns=2)
+
+    said = "; ".join(
+        f"{name}: {plan / 1e6:.2f} MB with the plan, {gathered / 1e6:.2f} MB with gather, then scatter"
+        for name, (plan, gathered) in loads.items()
+    )
+    return render(draw, 84 + 52 * len(loads), "Bytes through the busiest rank", said)

@@ -1,9 +1,11 @@
-"""Draw weight transfers: the bandwidth of every transport, and the versions that torn copies consist of.
+"""Draw weight transfers: who takes part in a read, who waits for a busy owner, the bandwidth of every transport, and what torn copies consist of.
 
+    a message beside a one-sided read                ──► planes_drawing
+    seconds of a read while its owner is busy        ──► waits_chart
     GB/s of every transport, measured and published  ──► ladder_chart
     versions along the bytes of some copies          ──► copies_chart
 
-Both return SVG text (``svg.py``), narrow enough for a phone.
+Each returns SVG text (``svg.py``).
 """
 
 from __future__ import annotations
@@ -14,36 +16,107 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from zorplex_rl.viz import look
-from zorplex_rl.viz.svg import render
+from zorplex_rl.viz.svg import drawing, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COPY_COLOURS = (*look.SERIES, look.ORANGE, look.SKY, look.GREY)
+STATE_MARKS = ("o", "s", "^")
+STATE_COLOURS = (look.GREEN, look.ORANGE, look.VERMILION)
+
+
+def planes_drawing() -> str:
+    """Draw two processes: a message passes the owner's Python, a one-sided read goes to its memory and passes nobody's."""
+
+    def box(x: int, y: int, width: int, height: int, text: str, colour: str = "") -> str:
+        look_of_box = (
+            f'fill="{colour}" fill-opacity="0.2" stroke="{colour}"' if colour else 'fill="none" stroke="currentColor"'
+        )
+        return (
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="7" {look_of_box} stroke-width="1.6"/>'
+            f'<text x="{x + width // 2}" y="{y + height // 2 + 5}" text-anchor="middle">{text}</text>'
+        )
+
+    def line(path: str, x: int, y: int, text: str, dashed: bool = False) -> str:
+        dashes = ' stroke-dasharray="6 5"' if dashed else ""
+        return (
+            f'<path d="{path}" fill="none" stroke="currentColor" stroke-width="1.8"{dashes}/>'
+            f'<text x="{x}" y="{y}" text-anchor="middle" font-size="13">{text}</text>'
+        )
+
+    shapes = (
+        '<rect x="10" y="34" width="230" height="176" rx="10" fill="none" stroke="currentColor" stroke-dasharray="4 4"/>'
+        '<text x="125" y="24" text-anchor="middle" font-weight="600">trainer process</text>'
+        '<rect x="480" y="34" width="230" height="176" rx="10" fill="none" stroke="currentColor" stroke-dasharray="4 4"/>'
+        '<text x="595" y="24" text-anchor="middle" font-weight="600">generator process</text>'
+        + box(30, 54, 190, 54, "its Python: a step", look.ROLES["trainer"])
+        + box(30, 138, 190, 54, "memory: the weights", look.ROLES["weights"])
+        + box(500, 54, 190, 54, "its Python: decoding", look.ROLES["generator"])
+        + box(500, 138, 190, 54, "staging buffer", look.ROLES["weights"])
+        + line("M500 72H222m8-5-8 5 8 5", 360, 62, "message: please send")
+        + line("M220 92H498m-8-5 8 5-8 5", 360, 112, "reply: a copy of the bytes", dashed=True)
+        + line("M220 165H498m-8-5 8 5-8 5", 360, 155, "one-sided read")
+        + '<text x="360" y="184" text-anchor="middle" font-size="13">no endpoint of the trainer runs</text>'
+    )
+    said = (
+        "a message and its reply pass the trainer's Python; a one-sided read goes from the trainer's memory to the generator's staging buffer, "
+        "and no endpoint of the trainer runs"
+    )
+    return drawing(shapes, 222, "Two ways to the weights", said)
+
+
+def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -> str:
+    """Draw how long a read took, a row for each transport and a mark for each state of its owner: {transport: {state: seconds}}.
+
+    A line marks ``busy_seconds``, for which the owner was kept busy or stopped.
+    """
+    states = list(dict.fromkeys(state for row in waits.values() for state in row))
+    end = 1.15 * max(busy_seconds, *(seconds for row in waits.values() for seconds in row.values()))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.axvline(busy_seconds, color=look.GREY, linewidth=1.2, linestyle="--")
+        for place, (state, mark, colour) in enumerate(zip(states, STATE_MARKS, STATE_COLOURS, strict=False)):
+            rows = [(row, found[state]) for row, found in enumerate(waits.values()) if state in found]
+            shift = 0.24 * (place - (len(states) - 1) / 2)
+            at = [row + shift for row, _ in rows]
+            axes.hlines(at, 0, [seconds for _, seconds in rows], color=colour, linewidth=1.5, alpha=0.6)
+            axes.plot([s for _, s in rows], at, mark, color=colour, markersize=9, label=state, clip_on=False)
+        axes.set(xlim=(0, end), xlabel="seconds until the bytes were there")
+        look.name_rows(axes, list(waits), margin=0.6)
+        look.bare_axes(axes, grid="x")
+        figure.legend(loc="outside upper left", ncols=len(states), frameon=False)
+
+    said = "; ".join(
+        f"{road}: " + ", ".join(f"{state} {seconds:.2f} s" for state, seconds in found.items())
+        for road, found in waits.items()
+    )
+    return render(draw, 92 + 52 * len(waits), "How long a reader waits", said)
 
 
 def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) -> str:
-    """Draw bandwidths in GB/s, one bar each, on a logarithmic axis: first the ``measured`` ones, below them in grey the ``published`` ones."""
+    """Draw bandwidths in GB/s as points on a logarithmic axis: first the ``measured`` ones, below them in grey the ``published`` ones."""
     rows = {**measured, **published}
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter
 
         axes = figure.subplots()
-        low = 10.0 ** math.floor(math.log10(min(rows.values()) / 2))
         for row, (name, rate) in enumerate(rows.items()):
-            colour = look.BLUE if name in measured else look.GREY
-            axes.barh(row, rate - low, left=low, height=0.6, color=colour)
-            axes.text(rate * 1.1, row, f"{rate:.3g}", va="center")
+            mark, colour = ("o", look.ORANGE) if name in measured else ("D", look.GREY)
+            axes.plot(rate, row, mark, color=colour, markersize=9)
+            axes.text(rate * 1.18, row, f"{rate:.3g}", va="center")
         axes.set_xscale("log")
+        low = 10.0 ** math.floor(math.log10(min(rows.values()) / 1.5))
         axes.set(xlim=(low, max(rows.values()) * 3), xlabel="GB/s (each mark is ten times the one before)")
         look.name_rows(axes, list(rows))
-        look.bare_axes(axes)
+        look.bare_axes(axes, grid="both")
         axes.minorticks_off()
         axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
 
     said = "; ".join(f"{name} {rate:.3g} GB/s" for name, rate in rows.items())
-    return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said, look.NARROW)
+    return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said)
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:

@@ -2,6 +2,7 @@
 
     TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
+    TransferCalculator    a model's size over every link's bandwidth        computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     WhatIf                knobs and bars, for any function of the knobs       computed by that function
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
@@ -28,6 +29,7 @@ from zorplex_rl.viz.widgets.service_board import ServiceBoard
 from zorplex_rl.viz.widgets.service_player import ServicePlayer
 from zorplex_rl.viz.widgets.slider_figure import SliderFigure
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
+from zorplex_rl.viz.widgets.transfer_calculator import TransferCalculator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
 from zorplex_rl.viz.widgets.what_if import WhatIf
 
@@ -41,6 +43,7 @@ __all__ = [
     "ServicePlayer",
     "SliderFigure",
     "TimelineSimulator",
+    "TransferCalculator",
     "WeightRingRace",
     "WhatIf",
 ]

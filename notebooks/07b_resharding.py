@@ -1,0 +1,974 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(
+    width="medium",
+    app_title="Resharding: weights from one mesh to another",
+    css_file="../zorplex_rl/viz/lesson.css",
+)
+
+with app.setup(hide_code=True):
+    import asyncio
+    import itertools
+    import math
+    import time
+    from contextlib import asynccontextmanager
+    from types import SimpleNamespace
+
+    import marimo as mo
+    import torch
+    from torch import nn
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
+
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
+    from zorplex_rl.training import shard_transports
+    from zorplex_rl.viz import exercise, lesson, shard_charts
+    from zorplex_rl.viz.loop_drawing import loop_drawing
+    from zorplex_rl.viz.plug_in import plug_in
+    from zorplex_rl.viz.widgets import ReshardMap
+    from zorplex_rl.weights.layout import named_weights
+    from zorplex_rl.weights.reshard.plan import Move, plan
+    from zorplex_rl.weights.reshard.sharded_model import (
+        ModelPlan,
+        ShardedWeight,
+        describe,
+        plan_model,
+        rank_in,
+    )
+    from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes
+    from zorplex_rl.weights.reshard.transfer import ShardPublisher, pull_together
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(
+        __file__,
+        minutes=36,
+        hardware="two CPU cores, no network",
+        goals=[
+            "say which part of a tensor each rank of a mesh holds",
+            "write a planner that fetches every element once, and no more",
+            "compare it with gathering the model on one rank, in bytes and through the busiest link",
+            "move real shards from FSDP to tensor parallel with your own plan, and check them bit for bit",
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## The model lies in pieces
+
+    Notebook 07 moved a model that fits into one process. A large one does not. It lies in pieces on both sides, and the pieces differ. The
+    trainer cuts every parameter by rows over its processes: that is **FSDP**. The generators are **tensor parallel**: some parameters are cut
+    by rows, some by columns, and the rest are copied. A piece is a **shard**, and the number of a process in its group is its **rank**.
+
+    Who has to send what to whom? This page answers in three steps: which box of the tensor each rank holds, where two boxes overlap, and who
+    sends the overlap. Then four processes do it.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        loop_drawing("trainer", "weights", "generator"),
+        "This page: new weights on their way from several trainer ranks to several generator ranks.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        shard_charts.overlaps_drawing(),
+        "One matrix. Two trainer ranks hold rows, two generator ranks want columns. Both cuts over each other leave four pieces: four transfers.",
+    )
+    return
+
+
+@app.cell
+def settings():
+    _name = mo.cli_args().get("policy") or "embedded"
+    config = SimpleNamespace(
+        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
+        width=256,  # of the model that really moves
+        steps=3,
+    )
+    return (config,)
+
+
+@app.cell
+def _(config):
+    torch.set_num_threads(1)
+    policy = load_policy(config.policy, "cpu")
+    lesson.ran_on(policy)
+    return (policy,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A shard is a box
+
+    A **placement** says how a tensor lies on a mesh. PyTorch has one for each dimension of the mesh: `Shard(0)` cuts rows, `Shard(1)` cuts
+    columns, `Replicate()` gives everybody all of it. Sizes are rounded up, so the last ranks may get less.
+
+    So what a rank holds is a box: in each dimension of the tensor a first index and an end. `box` computes it.
+    """)
+    return
+
+
+@app.function
+def box(shape, sharding, rank):
+    """(first, end) in each dimension of the tensor: what a rank holds."""
+    bounds = [(0, size) for size in shape]
+    for placement, ranks, place in zip(
+        sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
+    ):
+        if placement.is_shard():
+            first, end = bounds[placement.dim]
+            share = math.ceil((end - first) / ranks)
+            from_here = min(first + place * share, end)
+            bounds[placement.dim] = from_here, min(from_here + share, end)
+    return tuple(bounds)
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_last = lesson.predict(
+        "A tensor with 9 rows, `Shard(0)`, on 4 ranks. How many rows does the last rank hold?",
+        "2 or 3: shares are as equal as possible",
+        "1",
+        "none",
+    )
+    ask_last
+    return (ask_last,)
+
+
+@app.cell
+def _():
+    rows_on_4 = Sharding((4,), (Shard(0),))
+    nine_rows = [box((9, 2), rows_on_4, rank)[0] for rank in range(4)]
+    chunks = [len(chunk) for chunk in torch.zeros(9, 2).chunk(4)]
+    return chunks, nine_rows
+
+
+@app.cell(hide_code=True)
+def _(ask_last, chunks, nine_rows):
+    _counts = [end - first for first, end in nine_rows]
+    lesson.reveal(
+        ask_last,
+        right={0: 2, 1: 1}.get(_counts[-1], 0),
+        why=f"""
+        The ranks hold {", ".join(map(str, _counts))} rows. Nine rows on four ranks make shares of three, rounded up, and three ranks have them
+        all. `torch.chunk` says the same: it returns {len(chunks)} chunks, of {", ".join(map(str, chunks))} rows. A plan must work with an empty shard.
+        """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 1: the overlap of two shards
+
+    In one dimension. A source rank holds `source = (first, count)`: the elements `first`, `first + 1`, … of the whole tensor, `count` of them. A
+    destination rank wants `destination`, given in the same way. Complete `overlap`: return `(source_offset, destination_offset, size)` in
+    bytes, or `None` if they have nothing in common. The offsets count from the beginning of *each rank's own shard*.
+    """)
+    return
+
+
+@app.function
+def overlap(source, destination, itemsize):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: overlap,
+        check_overlap,
+        overlap_solution,
+        level="warm-up",
+        minutes=5,
+        hints=(
+            "The overlap begins at the later of the two first elements. Where does it end?",
+            "It ends at the earlier of the two ends, `first + count`. Subtract each rank's own `first` to get its offset.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: your planner
+
+    Now in any number of dimensions, and with several ranks to choose from. `held` is a dict: for each source rank its box, a tuple of
+    `(first, end)`. `wanted` is the box of one destination rank. Complete `pieces`: return a list of `(rank, part)`. A part is a box that the
+    destination fetches from that rank, given in the whole tensor. Together the parts are exactly `wanted`, each element once.
+
+    Two ranks hold either the same box or boxes without a common element. Yours is plugged in: as soon as it runs at all, it plans the real transfer at the end of
+    this page, right or wrong. Try it before you read on; the next section writes a planner out.
+    """)
+    return
+
+
+@app.function
+def pieces(held, wanted):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: pieces,
+        check_pieces,
+        pieces_solution,
+        level="core",
+        minutes=9,
+        hints=(
+            "In each dimension the overlap goes from the larger first index to the smaller end. It is empty if any of these ranges is.",
+            "Ranks with equal boxes are copies of each other. Remember the boxes from which you have taken a part, in a set.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## The planner
+
+    For every destination rank: find the boxes that overlap with what it wants, and take the overlap from a rank that holds it. If several
+    hold the same box, take the one that has sent least so far. That is all. `inside` turns a part of the whole tensor into slices of a rank's
+    own shard.
+    """)
+    return
+
+
+@app.function
+def inside(box, part):
+    return tuple(
+        slice(a - first, b - first) for (first, _), (a, b) in zip(box, part, strict=True)
+    )
+
+
+@app.function
+def planned(shape, source, destination, itemsize):
+    """(from rank, to rank, slices there, slices here, bytes) for every transfer."""
+    holders, sent, moves = {}, [0] * source.ranks, []
+    for rank in range(source.ranks):
+        holders.setdefault(box(shape, source, rank), []).append(rank)
+    for rank in range(destination.ranks):
+        wanted = box(shape, destination, rank)
+        for held, ranks in holders.items():
+            part = [
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, wanted, strict=True)
+            ]
+            if all(first < end for first, end in part):
+                giver = min(ranks, key=lambda holder: sent[holder])
+                size = itemsize * math.prod(end - first for first, end in part)
+                sent[giver] += size
+                moves.append((giver, rank, inside(held, part), inside(wanted, part), size))
+    return moves
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The package's planner (`weights/reshard/plan.py`) does the same. It also knows shards that are several boxes, and ranks in the same process,
+    between which nothing needs to travel. On many shapes and pairs of placements, both now plan the same transfers.
+    """)
+    return
+
+
+@app.cell
+def _():
+    meshes = [
+        Sharding(mesh, placements)
+        for mesh in ((1,), (2,), (3,), (2, 2))
+        for placements in itertools.product(
+            (Shard(0), Shard(1), Replicate()), repeat=len(mesh)
+        )
+    ]
+    shapes = [(6, 4), (9, 2), (1, 5), (8, 8)]
+    compared_plans = same_plans = 0
+    for _shape, _held, _wanted in itertools.product(shapes, meshes, meshes):
+        _package = [
+            (m.source, m.destination, m.source_slices, m.destination_slices, m.bytes)
+            for m in plan(_shape, _held, _wanted, itemsize=4)
+        ]
+        compared_plans += 1
+        same_plans += planned(_shape, _held, _wanted, itemsize=4) == _package
+    return compared_plans, same_plans
+
+
+@app.cell(hide_code=True)
+def _(compared_plans, same_plans):
+    lesson.md(f"""
+    {same_plans:,} of {compared_plans:,} plans are the same, transfer by transfer{"." if same_plans == compared_plans else ", so there is a fault in one of the planners: please report it."}
+    No plan can move less: each rank fetches what it wants, each element once, and nothing else.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Heads, not rows
+
+    A real model is not cut just anywhere. Tensor parallelism deals out whole attention heads, because a head is computed in one place. Models with
+    grouped queries have fewer heads for keys and values than for queries, and those run out first. The policy of this page has
+    few heads, as Qwen2.5-0.5B has.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(policy):
+    _heads = policy.model.config.num_key_value_heads
+    ask_heads = lesson.predict(
+        f"{_heads} heads for keys, {2 * _heads} ranks of tensor parallelism, as vLLM does it. What does rank 1 hold of the keys' projection?",
+        f"half of head 0: the rows are cut into {2 * _heads} shares",
+        "head 0, whole, and so does rank 0",
+        "head 1, whole",
+        "nothing: ranks without a head stay empty",
+    )
+    ask_heads
+    return (ask_heads,)
+
+
+@app.function
+def describe_on(policy, **mesh):
+    """Every parameter on a mesh such as dp=2, tp=2; dp cuts what tp leaves."""
+    rows = "q_proj k_proj v_proj gate_proj up_proj embed_tokens lm_head".split()
+    columns = ("o_proj.weight", "down_proj.weight")
+    heads = policy.model.config.num_key_value_heads
+    description = {}
+    for name, tensor in named_weights(policy.model).items():
+        axes = dict(mesh)
+        along = {"copies": Replicate(), "dp": Shard(0), "tp": Replicate()}
+        if name.endswith(columns):
+            along["tp"] = Shard(1)
+        elif any(part in name for part in rows):
+            along["tp"] = Shard(0)
+            if "tp" in mesh:
+                along["dp"] = StridedShard(0, split_factor=mesh["tp"])
+        if mesh.get("tp", 1) > heads and ("k_proj" in name or "v_proj" in name):
+            # More ranks than heads: neighbours hold the same head.
+            axes |= {"tp": heads, "same head": mesh["tp"] // heads}
+            along["same head"] = Replicate()
+        sharding = Sharding(tuple(axes.values()), tuple(along[axis] for axis in axes))
+        description[name] = ShardedWeight(tuple(tensor.shape), tensor.dtype, sharding)
+    return description
+
+
+@app.cell(hide_code=True)
+def _(policy):
+    heads = policy.model.config.num_key_value_heads
+    _described = describe_on(policy, tp=2 * heads)
+    keys_name = next(name for name in _described if name.endswith("k_proj.weight"))
+    keys = _described[keys_name]
+    head_rows = keys.shape[0] // heads
+    keys_on = [local_boxes(keys.shape, keys.sharding, rank)[0] for rank in range(2 * heads)]
+    return head_rows, heads, keys, keys_on
+
+
+@app.cell(hide_code=True)
+def _(ask_heads, head_rows, heads, keys, keys_on):
+    _first, _count = keys_on[1].offsets[0], keys_on[1].sizes[0]
+    _right = (
+        0
+        if _count < head_rows
+        else {0: 1, head_rows: 2}.get(_first, [])
+        if _count == head_rows
+        else []
+    )
+    lesson.reveal(
+        ask_heads,
+        right=_right,
+        why=f"""
+        The projection has {keys.shape[0]} rows, {head_rows} for each of {heads} heads. Rank 1 holds rows {_first} to {_first + _count - 1}: {"the same as rank 0" if keys_on[0].offsets == keys_on[1].offsets else "others than rank 0"}. So
+        a plan for {2 * heads} ranks moves more bytes than the parameter has. Libraries differ here. vLLM
+        [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as `describe_on` does. torchtitan
+        [refuses](https://github.com/pytorch/torchtitan/pull/2577) such a mesh. The vocabulary is cut as `DTensor` would, in almost equal parts, where vLLM pads it first.
+        """,
+        shows=[
+            lesson.table(
+                "Rows of the keys' projection on each rank",
+                [
+                    {
+                        "rank": rank,
+                        "rows": f"{found.offsets[0]}–{found.offsets[0] + found.sizes[0] - 1}",
+                        "head": ", ".join(
+                            str(head)
+                            for head in range(heads)
+                            if found.offsets[0] < (head + 1) * head_rows
+                            and found.offsets[0] + found.sizes[0] > head * head_rows
+                        ),
+                    }
+                    for rank, found in enumerate(keys_on)
+                ],
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Who sends how much
+
+    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there. Below, both ways for the policy of this
+    page and several meshes.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_busiest = lesson.predict(
+        "From FSDP on 4 ranks to tensor parallel on 2. Compare the busiest trainer rank: bytes through the link of rank 0 with gather, then scatter, against "
+        "the most that any rank sends with the plan. How many times as many?",
+        "about twice",
+        "about four times",
+        "about seven times",
+    )
+    ask_busiest
+    return (ask_busiest,)
+
+
+@app.cell
+def _(policy):
+    trainers = {
+        "FSDP 2": {"dp": 2},
+        "FSDP 4": {"dp": 4},
+        "FSDP 2 × TP 2": {"dp": 2, "tp": 2},
+    }
+    # A rank gets whole heads, so the queries' heads must divide evenly.
+    generators = {
+        f"TP {tp}": {"tp": tp}
+        for tp in (2, 4)
+        if policy.model.config.num_attention_heads % tp == 0
+    } | {"2 whole copies": {"copies": 2}}
+    plans = {
+        (trainer, generator): plan_model(describe_on(policy, **t), describe_on(policy, **g))
+        for trainer, t in trainers.items()
+        for generator, g in generators.items()
+    }
+    return (plans,)
+
+
+@app.cell(hide_code=True)
+def _(ask_busiest, plans):
+    _plan = plans["FSDP 4", "TP 2"]
+    _through_0 = _plan.gather_then_scatter_bytes
+    _busiest = max(map(sum, _plan.traffic()))
+    _times = _through_0 / _busiest
+    lesson.reveal(
+        ask_busiest,
+        right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
+        why=f"""
+        {_times:.1f} times: rank 0 receives what it has not and sends everything, {_through_0 / 1e6:.2f} MB through one link. With the plan the busiest rank
+        sends {_busiest / 1e6:.2f} MB, and no trainer rank needs room for the whole model. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
+        {"the minimum" if _plan.bytes_moved == _plan.minimum_bytes else "not the minimum"}. Choose other meshes below.
+        """,
+        shows=[
+            lesson.figure(
+                shard_charts.loads_chart(
+                    {
+                        f"{trainer} → {generator}": (
+                            max(map(sum, found.traffic())),
+                            found.gather_then_scatter_bytes,
+                        )
+                        for (trainer, generator), found in plans.items()
+                    }
+                ),
+                "Bytes through the busiest trainer rank, for every pair of meshes.",
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(plans):
+    ReshardMap(
+        {names: found.traffic() for names, found in plans.items()},
+        sources="trainer",
+        destinations="generator",
+        axes=("Trainers hold", "Generators want"),
+        notes={
+            names: f"Gather, then scatter would move {found.gather_then_scatter_bytes / 1e6:.2f} MB, "
+            f"{found.gather_then_scatter_bytes / found.bytes_moved:.2f} times as much."
+            for names, found in plans.items()
+        },
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: gather, then scatter, against the plan
+
+    A tensor of `size` bytes lies in equal parts on `sources` trainer ranks. Each of `destinations` generator ranks wants an equal part of it, or,
+    if `whole` is true, all of it. No two ranks share a process. Complete `bytes_to_move`: return `(plan, gathered)`. The first is the number of bytes that
+    travel with the plan. The second is for the obvious way: rank 0 gathers what it does not hold, and sends every generator rank what it wants.
+    """)
+    return
+
+
+@app.function
+def bytes_to_move(size, sources, destinations, whole):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: bytes_to_move,
+        check_bytes_to_move,
+        bytes_to_move_solution,
+        level="stretch",
+        minutes=5,
+        hints=(
+            "With the plan, what travels is what all generator ranks want together.",
+            "Gathering adds what rank 0 does not hold: `size - size // sources`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A real transfer
+
+    Four processes: two trainer ranks with FSDP, two generator ranks with tensor parallelism, each side with a gloo process group of its own. The
+    trainer takes a real step and publishes. Each generator rank reads its pieces, and nothing else, from both trainer ranks. The model is small: an
+    embedding, four blocks of two matrices, and an output layer. `cut` shards it by PyTorch's own functions.
+    """)
+    return
+
+
+@app.class_definition(hide_code=True)
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+@app.class_definition(hide_code=True)
+class SmallModel(nn.Module):
+    def __init__(self, width, tokens=512, blocks=4):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(tokens, width), nn.Linear(width, tokens)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@app.function
+def cut(model, mesh):
+    """FSDP along a mesh called dp, tensor parallelism along one called tp."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import parallel
+
+    if mesh.mesh_dim_names == ("dp",):
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    styles = {
+        "embed": parallel.RowwiseParallel(input_layouts=Replicate()),
+        "blocks.*.up": parallel.ColwiseParallel(),
+        "blocks.*.down": parallel.RowwiseParallel(),
+        "head": parallel.ColwiseParallel(output_layouts=Replicate()),
+    }
+    return parallel.parallelize_module(model, mesh, styles)
+
+
+@app.class_definition(hide_code=True)
+class Rank(Actor):
+    """A rank of either side. Plain endpoints: collectives need all ranks in step."""
+
+    @endpoint
+    def join(self, side, width, seed):
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        dist.init_process_group("gloo")
+        self.mesh = dist.init_device_mesh(
+            "cpu", (dist.get_world_size(),), mesh_dim_names=(side,)
+        )
+        self.model = cut(SmallModel(width), self.mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        return describe(self.model, self.mesh)
+
+    @endpoint
+    def loss(self, train=False):
+        tokens = torch.arange(512)
+        loss = nn.functional.cross_entropy(self.model(tokens[:-1]), tokens[1:])
+        if train:
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss.item()
+
+    @endpoint
+    def whole(self):
+        """All weights, gathered by torch itself."""
+        return {
+            name: p.full_tensor().detach().clone()
+            for name, p in self.model.named_parameters()
+        }
+
+    @endpoint
+    def offer(self, plan):
+        self.publisher = ShardPublisher(self.model, plan, rank_in(self.mesh))
+        return shard_transports.offer(self.publisher)
+
+    @endpoint
+    def publish(self, version):
+        self.publisher.publish(self.model, version)
+
+    @endpoint
+    def subscribe(self, offers, plan):
+        subscribing = shard_transports.subscribe(
+            offers, self.model, plan, rank_in(self.mesh)
+        )
+        self.subscriber = asyncio.run(subscribing)
+        return self.subscriber.transfer_bytes
+
+    @endpoint
+    def fetch(self):
+        return asyncio.run(self.subscriber.fetch())
+
+    @endpoint
+    def install(self, version):
+        self.subscriber.install(version)
+
+
+@app.function(hide_code=True)
+@asynccontextmanager
+async def two_meshes(ranks):
+    """Trainer and generator ranks, each side ready for a process group of its own; they end with the block."""
+    from monarch.spmd import setup_torch_elastic_env_async
+
+    start_runtime()
+    meshes = []
+    try:
+        for name in ("trainer", "generator"):
+            meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
+        await asyncio.gather(*map(setup_torch_elastic_env_async, meshes))
+        yield [
+            mesh.spawn(name, Rank)
+            for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)
+        ]
+    finally:
+        await asyncio.gather(
+            *(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True
+        )
+
+
+@app.function(hide_code=True)
+async def on_all(endpoint, *args):
+    """The answers of all ranks, which work at the same time."""
+    return [value for _, value in (await endpoint.call(*args)).items()]
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    `plan_with` asks `pieces`, yours or the course's, for every parameter and every generator rank. Each rank computes the plan for itself; nobody is
+    asked during a transfer. In `move_shards` two mixtures must not happen: two versions within a shard, and two versions across the shards. `fetch` fills
+    a **staging buffer** only. `pull_together` repeats it until *all* generator ranks hold the same version, and lets each `install` it only then.
+    """)
+    return
+
+
+@app.function
+def plan_with(pieces, held, wanted):
+    """The plan of a whole model, from descriptions of all its parameters on both sides."""
+    moves = {name: [] for name in held}
+    for name, weight in held.items():
+        boxes = {
+            r: box(weight.shape, weight.sharding, r) for r in range(weight.sharding.ranks)
+        }
+        for rank in range(wanted[name].sharding.ranks):
+            mine = box(weight.shape, wanted[name].sharding, rank)
+            for giver, part in pieces(boxes, mine):
+                size = weight.dtype.itemsize * math.prod(b - a for a, b in part)
+                there, here = inside(boxes[giver], part), inside(mine, part)
+                moves[name].append(Move(giver, rank, there, here, size))
+    return ModelPlan(held, wanted, {name: tuple(found) for name, found in moves.items()})
+
+
+@app.function(hide_code=True)
+def can_run(pieces, held, wanted):
+    """Whether the processes can carry out what ``pieces`` plans, right or wrong: every part lies in both boxes, and everybody gets one."""
+    served = set()
+    for name, weight in held.items():
+        boxes = {
+            r: box(weight.shape, weight.sharding, r) for r in range(weight.sharding.ranks)
+        }
+        for rank in range(wanted[name].sharding.ranks):
+            mine = box(weight.shape, wanted[name].sharding, rank)
+            for giver, part in pieces(boxes, mine):
+                for (a, b), (low, high), (first, end) in zip(
+                    part, boxes[giver], mine, strict=True
+                ):
+                    if not max(low, first) <= a < b <= min(high, end):
+                        return False
+                served.add((giver, rank))
+    return {rank for _, rank in served} == set(
+        range(next(iter(wanted.values())).sharding.ranks)
+    )
+
+
+@app.function
+async def move_shards(config, pieces, say=lambda text: None):
+    """Train, publish, pull, compare; what was found."""
+    found = SimpleNamespace(equal=0, compared=0, seconds=[], losses=[])
+    async with two_meshes(ranks=2) as (trainer, generator):
+        say("Cutting the model")
+        held, wanted = await asyncio.gather(
+            on_all(trainer.join, "dp", config.width, 0),
+            on_all(generator.join, "tp", config.width, 1),
+        )
+        pieces, found.whose = plug_in(
+            pieces, pieces_solution, lambda yours: can_run(yours, held[0], wanted[0])
+        )
+        found.plan = plan_with(pieces, held[0], wanted[0])
+        offers = await on_all(trainer.offer, found.plan)
+        found.read = await on_all(generator.subscribe, offers, found.plan)
+        for version in range(1, config.steps + 1):
+            say(f"Version {version} of {config.steps}")
+            await on_all(trainer.loss, True)
+            began = time.perf_counter()
+            await on_all(trainer.publish, version)
+            await pull_together(
+                lambda: on_all(generator.fetch), lambda v: on_all(generator.install, v)
+            )
+            found.seconds.append(time.perf_counter() - began)
+            theirs, *_ = await on_all(trainer.whole)
+            ours, *_ = await on_all(generator.whole)
+            found.compared += len(theirs)
+            found.equal += sum(torch.equal(theirs[name], ours[name]) for name in theirs)
+            losses = await on_all(trainer.loss), await on_all(generator.loss)
+            found.losses.append((losses[0][0], losses[1][0]))
+    return found
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_losses = lesson.predict(
+        "After each transfer both sides compute the loss of the same tokens: one with FSDP, one with tensor parallelism. How do the two numbers compare?",
+        "equal in every bit, as the weights are",
+        "equal to five digits or more, not in every bit",
+        "different in the first digits",
+    )
+    ask_losses
+    return (ask_losses,)
+
+
+@app.cell(hide_code=True)
+def _():
+    start_transfer = lesson.start_button("Train, reshard, compare", seconds=15)
+    start_transfer
+    return (start_transfer,)
+
+
+@app.cell
+async def _(config, start_transfer):
+    lesson.wait_for(start_transfer)
+    with mo.status.spinner("Starting four processes", remove_on_exit=True) as _spinner:
+        transfer = await move_shards(config, pieces, _spinner.update)
+    return (transfer,)
+
+
+@app.cell(hide_code=True)
+def _(ask_losses, transfer):
+    _plan, _read = transfer.plan, sum(transfer.read)
+    _apart = max(abs(a - b) / max(a, b) for a, b in transfer.losses)
+    _amount = (
+        "exactly the minimum"
+        if _read == _plan.minimum_bytes
+        else f"where {_plan.minimum_bytes / 1e6:.2f} MB are enough"
+        if _read > _plan.minimum_bytes
+        else f"less than the {_plan.minimum_bytes / 1e6:.2f} MB that are needed"
+    )
+    _sent = " ".join(
+        f"Trainer rank {rank} sent {' and '.join(f'{size / 1e6:.2f} MB' for size in row)} to the generator ranks."
+        for rank, row in enumerate(_plan.traffic())
+    )
+    lesson.reveal(
+        ask_losses,
+        right=0 if _apart == 0 else 1 if _apart < 1e-5 else 2,
+        why=f"""
+        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. The losses
+        differ by {_apart:.0e} of their size at most: {"the two sides add up in different orders" if transfer.equal == transfer.compared else "the generators do not have the trainer's weights"}.
+
+        The pieces were planned by {transfer.whose}. Each version, {_read / 1e6:.2f} MB were read in all, {_amount}. {_sent}
+        """,
+        shows=[
+            lesson.table(
+                "After each version: the loss on both sides",
+                [
+                    {
+                        "version": version,
+                        "trainers (FSDP)": f"{theirs:.6f}",
+                        "generators (TP)": f"{ours:.6f}",
+                        "publish to install, ms": f"{1e3 * seconds:.0f}",
+                    }
+                    for version, ((theirs, ours), seconds) in enumerate(
+                        zip(transfer.losses, transfer.seconds, strict=True), start=1
+                    )
+                ],
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(4)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.recap(
+        "A shard is a box of the whole tensor, and may be empty. A transfer is the overlap of two boxes.",
+        "A plan fetches each wanted element once. Copies on the trainer's side share the work; every rank computes the same plan by itself.",
+        "Gathering on one rank sends everything through one link. With a plan the load is divided by the number of ranks.",
+        "Attention is cut by heads. With more ranks than heads, libraries copy heads or refuse; a planner must know which.",
+        "Versions must mix neither within a shard nor across shards: fetch into staging buffers, agree, then install.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.links(__file__)
+    return
+
+
+@app.function(hide_code=True)
+def check_overlap(overlap):
+    exercise.expect(overlap, (0, 4), (0, 4), 2, result=(0, 0, 8))
+    exercise.expect(overlap, (0, 4), (2, 4), 4, result=(8, 0, 8))
+    exercise.expect(overlap, (4, 4), (2, 4), 4, result=(0, 8, 8))
+    exercise.expect(overlap, (6, 2), (0, 10), 1, result=(0, 6, 2))
+    exercise.expect(overlap, (0, 10), (6, 2), 1, result=(6, 0, 2))
+    exercise.expect(overlap, (0, 4), (4, 4), 4, result=None)
+    exercise.expect(overlap, (8, 4), (0, 4), 4, result=None)
+
+
+@app.function(hide_code=True)
+def overlap_solution(source, destination, itemsize):
+    first = max(source[0], destination[0])
+    end = min(source[0] + source[1], destination[0] + destination[1])
+    if first >= end:
+        return None
+    return tuple(
+        itemsize * count
+        for count in (first - source[0], first - destination[0], end - first)
+    )
+
+
+@app.function(hide_code=True)
+def check_pieces(pieces):
+    def grid(shape, placements, mesh):
+        sharding = Sharding(mesh, placements)
+        return {rank: box(shape, sharding, rank) for rank in range(sharding.ranks)}
+
+    def try_one(held, wanted):
+        called = f"`pieces({held}, {wanted})`"
+        found = pieces(dict(held), wanted)
+        assert isinstance(found, list), f"{called} gives {found!r}, and should give a list"
+        times = dict.fromkeys(itertools.product(*(range(a, b) for a, b in wanted)), 0)
+        for item in found:
+            assert isinstance(item, tuple) and len(item) == 2 and item[0] in held, (
+                f"{called} gives the item {item!r}, and should give pairs of a rank and a part"
+            )
+            rank, part = item
+            for place in itertools.product(*(range(a, b) for a, b in part)):
+                assert place in times, f"{called} fetches {place}, which is not wanted"
+                owns = all(
+                    a <= at < b for at, (a, b) in zip(place, held[rank], strict=True)
+                )
+                assert owns, (
+                    f"{called} fetches {place} from rank {rank}, which does not hold it"
+                )
+                times[place] += 1
+            assert all(a < b for a, b in part), f"{called} gives the empty part {part!r}"
+        for place, count in times.items():
+            assert count, f"{called} does not fetch {place}"
+            assert count == 1, f"{called} fetches {place} {count} times"
+
+    one_row = {0: ((0, 2),), 1: ((2, 4),)}
+    try_one(one_row, ((0, 4),))
+    try_one(one_row, ((1, 3),))
+    try_one(one_row, ((2, 4),))
+    rows, columns = grid((4, 4), (Shard(0),), (2,)), grid((4, 4), (Shard(1),), (2,))
+    for wanted in (*columns.values(), *rows.values(), ((0, 4), (0, 4))):
+        try_one(rows, wanted)
+    copies = grid((4, 2), (Replicate(), Shard(0)), (2, 2))
+    try_one(copies, ((0, 4), (0, 1)))
+    empty = grid((3,), (Shard(0),), (4,))
+    try_one(empty, ((0, 3),))
+
+
+@app.function(hide_code=True)
+def pieces_solution(held, wanted):
+    found, taken = [], set()
+    for rank, box in held.items():
+        part = tuple(
+            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)
+        )
+        if box not in taken and all(first < end for first, end in part):
+            taken.add(box)
+            found.append((rank, part))
+    return found
+
+
+@app.function(hide_code=True)
+def check_bytes_to_move(bytes_to_move):
+    exercise.expect(bytes_to_move, 1200, 2, 2, False, result=(1200, 1800))
+    exercise.expect(bytes_to_move, 1200, 4, 2, False, result=(1200, 2100))
+    exercise.expect(bytes_to_move, 1200, 1, 3, False, result=(1200, 1200))
+    exercise.expect(bytes_to_move, 1200, 2, 2, True, result=(2400, 3000))
+    exercise.expect(bytes_to_move, 1200, 4, 3, True, result=(3600, 4500))
+
+
+@app.function(hide_code=True)
+def bytes_to_move_solution(size, sources, destinations, whole):
+    wanted = size * destinations if whole else size
+    missing_on_rank_0 = size - size // sources
+    return wanted, missing_on_rank_0 + wanted
+
+
+if __name__ == "__main__":
+    app.run()
