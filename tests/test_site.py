@@ -18,13 +18,16 @@ from pages import launched, served
 from simulators import expect_figures, expect_race, random_positions, sliders_to
 
 from zorplex_rl.errors import ConfigError, SiteError
+from zorplex_rl.site import search
 from zorplex_rl.site.__main__ import main
 from zorplex_rl.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
 from zorplex_rl.site.export import export
 from zorplex_rl.site.page import Page
+from zorplex_rl.viz import lesson
 from zorplex_rl.viz.glossary import GLOSSARY
 from zorplex_rl.viz.widgets import TimelineSimulator
 
+with_a_library = pytest.mark.skipif(search.library() is None, reason=search.WITHOUT)
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
 
 TOP = """
@@ -392,9 +395,12 @@ def test_a_zip_of_something_else_beside_the_site_is_not_replaced(tmp_path):
         check_place(tmp_path / "site", [])
 
 
+LIBRARY = "window.lunr = null;"
+
+
 def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     site = tmp_path / "site"
-    publish([], [], [], site)
+    publish([], [], [], site, LIBRARY)
     assert set(tree(site)) == {*FRAME, MARKER}
     zip_site(site)
     (site / ".git").mkdir()
@@ -402,7 +408,7 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     (site / "CNAME").write_text("example.org")
     (site / "09_gone.html").write_text("of the last build")
     (site / MARKER).write_text("\n".join([*FRAME, "09_gone.html"]))
-    publish([], [], [], site)
+    publish([], [], [], site, LIBRARY)
     assert set(tree(site)) == {*FRAME, MARKER, ".git/HEAD", "CNAME"}
     with zipfile.ZipFile(zip_site(site)) as archive:
         assert set(archive.namelist()) == {f"site/{name}" for name in (*FRAME, MARKER)}
@@ -455,7 +461,28 @@ def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
         check_links(tmp_path / "page.html")
 
 
+def test_a_site_without_the_library_has_no_search_and_the_build_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "library", lambda: None)
+    said = []
+    build_site(
+        write(tmp_path / "notebooks", **{"01_first": BARE.format(title="First", minutes=1)}),
+        tmp_path / "site",
+        said.append,
+    )
+    assert said.count(search.WITHOUT) == 1
+    assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html"]
+    assert not any(search.PAGE in (tmp_path / "site" / name).read_text() for name in names_of_pages(tmp_path / "site"))
+
+
 # What it builds
+
+
+def test_what_the_reader_shall_find_out_first_is_not_searched():
+    question = lesson.predict("Which is faster?", "a zebra", "a yak")
+    answer = lesson.reveal(question, right=0, why="Zebras have a gnu.")
+    folded = lesson.folded("A solution", "It is an okapi.")
+    (found,) = search.passages("a.html", "A", f"<p>Before.</p>{question.text}{answer.text}{folded.text}<p>After.</p>")
+    assert found.text == "Before. Predict first Which is faster? After."
 
 
 def test_the_zip_holds_every_file_of_the_site(site):
@@ -492,6 +519,67 @@ def test_no_page_names_a_folder_of_the_machine_that_built_it(site):
 
 
 # What a browser shows
+
+
+@with_a_library
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_the_search_of_any_page_leads_to_the_section_with_the_words(tiny, address, visit, served):
+    page = visit(f"{address if served else f'file://{tiny}/'}02_turning.html")
+    page.get_by_role("searchbox", name="Search the course").fill("meshes walrus")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=meshes+walrus")
+    page.get_by_text("1 section found for “meshes walrus”.").wait_for()
+    assert page.locator(".results mark").all_inner_texts() == ["meshes", "walrus", "meshes"]
+    page.get_by_role("link", name="A section").press("Enter")
+    assert page.url.endswith("/01_reading.html#a-section")
+    assert page.get_by_role("heading", name="A section").is_visible()
+
+
+@with_a_library
+def test_the_search_answers_while_one_types_and_forgives_a_slip(tiny, address, visit):
+    page = visit(address + "search.html")
+    field, status = page.get_by_role("searchbox", name="Search the course"), page.get_by_role("status")
+    assert field.evaluate("(field) => field === document.activeElement"), "one can type at once"
+    for typed in ("walr", "wallrus", "the walrus"):
+        field.fill(typed)
+        status.get_by_text(f"1 section found for “{typed}”.").wait_for()
+    field.fill("staleness")
+    assert page.get_by_role("link", name="staleness", exact=True).get_attribute("href") == "glossary.html#staleness"
+    field.fill("<b>zyzzyva")
+    status.get_by_text("Nothing found for “<b>zyzzyva”.").wait_for()
+    page.keyboard.press("Enter")
+    page.reload()
+    assert status.inner_text() == "Nothing found for “<b>zyzzyva”.", "its address keeps the words"
+
+
+@with_a_library
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_in_what_was_found(tiny, address, visit, dark):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = visit(address + "search.html?q=actor", width=390, dark=dark)
+    page.locator(".results mark").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert Axe().run(page).generate_snapshot() == ""
+
+
+@with_a_library
+def test_the_search_without_scripts_says_where_else_to_look(tiny, address, visit):
+    page = visit(address + "01_reading.html", scripts=False)
+    page.get_by_role("searchbox", name="Search the course").fill("walrus")
+    page.get_by_role("button", name="Search").click()
+    assert "Searching needs scripts." in page.locator("main").inner_text()
+
+
+@with_a_library
+@about_the_course
+def test_the_search_finds_every_notebook_by_its_title(site, address, visit):
+    page = visit(address + "search.html")
+    for name in names_of_pages(site):
+        if name[0].isdigit():
+            title = visit(address + name).locator("h1").inner_text()
+            page.get_by_role("searchbox", name="Search the course").fill(title)
+            page.locator(f'.results a[href="{name}"]').first.wait_for()
 
 
 def test_what_stands_before_the_text_is_small_and_nothing_of_it_runs_or_is_fetched(site):

@@ -1,4 +1,4 @@
-"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary."""
+"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary; the search."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
+from zorplex_rl.site import search
 from zorplex_rl.site.outline import anchored, outline
 from zorplex_rl.site.page import Lesson, Page
 from zorplex_rl.site.render import plain
@@ -30,7 +31,9 @@ _ICON = (
 )
 
 
-def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
+def lesson_page(
+    page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None, searchable: bool = False
+) -> str:
     """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
     shown = [written for cell in page.cells if (written := cell.render())]
     # A page begins with its title; the cell that only imports stands before it.
@@ -40,14 +43,14 @@ def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None
     name = html.escape(notebook)
     source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
     body = (
-        f"{_navigation(previous, following, 'Course')}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
+        f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
         f"<script>\n{_file('site/outline.js')}</script>"
     )
     return _document(lesson.title, body)
 
 
-def contents_page(lessons: Sequence[tuple[str, Lesson]]) -> str:
+def contents_page(lessons: Sequence[tuple[str, Lesson]], searchable: bool = False) -> str:
     """Build the contents page: title, minutes, goals and machine of every lesson. ``lessons`` holds (file, lesson)."""
     minutes = sum(lesson.minutes for _, lesson in lessons)
     count = "1 notebook" if len(lessons) == 1 else f"{len(lessons)} notebooks"
@@ -55,13 +58,13 @@ def contents_page(lessons: Sequence[tuple[str, Lesson]]) -> str:
     how = "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>."
     terms = 'All terms are explained in the <a href="glossary.html">glossary</a>.'
     body = (
-        f"<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how} {terms}</p>\n"
+        f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how} {terms}</p>\n"
         f'<ol class="lessons">\n{entries}</ol>\n</main>'
     )
     return _document(TITLE, body)
 
 
-def glossary_page(pages: Sequence[tuple[str, str, str]]) -> str:
+def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
     """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file, title, HTML): who uses a term is named with it."""
     entries = []
     for term in sorted(GLOSSARY, key=str.lower):
@@ -73,10 +76,23 @@ def glossary_page(pages: Sequence[tuple[str, str, str]]) -> str:
         used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
         entries.append(f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n')
     body = (
-        f"{_navigation(None, None, 'Course')}\n"
+        f"{_top(None, None, searchable)}\n"
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
+
+
+def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
+    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary. ``library`` is the source of lunr.js."""
+    found = [passage for file, title, written in pages for passage in search.passages(file, title, main_of(written))]
+    return _document(
+        "Search the course", f"{_top(None, None, False)}\n{search.search_content(library, [*found, *search.terms()])}"
+    )
+
+
+def main_of(written: str) -> str:
+    """Return what stands in the ``main`` element of a page."""
+    return written.partition("<main>")[2].rpartition("</main>")[0]
 
 
 def with_drawings(content: str, page: Page) -> str:
@@ -118,6 +134,11 @@ def _entry(file: str, lesson: Lesson) -> str:
         f'<a href="{html.escape(file)}">{html.escape(lesson.title)}</a></h2>'
         f"<p>{lesson.minutes} minutes · {html.escape(lesson.hardware)}</p><p>Afterwards you can</p><ul>{goals}</ul>{ran_on}</li>\n"
     )
+
+
+def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
+    """Return what every page begins with: the navigation, and the form that searches if the site can."""
+    return _navigation(previous, following, "Course") + (search.FORM if searchable else "")
 
 
 def _navigation(previous: Link | None, following: Link | None, label: str) -> str:
