@@ -11,6 +11,7 @@ import re
 import socket
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,15 @@ from simulators import expect_figures, expect_race, random_positions, sliders_to
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site import search
 from zorplex_rl.site.__main__ import main
+from zorplex_rl.site.arc import Station, arc_drawing
 from zorplex_rl.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
+from zorplex_rl.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of
 from zorplex_rl.site.export import export
-from zorplex_rl.site.page import Page
+from zorplex_rl.site.page import Cell, Lesson, Page
 from zorplex_rl.viz import lesson
 from zorplex_rl.viz.glossary import GLOSSARY
+from zorplex_rl.viz.loop_drawing import loop_drawing
+from zorplex_rl.viz.svg import render
 from zorplex_rl.viz.widgets import TimelineSimulator
 
 with_a_library = pytest.mark.skipif(search.library() is None, reason=search.WITHOUT)
@@ -305,11 +310,20 @@ def visit(chromium):
     """Opens an address in a fresh browser; fails if the page met a script error or asked for anything but itself."""
     left, errors, contexts = [], [], []
 
-    def open_page(url: str, width: int = 1280, dark: bool = False, scripts: bool = True, first: str = ""):
+    def open_page(
+        url: str,
+        width: int = 1280,
+        dark: bool = False,
+        scripts: bool = True,
+        first: str = "",
+        motion: str = "no-preference",
+    ):
         """``first`` is a script that runs before the page's own."""
         scheme = "dark" if dark else "light"
         viewport = {"width": width, "height": 900}
-        context = chromium.new_context(viewport=viewport, color_scheme=scheme, java_script_enabled=scripts)
+        context = chromium.new_context(
+            viewport=viewport, color_scheme=scheme, java_script_enabled=scripts, reduced_motion=motion
+        )
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -500,6 +514,67 @@ def test_the_contents_name_title_minutes_goals_and_machine(tiny):
     assert 'href="02_turning.html"' in text
 
 
+def page_of(*outputs: str, code: str = "") -> Page:
+    """A page whose cells put out ``outputs``; ``code`` is that of the last."""
+    cells = [Cell("", True, [{"data": {"text/html": markup}}], []) for markup in outputs]
+    return Page([*cells[:-1], replace(cells[-1], code=code)], {})
+
+
+def test_a_headline_is_what_the_notebook_computed():
+    seconds, recap = 0.25, lesson.recap("Typed: 3 s.", "Measured: 0.25 s.").text
+    computed = 'lesson.recap("Typed: 3 s.", f"Measured: {seconds} s.")'
+    assert headline_of(page_of(recap, code=computed)) == "Measured: 0.25 s."
+    assert headline_of(page_of(recap, code='lesson.recap("Typed: 3 s.", "Measured: 0.25 s.")')) == ""
+    stated = lesson.headline(f"it took `{seconds}` s.").text
+    assert headline_of(page_of(recap, stated, code=computed)) == "It took <code>0.25</code> s."
+    asked, open_question = lesson.predict("Which?", "one", "two"), lesson.predict("And now?", "three", "four")
+    answers = [lesson.reveal(asked, right=1).text, lesson.reveal(open_question, right=[]).text]
+    found = headline_of(page_of(asked.text, open_question.text, *answers))
+    assert "Which?" in found and "Measured here: <q>two</q>." in found and "And now?" not in found
+
+
+def test_the_drawing_of_a_notebook_is_its_first_that_no_prediction_folds():
+    chart = lesson.figure(render(lambda figure: figure.subplots().plot([1, 2]), 200, "A line", "from 1 to 2")).text
+    whole, part = lesson.figure(loop_drawing()).text, lesson.figure(loop_drawing("tools"), "Here: tools.").text
+    folded = lesson.reveal(
+        lesson.predict("Which?", "one", "two"), right=0, shows=[lesson.figure("<svg>own</svg>")]
+    ).text
+    assert drawing_of(page_of("<p>nothing</p>")) == drawing_of(page_of(folded)) == ""
+    assert "A line" in drawing_of(page_of(folded, whole, chart))
+    assert drawing_of(page_of(whole, chart, part)) == loop_drawing("tools")
+    assert drawing_of(page_of(folded, whole)) == loop_drawing()
+
+
+def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
+    drawn = arc_drawing(
+        [
+            Station("01", "Actors", False, ()),
+            Station("07", "Moving <weights>", True, ("weights",)),
+            Station("07b", "Resharding", False, ()),
+        ]
+    )
+    told = re.search('aria-label="([^"]*)"', drawn)[1]
+    assert "take apart: 07 Moving &lt;weights&gt;, 07b Resharding. What it stands on: 01 Actors." in told
+    assert [drawn.count(f">{number}</text>") for number in ("01", "07", "07b")] == [1, 2, 1]
+
+
+def test_a_card_names_the_earlier_notebooks_that_its_text_names():
+    facts = {"drawing": "", "headline": "", "shows_loop": False, "lit": ()}
+    cards = [
+        Card(f"{number}_x.html", Lesson(f"Title {number}", 1, "one core"), named=named, **facts)
+        for number, named in (("05", ("08",)), ("07", ()), ("07b", ("07",)), ("08", ("05", "07b", "08")))
+    ]
+    assert [[other.number for other in builds_on(card, cards)] for card in cards] == [[], [], ["07"], ["05", "07b"]]
+    text = "<main><p>As in notebooks 05, 06 and 07b, and Notebook 01; not in file 09.</p></main>"
+    assert card_of("08_x.html", page_of(""), Lesson("A", 1, "one core"), text).named == ("05", "06", "07b", "01")
+
+
+def test_what_one_will_have_built_stands_in_the_readme():
+    built = built_by(Path(__file__).parents[1] / "README.md")
+    assert "`" not in "".join(built) and "05_rl_intro" in built and built["05_rl_intro"].startswith("the task")
+    assert built_by(Path("nowhere")) == {}
+
+
 def test_a_bold_term_is_linked_to_its_explanation_once_and_the_glossary_names_the_page(tiny):
     page = (tiny / "01_reading.html").read_text()
     assert page.count('href="glossary.html#mesh"') == 1
@@ -639,6 +714,39 @@ def overlapping(page) -> list[str]:
           });
         }"""
     )
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_the_contents_begin_with_a_run_that_plays_by_itself_and_stops_when_asked(site, address, visit, served):
+    page = visit(f"{address if served else f'file://{site}/'}index.html")
+    player = page.get_by_role("region", name="Loop player")
+    time_slider = player.get_by_role("slider", name="Time")
+    page.wait_for_function("(slider) => slider.valueAsNumber > 3", arg=time_slider.element_handle())
+    player.get_by_role("button", name="Pause").press("Enter")
+    stopped = time_slider.input_value()
+    player.get_by_role("button", name="Play").wait_for()
+    time_slider.press("ArrowRight")
+    assert int(time_slider.input_value()) == int(stopped) + 1
+    source = page.locator(".film .source").inner_text()
+    assert source.startswith(("Simulated for this page", "Computed by the notebook"))
+    assert page.locator("main > :nth-child(2)").get_attribute("class") == "film"
+
+
+def test_where_less_motion_is_wanted_the_run_waits(tiny, address, visit):
+    page = visit(address + "index.html", motion="reduce")
+    player = page.get_by_role("region", name="Loop player")
+    player.get_by_role("button", name="Play").wait_for()
+    assert player.get_by_role("slider", name="Time").input_value() == "0"
+
+
+@about_the_course
+def test_the_contents_say_of_every_notebook_what_it_draws_and_what_it_builds(site, address, visit):
+    page = visit(address + "index.html")
+    entries = page.locator("ol.lessons > li").all()
+    assert len(entries) == len([name for name in names_of_pages(site) if name[0].isdigit()])
+    for entry in entries:
+        assert entry.locator("svg").count() >= 1
+        assert re.search(r"\d+ minutes · .* · (builds on \d\d|needs none)", entry.locator(".facts").inner_text())
 
 
 def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):

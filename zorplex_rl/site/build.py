@@ -13,6 +13,7 @@ from pathlib import Path
 
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site import search
+from zorplex_rl.site.contents import built_by, card_of, film_of
 from zorplex_rl.site.export import export
 from zorplex_rl.site.frame import contents_page, glossary_page, lesson_page, search_page
 from zorplex_rl.site.page import Lesson, Page
@@ -90,8 +91,12 @@ def publish(
             (draft / links[index][0]).write_text(written, encoding="utf-8")
             texts.append((*links[index], written))
             shutil.copyfile(notebook, draft / notebook.name)
-        files = [file for file, _ in links]
-        contents = contents_page(list(zip(files, lessons, strict=True)), searchable)
+        parts = [
+            (file, page, lesson, text) for (file, _, text), page, lesson in zip(texts, pages, lessons, strict=True)
+        ]
+        built = built_by(course[0].parent.parent / "README.md") if course else {}
+        cards = [card_of(*part, built.get(notebook.stem, "")) for part, notebook in zip(parts, course, strict=True)]
+        contents = contents_page(cards, film_of(parts), searchable)
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
         if library is not None:

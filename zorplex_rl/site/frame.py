@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from zorplex_rl.site import search
+from zorplex_rl.site.arc import Station, arc_drawing
+from zorplex_rl.site.contents import Card, Film, entry
 from zorplex_rl.site.outline import anchored, outline
 from zorplex_rl.site.page import Lesson, Page
 from zorplex_rl.site.render import plain
@@ -23,6 +25,11 @@ TITLE = "RL for language models: the systems side"
 LEAD = (
     "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
     "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
+)
+NEEDED = "You need Python and have trained a model with PyTorch before; what RL and actors are is explained here."
+HOW = (
+    "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>. "
+    'All terms are explained in the <a href="glossary.html">glossary</a>.'
 )
 # A page without an icon makes the browser request one from the server.
 _ICON = (
@@ -45,23 +52,29 @@ def lesson_page(
     body = (
         f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
-        f"<script>\n{_file('site/outline.js')}</script>"
+        f"<script>\n{_file('site/outline.js')}</script>\n<script>\n{_file('site/scrolling.js')}</script>"
     )
     return _document(lesson.title, body)
 
 
-def contents_page(lessons: Sequence[tuple[str, Lesson]], searchable: bool = False) -> str:
-    """Build the contents page: title, minutes, goals and machine of every lesson. ``lessons`` holds (file, lesson)."""
-    minutes = sum(lesson.minutes for _, lesson in lessons)
-    count = "1 notebook" if len(lessons) == 1 else f"{len(lessons)} notebooks"
-    entries = "".join(_entry(file, lesson) for file, lesson in lessons)
-    how = "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>."
-    terms = 'All terms are explained in the <a href="glossary.html">glossary</a>.'
+def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -> str:
+    """Build the contents page: a run to play, the course in one drawing, and the card of every notebook."""
+    minutes = sum(card.lesson.minutes for card in cards)
+    count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
+    model = Page([], {"film": film.model})
+    player = with_drawings('<div class="widget" data-model="film"></div>', model)
+    arc = arc_drawing([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
+    machines = dict.fromkeys(card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on)
+    ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
     body = (
-        f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how} {terms}</p>\n"
-        f'<ol class="lessons">\n{entries}</ol>\n</main>'
+        f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
+        f'<div class="film">{player}<p class="source">{film.source}</p></div>\n<p class="lead">{LEAD}</p>\n'
+        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n"
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{arc}</figure>\n'
+        f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
+        f"{_widgets(model)}<script>\n{_file('site/scrolling.js')}</script>"
     )
-    return _document(TITLE, body)
+    return _document(TITLE, body, "contents")
 
 
 def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
@@ -126,16 +139,6 @@ def link_terms(content: str) -> str:
     return re.sub(r"<strong>([^<]{2,40})</strong>", link, content)
 
 
-def _entry(file: str, lesson: Lesson) -> str:
-    goals = "".join(f"<li>{inline(goal)}</li>" for goal in lesson.goals)
-    ran_on = f'<p class="ran-on">Computed on: {html.escape(lesson.ran_on)}</p>' if lesson.ran_on else ""
-    return (
-        f'<li><h2><span class="ordinal">{html.escape(file.partition("_")[0])}</span>'
-        f'<a href="{html.escape(file)}">{html.escape(lesson.title)}</a></h2>'
-        f"<p>{lesson.minutes} minutes · {html.escape(lesson.hardware)}</p><p>Afterwards you can</p><ul>{goals}</ul>{ran_on}</li>\n"
-    )
-
-
 def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
     """Return what every page begins with: the navigation, and the form that searches if the site can."""
     return _navigation(previous, following, "Course") + (search.FORM if searchable else "")
@@ -167,7 +170,8 @@ def _widgets(page: Page) -> str:
     )
 
 
-def _document(title: str, body: str) -> str:
+def _document(title: str, body: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -181,7 +185,7 @@ def _document(title: str, body: str) -> str:
 {_file("viz/lesson.css")}
 </style>
 </head>
-<body>
+<body{named}>
 {body}
 </body>
 </html>

@@ -4,7 +4,7 @@ const PLAYS_FOR = 14000;
 const RADIUS = 10, PITCH = 25;
 
 function render({ model, el }) {
-  const runs = model.get("runs"), { unit, start } = model.get("look");
+  const runs = model.get("runs"), { unit, start, plays } = model.get("look");
   const end = Math.max(...runs.map((run) => run.seconds)), frames = 240;
   const charts = runs.map(() => html("div")), said = runs.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
   const time = slider("Time", Array.from({ length: frames + 1 }, (_, i) => i), (frame) => secondsText((end * frame) / frames), () => { stop(); draw(); tell(); });
@@ -26,7 +26,7 @@ function render({ model, el }) {
   }
   function tell() { voice.say(runs.map((run) => `${run.name}: ${status(run, now())}`).join(" ")); }
   function stop() { cancelAnimationFrame(running); running = 0; play.textContent = "Play"; }
-  function go() {
+  function go(quietly = false) {
     if (time.value >= frames) time.set(0);
     const from = time.value;
     let began = null;
@@ -37,13 +37,15 @@ function render({ model, el }) {
       time.set(Math.floor(shown));
       draw();
       if (shown < frames) running = requestAnimationFrame(next);
-      else { stop(); tell(); }
+      else { stop(); if (!quietly) tell(); }
     };
     running = requestAnimationFrame(next);
   }
 
   time.set(Math.round(frames * start));
   draw();
+  // Nobody has asked for this film, so it says nothing, and does not move where less motion is wanted.
+  if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) go(true);
   return () => { stop(); drawings.forEach((drawing) => drawing.stop()); };
 }
 
