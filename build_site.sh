@@ -13,7 +13,12 @@ if ! ready "$python"; then
     else
         echo "Preparing $here/.venv, once (about five minutes)"
         python3 -m venv "$here/.venv"
-        "$python" -m pip install --quiet --editable "$here"
+        "$python" -m pip install --quiet --editable "$here[site]"
     fi
+fi
+# What makes the pages searchable. Without a network there is none, and the site has no search.
+if [ "$python" != python3 ] && ! "$python" -c 'import mkdocs' 2>/dev/null; then
+    echo "Installing what makes the pages searchable, once"
+    "$python" -m pip install --quiet --retries 1 --timeout 10 --editable "$here[site]" 2>/dev/null || true
 fi
 exec "$python" -m zorplex_rl.site --notebooks "$here/notebooks" "$@"

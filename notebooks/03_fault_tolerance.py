@@ -1475,6 +1475,14 @@ def _():
 
 
 @app.cell(hide_code=True)
+def _(hang_times, kill_times):
+    lesson.headline(
+        f"callers learned of `kill -9` after {median(kill_times):.1f} s, and of a process that hangs after {median(hang_times):.1f} s (medians of {len(kill_times)} and {len(hang_times)})."
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.links(__file__)
     return

@@ -6,10 +6,10 @@ PREDICTIONS: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
-    "08_rl_e2e",
     "06_services",
     "07_rdma_weight_sync",
     "07b_resharding",
+    "08_rl_e2e",
     "09_staleness",
 )
 """Every result is revealed by a prediction's answer, and the end says how many there are."""
@@ -20,10 +20,10 @@ EXERCISES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
-    "08_rl_e2e",
     "06_services",
     "07_rdma_weight_sync",
     "07b_resharding",
+    "08_rl_e2e",
     "09_staleness",
 )
 """Every exercise has a level, minutes and two hints; all three levels are there."""
@@ -48,10 +48,10 @@ MINUTES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
-    "08_rl_e2e",
     "06_services",
     "07_rdma_weight_sync",
     "07b_resharding",
+    "08_rl_e2e",
     "09_staleness",
 )
 """The header agrees with ``workshop/minutes.py`` within 20 %, and 45 minutes are enough."""
@@ -62,10 +62,10 @@ SENTENCES: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
-    "08_rl_e2e",
     "06_services",
     "07_rdma_weight_sync",
     "07b_resharding",
+    "08_rl_e2e",
     "09_staleness",
 )
 """No sentence has more than 30 words."""
@@ -76,10 +76,10 @@ BOLD_TERMS: tuple[str, ...] = (
     "03_fault_tolerance",
     "04_distributed_tensors",
     "05_rl_intro",
-    "08_rl_e2e",
     "06_services",
     "07_rdma_weight_sync",
     "07b_resharding",
+    "08_rl_e2e",
     "09_staleness",
 )
 """Bold marks a term at its first use, and nothing else; the glossary explains every one."""

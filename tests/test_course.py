@@ -45,6 +45,16 @@ def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     assert ast.literal_eval(counted.args[0]) == len(asked)
 
 
+@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+def test_a_headline_is_computed(name):
+    stated = calls_of(NOTEBOOKS[name], "lesson.headline")
+    assert len(stated) <= 1
+    for call in stated:
+        (result,) = call.args
+        assert isinstance(result, ast.JoinedStr)
+        assert any(isinstance(part, ast.FormattedValue) for part in result.values)
+
+
 @pytest.mark.parametrize("name", moved.EXERCISES)
 def test_exercises_are_graded_and_have_two_hints(name):
     given = [{key.arg: key.value for key in call.keywords} for call in calls_of(NOTEBOOKS[name], "exercise.feedback")]

@@ -8,6 +8,9 @@
     render.py    turn cells into plain HTML, so that text and figures appear before any script runs
     outline.py   name the headings, list the sections
     frame.py     assemble a whole page: head, navigation, style; also contents and glossary
+    contents.py  collect what the contents page says of every notebook, from the notebook's own page
+    arc.py       draw the whole course
+    search.py    build the page that searches all others, with a library from PyPI
     widgets.js   draw the widgets in the state that the run left
     build.py     do all of this in order
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zorplex_rl.errors import ConfigError, SiteError
+from zorplex_rl.site import search
+from zorplex_rl.site.contents import built_by, card_of, film_of
 from zorplex_rl.site.export import export
-from zorplex_rl.site.frame import contents_page, glossary_page, lesson_page
+from zorplex_rl.site.frame import contents_page, glossary_page, lesson_page, search_page
 from zorplex_rl.site.page import Lesson, Page
 
-FRAME = ("index.html", "glossary.html")
-"""The pages that come with every site."""
+FRAME = ("index.html", "glossary.html", search.PAGE)
+"""The pages that belong to no notebook. The last is there only if the library that searches is installed."""
 MARKER = ".zorplex-site"
 """Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
 
@@ -58,7 +60,10 @@ def build_site(
     if complaints:
         raise SiteError("no site was built:\n" + "\n".join(complaints))
     lessons = [page.lesson for page in pages]
-    publish(course, pages, lessons, site)
+    library = search.library()
+    if library is None:
+        say(search.WITHOUT)
+    publish(course, pages, lessons, site, library)
     if record:
         NotebookSeconds.of_this_machine(calibration, seconds).write(record)
         say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
@@ -68,23 +73,34 @@ def build_site(
     return lessons
 
 
-def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path) -> None:
+def publish(
+    course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path, library: str | None = None
+) -> None:
     """Write every page, the contents page and the notebooks into ``site``; remove the files of an earlier build.
 
-    Raises SiteError if a page has a broken link; ``site`` is unchanged then.
+    ``library`` is the source of the library that searches; without it the site has no search. Raises SiteError if a page has a broken link;
+    ``site`` is unchanged then.
     """
+    searchable = library is not None
     links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
     around = [None, *links, None]
     with tempfile.TemporaryDirectory() as folder:
         draft, texts = Path(folder), []
         for index, (notebook, page, lesson) in enumerate(zip(course, pages, lessons, strict=True)):
-            written = lesson_page(page, lesson, notebook.name, around[index], around[index + 2])
+            written = lesson_page(page, lesson, notebook.name, around[index], around[index + 2], searchable)
             (draft / links[index][0]).write_text(written, encoding="utf-8")
             texts.append((*links[index], written))
             shutil.copyfile(notebook, draft / notebook.name)
-        files = [file for file, _ in links]
-        (draft / "index.html").write_text(contents_page(list(zip(files, lessons, strict=True))), encoding="utf-8")
-        (draft / "glossary.html").write_text(glossary_page(texts), encoding="utf-8")
+        parts = [
+            (file, page, lesson, text) for (file, _, text), page, lesson in zip(texts, pages, lessons, strict=True)
+        ]
+        built = built_by(course[0].parent.parent / "README.md") if course else {}
+        cards = [card_of(*part, built.get(notebook.stem, "")) for part, notebook in zip(parts, course, strict=True)]
+        contents = contents_page(cards, film_of(parts), searchable)
+        (draft / "index.html").write_text(contents, encoding="utf-8")
+        (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
+        if library is not None:
+            (draft / search.PAGE).write_text(search_page(texts, library), encoding="utf-8")
         for written_page in draft.glob("*.html"):
             check_links(written_page)
         # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.
@@ -117,8 +133,7 @@ def check_place(site: Path, course: list[Path]) -> None:
             )
         own = _own_files(site)
         for name in [
-            "index.html",
-            "glossary.html",
+            *FRAME,
             *(name for notebook in course for name in (f"{notebook.stem}.html", notebook.name)),
         ]:
             if (site / name).exists() and name not in own:

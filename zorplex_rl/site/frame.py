@@ -1,4 +1,4 @@
-"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary."""
+"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary; the search."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
+from zorplex_rl.site import search
+from zorplex_rl.site.arc import Station, arc_drawing
+from zorplex_rl.site.contents import Card, Film, entry
 from zorplex_rl.site.outline import anchored, outline
 from zorplex_rl.site.page import Lesson, Page
 from zorplex_rl.site.render import plain
@@ -23,6 +26,11 @@ LEAD = (
     "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
     "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
 )
+NEEDED = "You need Python and have trained a model with PyTorch before; what RL and actors are is explained here."
+HOW = (
+    "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>. "
+    'All terms are explained in the <a href="glossary.html">glossary</a>.'
+)
 # A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -30,7 +38,9 @@ _ICON = (
 )
 
 
-def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None) -> str:
+def lesson_page(
+    page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None, searchable: bool = False
+) -> str:
     """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
     shown = [written for cell in page.cells if (written := cell.render())]
     # A page begins with its title; the cell that only imports stands before it.
@@ -40,28 +50,34 @@ def lesson_page(page: Page, lesson: Lesson, notebook: str, previous: Link | None
     name = html.escape(notebook)
     source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
     body = (
-        f"{_navigation(previous, following, 'Course')}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
+        f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
-        f"<script>\n{_file('site/outline.js')}</script>"
+        f"<script>\n{_file('site/outline.js')}</script>\n<script>\n{_file('site/scrolling.js')}</script>"
     )
     return _document(lesson.title, body)
 
 
-def contents_page(lessons: Sequence[tuple[str, Lesson]]) -> str:
-    """Build the contents page: title, minutes, goals and machine of every lesson. ``lessons`` holds (file, lesson)."""
-    minutes = sum(lesson.minutes for _, lesson in lessons)
-    count = "1 notebook" if len(lessons) == 1 else f"{len(lessons)} notebooks"
-    entries = "".join(_entry(file, lesson) for file, lesson in lessons)
-    how = "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>."
-    terms = 'All terms are explained in the <a href="glossary.html">glossary</a>.'
+def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -> str:
+    """Build the contents page: a run to play, the course in one drawing, and the card of every notebook."""
+    minutes = sum(card.lesson.minutes for card in cards)
+    count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
+    model = Page([], {"film": film.model})
+    player = with_drawings('<div class="widget" data-model="film"></div>', model)
+    arc = arc_drawing([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
+    machines = dict.fromkeys(card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on)
+    ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
     body = (
-        f"<main>\n<h1>{TITLE}</h1>\n<p>{LEAD}</p>\n<p>{count}, {minutes} minutes. {how} {terms}</p>\n"
-        f'<ol class="lessons">\n{entries}</ol>\n</main>'
+        f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
+        f'<div class="film">{player}<p class="source">{film.source}</p></div>\n<p class="lead">{LEAD}</p>\n'
+        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n"
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{arc}</figure>\n'
+        f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
+        f"{_widgets(model)}<script>\n{_file('site/scrolling.js')}</script>"
     )
-    return _document(TITLE, body)
+    return _document(TITLE, body, "contents")
 
 
-def glossary_page(pages: Sequence[tuple[str, str, str]]) -> str:
+def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
     """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file, title, HTML): who uses a term is named with it."""
     entries = []
     for term in sorted(GLOSSARY, key=str.lower):
@@ -73,10 +89,23 @@ def glossary_page(pages: Sequence[tuple[str, str, str]]) -> str:
         used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
         entries.append(f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n')
     body = (
-        f"{_navigation(None, None, 'Course')}\n"
+        f"{_top(None, None, searchable)}\n"
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
+
+
+def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
+    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary. ``library`` is the source of lunr.js."""
+    found = [passage for file, title, written in pages for passage in search.passages(file, title, main_of(written))]
+    return _document(
+        "Search the course", f"{_top(None, None, False)}\n{search.search_content(library, [*found, *search.terms()])}"
+    )
+
+
+def main_of(written: str) -> str:
+    """Return what stands in the ``main`` element of a page."""
+    return written.partition("<main>")[2].rpartition("</main>")[0]
 
 
 def with_drawings(content: str, page: Page) -> str:
@@ -110,14 +139,9 @@ def link_terms(content: str) -> str:
     return re.sub(r"<strong>([^<]{2,40})</strong>", link, content)
 
 
-def _entry(file: str, lesson: Lesson) -> str:
-    goals = "".join(f"<li>{inline(goal)}</li>" for goal in lesson.goals)
-    ran_on = f'<p class="ran-on">Computed on: {html.escape(lesson.ran_on)}</p>' if lesson.ran_on else ""
-    return (
-        f'<li><h2><span class="ordinal">{html.escape(file.partition("_")[0])}</span>'
-        f'<a href="{html.escape(file)}">{html.escape(lesson.title)}</a></h2>'
-        f"<p>{lesson.minutes} minutes · {html.escape(lesson.hardware)}</p><p>Afterwards you can</p><ul>{goals}</ul>{ran_on}</li>\n"
-    )
+def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
+    """Return what every page begins with: the navigation, and the form that searches if the site can."""
+    return _navigation(previous, following, "Course") + (search.FORM if searchable else "")
 
 
 def _navigation(previous: Link | None, following: Link | None, label: str) -> str:
@@ -146,7 +170,8 @@ def _widgets(page: Page) -> str:
     )
 
 
-def _document(title: str, body: str) -> str:
+def _document(title: str, body: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -160,7 +185,7 @@ def _document(title: str, body: str) -> str:
 {_file("viz/lesson.css")}
 </style>
 </head>
-<body>
+<body{named}>
 {body}
 </body>
 </html>

@@ -5,7 +5,7 @@
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
-    recap(…)  links(__file__)    the end of a notebook
+    recap(…)  headline(…)  links(__file__)    the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
     term(name)                   a term of the glossary, linked to its explanation
     quote(text)  fence(text)     Markdown that shows any text literally
@@ -164,6 +164,14 @@ def recap(*points: str) -> mo.Html:
     """List what the notebook has shown, one sentence each."""
     listed = "".join(f"<li>{inline(point)}</li>" for point in points)
     return mo.Html(f'<section class="lesson-recap"><h2>Recap</h2><ul>{listed}</ul></section>')
+
+
+def headline(result: str) -> mo.Html:
+    """State the one result of this run that a reader should remember, below the recap; the site's contents page shows it too.
+
+    Pass a sentence with computed values, never a typed number.
+    """
+    return mo.Html(f'<p class="lesson-headline"><strong>In this run:</strong> {inline(result)}</p>')
 
 
 def links(notebook: str) -> mo.Html:

@@ -4,9 +4,9 @@ const PLAYS_FOR = 14000;
 const RADIUS = 10, PITCH = 25;
 
 function render({ model, el }) {
-  const runs = model.get("runs"), { unit, start } = model.get("look");
+  const runs = model.get("runs"), { unit, start, plays } = model.get("look");
   return film(el, {
-    label: "Loop player", start, to: Math.max(...runs.map((run) => run.seconds)), playsFor: PLAYS_FOR,
+    label: "Loop player", start, plays, to: Math.max(...runs.map((run) => run.seconds)), playsFor: PLAYS_FOR,
     scenes: runs.map((run) => ({ name: run.name, status: (now) => status(run, now), picture: (now, width) => stage(run, now, width) })),
     note: `A dot is ${unit}. Its number and colour are the version of the weights that wrote it.`,
   });

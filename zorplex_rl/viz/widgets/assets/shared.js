@@ -98,7 +98,7 @@ function ticks(end, count) {
  * A film of what happened from `from` to `to` (seconds): a button that plays it in `playsFor` ms, a slider over its time, and the scenes side by side.
  * A scene is {name, picture(now, width in px), status(now)}; the status is a sentence, the note below a text or an element. It begins at the share `start`. Returns what stops it.
  */
-function film(el, { label, scenes, from = 0, to, start, playsFor, note, format = secondsText }) {
+function film(el, { label, scenes, from = 0, to, start, playsFor, note, plays = false, format = secondsText }) {
   const frames = 240, charts = scenes.map(() => html("div")), said = scenes.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
   let running = 0, shown = 0;
   const at = (frame) => from + ((to - from) * frame) / frames, now = () => at(shown);
@@ -118,7 +118,7 @@ function film(el, { label, scenes, from = 0, to, start, playsFor, note, format =
   }
   function tell() { voice.say(scenes.map(({ name, status }) => `${name}: ${status(now())}`).join(" ")); }
   function stop() { cancelAnimationFrame(running); running = 0; play.textContent = "Play"; }
-  function go() {
+  function go(quietly = false) {
     if (time.value >= frames) time.set(0);
     const first = time.value;
     let began = null;
@@ -129,13 +129,15 @@ function film(el, { label, scenes, from = 0, to, start, playsFor, note, format =
       time.set(Math.floor(shown));
       draw();
       if (shown < frames) running = requestAnimationFrame(next);
-      else { stop(); tell(); }
+      else { stop(); if (!quietly) tell(); }
     };
     running = requestAnimationFrame(next);
   }
 
   time.set(Math.round(frames * start));
   draw();
+  // Nobody has asked for this film, so it says nothing, and does not move where less motion is wanted.
+  if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) go(true);
   return () => { stop(); drawings.forEach((drawing) => drawing.stop()); };
 }
 
