@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +19,7 @@ from zorplex_rl.cli import Commands, main
 from zorplex_rl.config import Config, TaskName
 from zorplex_rl.flags import parse_command
 from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.warmstart import WarmStart
 from zorplex_rl.run_folder import RunFolder
 
 
@@ -402,6 +404,16 @@ def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds
         assert 0 <= task["accuracy"] <= 1
         assert sum(task["outcomes"].values()) == pytest.approx(1)
         assert {"turns", "tool_calls", "seconds_median", "seconds_p95"} <= task.keys()
+
+
+def test_policy_build_says_how_to_use_what_it_has_built_wherever_that_is(capsys, tmp_path, monkeypatch):
+    tiny = partial(WarmStart, batch_size=4, hidden_size=16, layers=1, threads=1)
+    monkeypatch.setattr("zorplex_rl.policy.warmstart.WarmStart", tiny)
+    built = tmp_path / "a policy"
+    assert main(["policy", "build", "--steps", "1", "--out", str(built)]) == 0
+    advice = capsys.readouterr().out.splitlines()[-1].partition("use it with ")[2]
+    assert shlex.split(advice) == ["--policy", str(built)]
+    assert (built / "model.safetensors").is_file()
 
 
 def test_policy_show_says_what_the_embedded_policy_is(capsys):

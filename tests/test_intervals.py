@@ -1,5 +1,8 @@
 """Intervals of a share: they cover what they say, also where trials repeat each other."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -97,3 +100,19 @@ def test_a_report_counts_tasks_on_the_same_words_as_a_cluster():
         )
     )
     assert alike.interval[0] < wilson_interval(130, 260)[0]
+
+
+def test_the_same_words_are_one_cluster_however_they_are_asked_for():
+    pairs = list(itertools.combinations("abcdefg", 2))
+    asked = [("What is {} + {}?", False), ("{} - {} = ?", False), ("Tell the value of {} + {}.", True)]
+    episodes = []
+    for index, pair in enumerate(pairs):
+        for phrasing, turned in asked:
+            words = pair[::-1] if turned else pair
+            one = episode("", right=index % 2 == 0)
+            one.task = replace(one.task, question=phrasing.format(*words), words=words)
+            episodes.append(one)
+    report = summarise("compositional", episodes)
+    outcomes = [one.scored.outcome == "success" for one in episodes]
+    assert report.interval == clustered_interval(outcomes, [pair for pair in pairs for _ in asked])
+    assert report.interval != clustered_interval(outcomes, range(len(episodes)))

@@ -10,10 +10,11 @@ import torch
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.learning import train_simple
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
-from zorplex_rl.learning.learner import Learner, response_logprobs
+from zorplex_rl.learning.learner import Learner, _rows, embed, response_logprobs, response_states, token_logprobs
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -106,6 +107,31 @@ def test_many_micro_batches_add_up_to_the_gradient_of_few(embedded, episodes, ad
     assert distance(split, whole) < bound
 
 
+def test_the_log_probs_of_a_bfloat16_model_are_rounded_no_more_than_its_last_hidden_states(
+    embedded, episodes, advantages
+):
+    policy = fresh(embedded, torch.bfloat16)
+    batch, *_ = collate(episodes, advantages, ALL_AT_ONCE)
+    sampled = batch.mask.bool()
+    with torch.no_grad():
+        found = token_logprobs(policy, batch)[0][sampled]
+        states = response_states(policy.model, batch)[sampled].float()
+        logits = states @ policy.model.get_output_embeddings().weight.float().T
+    expected = logits.log_softmax(-1).gather(1, batch.ids[sampled][:, None])[:, 0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded):
+    """In bfloat16 a sum of ones ends at 256."""
+    count = 1000
+    shared = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    _rows(shared, torch.zeros(count, dtype=torch.long)).sum(dtype=torch.float32).backward()
+    assert shared.grad.item() == count
+    model = fresh(embedded, torch.bfloat16).model
+    embed(model, torch.full((1, count), 7)).sum(dtype=torch.float32).backward()
+    assert (model.get_input_embeddings().weight.grad[7] == count).all()
+
+
 def test_bfloat16_itself_costs_a_few_percent_of_the_gradient_however_it_is_split(embedded, episodes, advantages):
     exact = gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE)
     for budget in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME):
@@ -168,6 +194,12 @@ def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_def
         knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
         assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
         assert {getattr(LearnerConfig(), knob) for knob in knobs} <= {None}
+
+
+def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
+    default = Config().learner.learning_rate
+    assert Learner(fresh(embedded)).optimizer.defaults["lr"] == default
+    assert inspect.signature(train_simple.train).parameters["learning_rate"].default == default
 
 
 @pytest.mark.parametrize(

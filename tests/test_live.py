@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from zorplex_rl.viz.live import MAX_ACTORS, LiveView
+from zorplex_rl.viz.live import LEAST_BAR, MAX_ACTORS, LiveView
 
 STEP = {
     "event": "step",
@@ -168,6 +168,7 @@ def test_the_view_fits_its_width_and_breaks_no_field(width):
     assert "a generator with a very long name" in " ".join(
         " ".join(re.sub("[━╸╺]+ *(100%)?", "", line) for line in lines).split()
     )
+    assert any(re.search(f"[━╸╺]{{{LEAST_BAR}}}", line) for line in lines[:2]), "the bar of the steps"
     assert all(len(re.findall("[━╸╺]", line)) >= 6 for line in lines if re.search("[━╸╺]", line))
     assert len(lines) <= (10 if width < 60 else 7 if width < 80 else 6)
 

@@ -10,6 +10,7 @@ import json
 import pytest
 from runs import SMALL, counters, final_weights, same_weights, train_here
 
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 
@@ -18,6 +19,20 @@ def test_training_changes_the_weights(sync_run):
     from safetensors.torch import load_file
 
     assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
+
+
+def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
+    found = []
+
+    def show(row):
+        with pytest.raises(ConfigError, match="is under way in another process"), RunFolder(tmp_path / "run").locked():
+            pass
+        found.append((row["event"], row["step"]))
+
+    folder = train_here(SMALL.changed(steps=1), tmp_path / "run", show=show)
+    assert found == [("eval", 0), ("step", 1), ("eval", 1)]
+    with folder.locked():
+        pass
 
 
 def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,9 +10,11 @@ import pytest
 from runs import SMALL, train_here
 
 from zorplex_rl.analysis.recorded import group_latencies, group_variation, predict, read_run, read_timeline
-from zorplex_rl.analysis.simulate import simulate_async
+from zorplex_rl.analysis.setting import Details, Setting
+from zorplex_rl.analysis.simulate import simulate_async, simulate_sync
 from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
+from zorplex_rl.training.controller import Controller
 
 SYNC = Config(max_lag=0, steps=3, prompts_per_step=2, eval_tasks=8)
 
@@ -133,6 +136,24 @@ def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
     """Every batch takes 3 s, and in every batch one group takes three times as long as the other."""
     batches = [[(2 * step, step, 1.0, 0.0), (2 * step + 1, step, 3.0, 0.0)] for step in range(5)]
     assert group_variation(batches) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("prompts", "generators"), [(8, 1), (8, 2), (7, 2), (8, 3), (4, 3)])
+def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_it(prompts, generators):
+    config = Config().changed(max_lag=0, prompts_per_step=prompts, generators=generators)
+
+    async def admit_now(version, most):
+        return range(most)
+
+    replay = SimpleNamespace(admit_now=SimpleNamespace(call_one=admit_now))
+    shares = asyncio.run(Controller.admit_step(SimpleNamespace(config=config, published=0, replay=replay)))
+    setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0)
+    run = simulate_sync(setting, replace(setting.latencies(), details=Details(share=config.share)))
+    simulated = {actor: [] for actor in run.timeline.actors if actor.startswith("generator")}
+    for span in run.timeline.spans:
+        if span.kind == "generate":
+            simulated[span.actor].append(span.args["group"])
+    assert [list(share) for share in shares] == list(simulated.values())
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,21 @@ def test_the_cheapest_text_for_the_format_reward_earns_a_fifth(kind):
         assert reward(task, "[ANSWER]") == 0.0
 
 
-@pytest.mark.parametrize("form", ["LOOKUP[{}]", "LOOKUP[[ANSWER] {}]", "[ANSWER] LOOKUP[{}]", "GETKEY[{}]"])
+@pytest.mark.parametrize("form", ["LOOKUP[{}]", "[ANSWER] LOOKUP[{}]", "GETKEY[{}]"])
 def test_a_call_with_the_answer_inside_earns_nothing_and_calls_beyond_the_needed_cost(form):
     for task in tasks_of("simple", count=20):
         call = form.format(task.answer)
-        if "[[ANSWER]" in form:
-            # The tag opens a bracket of its own, so this is no call; it is an answer, written out.
-            assert find_call(call) is None
-            continue
         assert reward(task, call, "") == 0.0
         assert reward(task, *[call] * 5, "", finish="turns") == pytest.approx(-0.4)
+
+
+def test_a_tag_inside_a_call_makes_it_an_answer_that_earns_what_any_answer_does():
+    for task in tasks_of("simple", count=20):
+        # The tag opens a bracket of its own, so this is no call.
+        for answer, earned in ((task.answer, 1.2), (task.answer + 1, 0.2)):
+            text = f"LOOKUP[[ANSWER] {answer}]"
+            assert find_call(text) is None
+            assert reward(task, text) == pytest.approx(earned)
 
 
 def test_a_tool_that_says_answer_earns_the_policy_nothing():

@@ -26,7 +26,7 @@ from zorplex_rl.cli import main
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
-from zorplex_rl.train_command import SAME_WISH_SECONDS, StopWish
+from zorplex_rl.train_command import SAME_WISH_SECONDS, StopWish, _how_to_go_on
 
 LONG = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
 
@@ -238,6 +238,15 @@ class ClosedStream(StringIO):
 
     def write(self, text):
         raise BrokenPipeError
+
+
+def test_who_has_stopped_is_told_to_resume_only_where_there_is_a_checkpoint(tmp_path):
+    folder = RunFolder.create(tmp_path / "a run", SMALL)
+    assert _how_to_go_on(folder) == "there is no checkpoint to continue from, so start again with another --out"
+    folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
+    advice, _, line = _how_to_go_on(folder).partition(" with: ")
+    assert advice == "continue from the checkpoint of step 3"
+    assert shlex.split(line) == ["zorplex-rl", "train", "--resume", str(folder.path)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

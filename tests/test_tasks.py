@@ -220,6 +220,25 @@ def test_every_task_has_a_table_of_distinct_values_of_its_own():
             assert set(task.table.values()) <= set(VALUES)
 
 
+@pytest.mark.parametrize(
+    "other", [(0, "compositional", "medium", "train", 3), (1, "compositional", "easy", "train", 3),
+              (0, "simple", "easy", "train", 3), (0, "compositional", "easy", "held_out", 3),
+              (0, "compositional", "easy", "train", 4)],
+)  # fmt: skip
+def test_each_part_of_what_names_a_task_changes_its_table(other):
+    def values(seed, kind, difficulty, split, index):
+        return list(get_spec(kind, seed, difficulty).task(index, split).table.values())
+
+    assert values(*other) != values(0, "compositional", "easy", "train", 3)
+
+
+@pytest.mark.parametrize(("kind", "drawn"), [("multi_step", "keys"), ("recursive", "redirects")])
+def test_every_task_has_keys_and_redirects_of_its_own(kind, drawn):
+    for split in SPLITS:
+        tasks = [get_spec(kind, 9).task(index, split) for index in range(20)]
+        assert len({tuple(getattr(task, drawn).items()) for task in tasks}) == 20
+
+
 def test_a_task_can_be_sent_to_another_process_and_stands_for_itself_there():
     spec = get_spec("multi_step", 2)
     task = spec.task(3, "held_out")

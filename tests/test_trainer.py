@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from echo import DEADLY, Pupil
 
 from zorplex_rl.manifest import seal
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import replicas_of
+from zorplex_rl.services.replica import Replica, replicas_of
 from zorplex_rl.services.requests import Failure
 from zorplex_rl.training import trainer as trainer_module
 from zorplex_rl.training.trainer import MAX_DEATHS_IN_A_ROW, Trainer
@@ -115,6 +116,25 @@ def test_a_process_that_computes_and_lets_nothing_else_run_is_not_taken_for_one_
             await asyncio.sleep(1.0)
             assert (trainer.replica.pid, restarts) == (pid, [])
 
+    asyncio.run(scenario())
+
+
+def test_a_process_that_is_stopped_while_it_computes_is_noticed_as_soon_as_any_other():
+    class StoppedAfterASecond(Replica):
+        """Was asked while it computed, and has never answered."""
+
+        def _processor_seconds(self):
+            return min(time.monotonic() - began, 1.0)
+
+    async def scenario():
+        replica = StoppedAfterASecond("trainer")
+        never = asyncio.get_running_loop().create_future()
+        replica.probe = SimpleNamespace(beat=SimpleNamespace(call=lambda *_: SimpleNamespace(as_asyncio=lambda: never)))
+        with pytest.raises(TimeoutError):
+            await replica.beat(timeout=4.0, busy_timeout=60.0)
+        assert 4.0 <= time.monotonic() - began < 1.0 + 4.0 + 2.5
+
+    began = time.monotonic()
     asyncio.run(scenario())
 
 

@@ -60,7 +60,7 @@ class LearnerConfig:
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
     token_budget: int = 8192
-    """Padded tokens that go through the trainer's model at once; bounds memory, does not change the result."""
+    """Padded tokens that go through the trainer's model at once; bounds memory. Changes the gradient by rounding only, in bfloat16 by 0.5 %."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.curriculum import Tier, tier_of
@@ -47,7 +48,7 @@ def train(
     steps: int = 20,
     prompts: int = 8,
     group_size: int = 8,
-    learning_rate: float = 2e-4,
+    learning_rate: float = LearnerConfig.learning_rate,
     seed: int = 0,
 ) -> Iterator[Step]:
     """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes per step. Yields the result of each step."""

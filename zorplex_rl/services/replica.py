@@ -46,6 +46,8 @@ QUIET_SECONDS = 0.25
 """A draining replica stays this long after its last request arrived, to refuse requests that are still on their way."""
 BUSY_SHARE = 0.1
 """Share of one processor core: a process that uses less is not computing."""
+GLANCES, SHORTEST_GLANCE_SECONDS = 8, 0.25
+"""How often, within the time that a probe may take, a process that has not answered is looked at; and the shortest time between two looks."""
 REPORT_SECONDS = 3.0
 """A caller's report of how many requests wait counts this long."""
 
@@ -150,17 +152,22 @@ class Replica:
     async def beat(self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0) -> list[Beat]:
         """Probe all its processes and note their load.
 
-        Raises ReplicaDied if one is gone, and TimeoutError after ``timeout`` seconds. While its processes on this host are seen to compute,
-        they have ``busy_timeout``: one that is stopped, or waits for something that never comes, uses no processor time.
+        Raises ReplicaDied if one is gone, and TimeoutError after ``timeout`` seconds. This time begins again whenever its processes on this host
+        are seen to compute, up to ``busy_timeout`` in all: one that is stopped, or waits for something that never comes, uses no processor time.
         """
-        own_before, give_up_at = len(self.in_flight), time.monotonic() + max(timeout, busy_timeout)
+        own_before, now = len(self.in_flight), time.monotonic()
+        give_up_at, was_busy_at = now + max(timeout, busy_timeout), now
+        # Looked at more often than once a ``timeout``: a process that is stopped has had no time for anything from that moment on.
+        glance = min(timeout, max(timeout / GLANCES, SHORTEST_GLANCE_SECONDS))
         asked = self.probe.beat.call(caller, waiting).as_asyncio()
         try:
             while not asked.done():
-                before = self._processor_seconds()
-                await asyncio.wait({asked}, timeout=timeout)
-                busy = self._processor_seconds() - before > BUSY_SHARE * timeout
-                if not asked.done() and not (busy and time.monotonic() < give_up_at):
+                before, late_at = self._processor_seconds(), min(was_busy_at + timeout, give_up_at)
+                await asyncio.wait({asked}, timeout=min(glance, late_at - now))
+                now = time.monotonic()
+                if self._processor_seconds() - before > BUSY_SHARE * glance:
+                    was_busy_at = now
+                if not asked.done() and now >= min(was_busy_at + timeout, give_up_at):
                     raise TimeoutError
             beats = [beat for _, beat in asked.result()]
         finally:
