@@ -7,6 +7,7 @@ The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folde
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 import zipfile
