@@ -388,7 +388,7 @@ def _():
     ## Zorplex: a task that cannot be known, only looked up
 
     A model may have seen every word problem there is. So this course uses words whose values are drawn anew for each task, and that only a
-    tool reveals. To be right, the policy *must* call the tool, wait, read, and answer: several turns, as in any agent.
+    tool reveals. To be right, the policy *must* call the tool, wait, read, and answer.
     """)
     return
 
@@ -812,8 +812,7 @@ def _(by_outcome, everything):
     _untagged = len(by_outcome["wrong_format"])
     lesson.md(f"""
     Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures end without `[ANSWER]`. So
-    {"most" if 2 * _untagged > _failed else "a smaller part"} of what RL can win here is a habit of writing, not a skill in arithmetic. Notebook 08
-    shows both shares again after training.
+    {"most" if 2 * _untagged > _failed else "a smaller part"} of what RL can win here is a habit of writing, not a skill in arithmetic.
     """)
     return
 
@@ -1401,7 +1400,7 @@ def _():
     | check | run tools, tests, a reward | somebody else's latency |
     | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in step |
 
-    One process can run the three in turns, and for a small model with short answers it should. You need several when
+    For a small model with short answers one process is enough. You need several when
 
     - they want different hardware or different numbers of it,
     - the model with its optimizer does not fit beside the cache that generation needs,
@@ -1905,7 +1904,7 @@ def _():
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
     Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
-    because they are far larger than a batch of episodes. Notebook 08 holds all of it together.
+    because they are far larger than a batch of episodes.
     """)
     return
 
