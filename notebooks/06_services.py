@@ -1230,7 +1230,7 @@ def _(account, ask_done, stage):
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
         From {_done} of {_failed}. A call writes its line in the middle of its time, and the fault may come before or after. Whether to try again is for the caller, who
-        knows what a second charge would mean. `execute` was sent again {stage.final.retries} times instead. {_execute["done twice"]} of its requests were done twice, which is what *idempotent* allows.
+        knows what a second charge would mean. `execute` was sent again {stage.final.retries} times instead. {f"{_execute['done twice']} of its requests were done twice, which is what *idempotent* allows." if _execute["done twice"] else "None was done twice this time, and *idempotent* would allow it."}
         The callers counted {_callers:,} answers, and the service {stage.final.answered:,}.
         """,
         shows=[
@@ -1479,6 +1479,17 @@ def _():
     return
 
 
+@app.cell(hide_code=True)
+def _():
+    ask_session = lesson.predict(
+        "The session has sent six notes when its replica is killed. Then it sends a seventh. How many of the seven does the replica that takes it know?",
+        "all seven: the session brings them along",
+        "only the seventh",
+    )
+    ask_session
+    return (ask_session,)
+
+
 @app.cell
 async def _(config):
     _start = replicas_of(Tool, config.seed, config.tool_seconds)
@@ -1497,10 +1508,13 @@ async def _(config):
 
 
 @app.cell(hide_code=True)
-def _(forgotten, scattered, together):
+def _(ask_session, forgotten, scattered, together):
     _own = [note for note in forgotten if note >= 10]
-    mo.vstack(
-        [
+    lesson.reveal(
+        ask_session,
+        right={7: 0, 1: 1}.get(len(_own), []),
+        why=f"After the kill the session went on elsewhere, with {len(_own)} of its 7 notes. What must survive belongs to the caller or into a store.",
+        shows=[
             lesson.table(
                 "What the replica knew when it had taken the last note",
                 [
@@ -1518,10 +1532,7 @@ def _(forgotten, scattered, together):
                     },
                 ],
             ),
-            lesson.md(
-                f"After the kill the session went on elsewhere, with {len(_own)} of its 7 notes. What must survive belongs to the caller or into a store."
-            ),
-        ]
+        ],
     )
     return
 
@@ -1899,7 +1910,7 @@ def _(up_after):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(12)
+    lesson.predicted(13)
     return
 
 

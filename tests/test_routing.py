@@ -100,3 +100,10 @@ def test_sessions_without_a_key_have_nothing_in_common():
 
 def test_every_way_to_choose_a_replica_can_be_asked_for_and_no_other():
     assert get_args(RouterName) == tuple(POLICIES)
+
+
+def test_a_function_of_a_replica_is_a_policy_too():
+    router = Router("r", ServiceOptions(router=lambda replica: -replica.load))
+    assert router.choose(replicas(1, 3, 2)).name == "r1"
+    with pytest.raises(ValueError, match="router 'fastest' is unknown; expected one of round_robin, least_loaded"):
+        ServiceOptions(router="fastest")

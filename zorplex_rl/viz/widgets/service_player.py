@@ -71,7 +71,7 @@ class ServicePlayer(Widget, script="service_player.js"):
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        run, left, top, row = state["run"], 76, 34, 30
+        run, left, top, row = state["run"], 80, 34, 30
         width = (WIDTH - left - 8) / (run["to"] - run["from"])
 
         def x(at: float) -> float:
@@ -79,7 +79,7 @@ class ServicePlayer(Widget, script="service_player.js"):
 
         bottom = top + row * run["places"]
         shapes = "".join(
-            f'<text x="0" y="{top + row * place + 18}">place {place}</text>' for place in range(run["places"])
+            f'<text x="4" y="{top + row * place + 18}">place {place}</text>' for place in range(run["places"])
         )
         for place, name, replica, start, end in run["stretches"]:
             shapes += (

@@ -1,5 +1,5 @@
 const STATES = { "in rotation": "green", "failed, not detected yet": "vermilion", "being replaced": "orange" };
-const KINDS = ["teal", "brown", "magenta", "olive"];
+const KINDS = ["teal", "magenta", "brown", "olive"];
 const PLAYS_FOR = 16000;
 const RADIUS = 5, PITCH = 13;
 
@@ -10,8 +10,8 @@ function render({ model, el }) {
     label: "Service player", start, from: run.from, to: run.to, playsFor: PLAYS_FOR, format,
     scenes: [{ name: run.name, status: (now) => status(run, now), picture: (now, width) => stage(run, now, width, format(now)) }],
     note: html("span", {}, "A dot is a request: ",
-      ...run.methods.flatMap((name, i) => [html("span", { class: "zx-swatch", style: `background:var(--${KINDS[i % KINDS.length]});border-radius:50%;width:11px;height:11px` }), ` ${name}; `]),
-      "with a red ring, its replica has failed and nobody knows yet. The strips show each place over the whole time; dashed: the fault."),
+      ...run.methods.flatMap((name, i) => [html("span", { class: "zx-swatch", style: `background:var(--${KINDS[i % KINDS.length]});border-radius:50%;width:11px;height:11px;margin:0 2px` }), ` ${name}; `]),
+      "hollow, its replica has failed and nobody knows yet. The strips show each place over the whole time; dashed: the fault."),
   });
 }
 
@@ -45,7 +45,7 @@ function stage(run, now, width, when) {
 
   const dot = (kind, x, y, lost) => picture.append(svg("circle", {
     cx: x.toFixed(1), cy: y.toFixed(1), r: RADIUS,
-    style: `fill:var(--${KINDS[kind % KINDS.length]});${lost ? "stroke:var(--vermilion);stroke-width:2.5" : ""}` }));
+    style: `fill:var(--${KINDS[kind % KINDS.length]});${lost ? "fill-opacity:0.2;stroke:currentColor;stroke-width:1.5" : ""}` }));
   const across = Math.max(Math.floor((side - 8) / PITCH), 1);
   run.legs.filter(([, from, sent]) => within(from, sent, now)).forEach(([kind], i) => {
     // The oldest stands at the door, at the right.
