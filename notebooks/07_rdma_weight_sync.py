@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import math
     import os
     import pickle
+    import random
     import signal
     import tempfile
     import threading
@@ -63,6 +64,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.weights.layout import Layout
     from zorplex_rl.weights.ring import WeightPullError, WeightRing, newest_slot, read_ring
     from zorplex_rl.weights.shared_memory import allocate
+
+    CONTENTS = 3  # different versions that the race on this page has at hand
 
 
 @app.cell(hide_code=True)
@@ -133,7 +136,8 @@ def settings():
         busy_seconds=2.0,  # for which the owner is kept busy
         stopped_seconds=1.5,  # for which its process is stopped
         late_seconds=0.5,  # by which one side of a broadcast is late
-        ring_megabytes=16,  # what the races move
+        race_megabytes=32,  # what the race on this page moves
+        ring_megabytes=16,  # what is read from another process
         reads=60,  # of each kind, in the race on this page
         ring_slots=(2, 3, 4, 6),
         far_reads=8,  # of each kind and number of slots, from another process
@@ -714,7 +718,7 @@ def _(config, moves):
 @app.cell(hide_code=True)
 def _(ask_ladder, config, fetch_seconds, line_rates, moves, owner_seconds, rates):
     def _ms(found, name):
-        return f"{1e3 * median(found[name][1:]):.1f}" if name in found else "–"
+        return f"{1e3 * median(found[name][1:]):.1f}"
 
     _times = rates["memcpy"] / rates["message"]
     _gain = rates["TCP, our settings"] / rates["TCP, as it comes"]
@@ -754,6 +758,7 @@ def _(ask_ladder, config, fetch_seconds, line_rates, moves, owner_seconds, rates
                         "its processor, ms": _ms(owner_seconds, name),
                     }
                     for name, rate in rates.items()
+                    if name in moves
                 ],
             ),
         ],
@@ -987,7 +992,7 @@ def read_carelessly(ring, staging):
 @app.cell(hide_code=True)
 def _(config):
     ask_torn = lesson.predict(
-        f"Two slots of {config.ring_megabytes} MB. A second thread publishes as fast as it can, while {config.reads} careless reads are made. How many copies are torn?",
+        f"Two slots of {config.race_megabytes} MB. A second thread publishes again and again, with rests of up to 2 ms, while {config.reads} careless reads are made. How many copies are torn?",
         "none: two slots keep writer and reader apart",
         "some",
         "more than half",
@@ -1010,19 +1015,24 @@ def new_ring(megabytes, slots=2):
 
 
 @app.function(hide_code=True)
-def race(publish, read, megabytes, reads, slots=2):
-    """``reads`` copies, taken while a thread publishes version 7 as the number 7 everywhere; what became of them, and the writer's rate."""
-    ring, stop = new_ring(megabytes, slots), threading.Event()
-    weights = torch.zeros(megabytes * 250_000)
-    published = 0
+def race(publish, read, megabytes, reads, slots=2, rest=0.002):
+    """``reads`` copies, taken while a thread publishes with rests of up to ``rest`` seconds; what became of them, and the seconds of a version.
+
+    Of every version all numbers are the same: version 7 is 7.0, and after ``CONTENTS`` versions they begin again.
+    """
+    ring, stop, published = new_ring(megabytes, slots), threading.Event(), 0
+    # Filled beforehand: a writer that also fills would rest longer than it writes.
+    contents = [
+        torch.full((megabytes * 250_000,), float(n)).view(torch.uint8)
+        for n in range(1, CONTENTS + 1)
+    ]
 
     def keep_writing():
         nonlocal published
         for version in itertools.count(1):
-            weights.fill_(float(version))
-            publish(ring, weights.view(torch.uint8), version)
+            publish(ring, contents[(version - 1) % CONTENTS], version)
             published = version
-            if stop.is_set():
+            if stop.wait(rest * random.random()):
                 return
 
     writer = threading.Thread(target=keep_writing, daemon=True)
@@ -1036,16 +1046,15 @@ def race(publish, read, megabytes, reads, slots=2):
         for _ in range(reads):
             asked = time.perf_counter()
             try:
-                version = read(ring, staging)
+                version = 1 + (read(ring, staging) - 1) % CONTENTS
             except WeightPullError:
                 version = None
             found.seconds.append(time.perf_counter() - asked)
             numbers = staging.view(torch.float32)
             found.verdicts.append(verdict(numbers, version))
             found.copies.append(numbers[:: len(numbers) // 256].long().tolist())
-            time.sleep(
-                0.003 * torch.rand(()).item()
-            )  # come at any moment of the writer's round
+            # So that it comes at any moment of the writer's round.
+            time.sleep(rest * random.random())
     finally:
         stop.set()
         writer.join()
@@ -1068,7 +1077,7 @@ def _(config, start_race):
     lesson.wait_for(start_race)
     with mo.status.spinner("Racing", remove_on_exit=True):
         careless = race(
-            publish_carelessly, read_carelessly, config.ring_megabytes, config.reads
+            publish_carelessly, read_carelessly, config.race_megabytes, config.reads
         )
     return (careless,)
 
@@ -1079,19 +1088,23 @@ def _(ask_torn, careless):
     _backwards = sum(
         any(later < sooner for sooner, later in pairwise(copy)) for copy in _torn
     )
+    _order = (
+        f" In {_backwards} torn copies an older part stands behind a newer one, so no place in the payload tells whether the rest is good."
+        if _backwards
+        else ""
+    )
     _count, _all = careless.verdicts.count("torn"), len(careless.verdicts)
     lesson.reveal(
         ask_torn,
         right=0 if not _count else 1 if _count <= _all / 2 else 2,
         why=f"""
         {_count} of {_all} copies were torn, and {careless.verdicts.count("another version")} more were whole, but not of the version that the header had said. A version takes the
-        writer {1e3 * careless.period:.1f} ms here, and a read {1e3 * median(careless.seconds):.1f} ms. In {_backwards} copies an older part stands behind a newer one, so no place in the payload
-        tells whether the rest is good. And nothing raises an error: a model with torn weights computes something.
+        writer {1e3 * careless.period:.1f} ms here, its rest included, and a read {1e3 * median(careless.seconds):.1f} ms.{_order} And nothing raises an error: a model with torn weights computes something.
         """,
         shows=[
             lesson.figure(
                 copies_chart((_torn or careless.copies)[:4]),
-                f"Careless copies; a colour, and where there is room a number, for each version. {min(len(_torn), 4)} of these are torn.",
+                f"{'Some torn copies' if _torn else 'No copy was torn; these are whole'}: a colour, and where there is room a number, for each version.",
             )
         ],
     )
@@ -1195,7 +1208,7 @@ def _(careless, config, start_race):
         [*itertools.product(_writers, _readers)], title="Races", remove_on_exit=True
     ):
         mended[_pair] = race(
-            _writers[_pair[0]], _readers[_pair[1]], config.ring_megabytes, config.reads
+            _writers[_pair[0]], _readers[_pair[1]], config.race_megabytes, config.reads
         )
     rings = [new_ring(1), new_ring(1)]
     for _version in range(1, 6):
@@ -1223,7 +1236,7 @@ def _(ask_mended, mended, same_memory):
         """,
         shows=[
             lesson.table(
-                "Two slots, a writer that never rests",
+                "Two slots, the same writer",
                 [
                     {
                         "published by": writer,
@@ -1232,8 +1245,6 @@ def _(ask_mended, mended, same_memory):
                         "wrong": len(found.verdicts)
                         - found.verdicts.count("whole")
                         - found.verdicts.count("given up"),
-                        "a read, ms (median)": f"{1e3 * median(found.seconds):.1f}",
-                        "longest, ms": f"{1e3 * max(found.seconds):.1f}",
                     }
                     for (writer, reader), found in mended.items()
                 ],
@@ -1558,8 +1569,8 @@ def _(ask_rounding, config, deliveries):
         ask_rounding,
         right=0 if _change < 0.01 else 1 if _change < 0.2 else 2,
         why=f"""
-        By {_change:.0%}, for the token that it hit hardest. The bytes fall to {_half / _size:.0%}. On average little happens: the effective sample size stays at
-        {min(_rounded["effective_sample_size"], _both["effective_sample_size"]):.2%} or more. Old weights cause the same kind of mismatch, so the same correction handles it:
+        By {_change:.1%}, for the token that it hit hardest. The bytes fall to {_half / _size:.0%}. On average little happens: the effective sample size is still
+        {min(_rounded["effective_sample_size"], _both["effective_sample_size"]):.2%}. Old weights cause the same kind of mismatch, so the same correction handles it:
         record the log-probs with which a token *was* sampled. `transfer_dtype` is the setting in the course's configuration.
         """,
         shows=[
@@ -1569,7 +1580,7 @@ def _(ask_rounding, config, deliveries):
                     {
                         "weights travel as": name,
                         "bytes": f"{size:,}",
-                        "largest change of a log-prob": f"{found['max_logp_difference']:.2g}",
+                        "largest change of a log-prob": f"{found['max_logp_difference']:.6f}",
                         "effective sample size": f"{found['effective_sample_size']:.3%}",
                     }
                     for name, (size, found) in deliveries.items()
@@ -1731,7 +1742,7 @@ async def run_protocol(protocol, trainer, generators, versions):
                 if s.kind == "generate" and began < s.end
             ]
         )
-    timeline = Timeline(own)
+    timeline = Timeline([*own])
     for spans in others:
         timeline.add(span for span in spans if span.end > began)
     busy = sum(span.end - span.start for span in own)

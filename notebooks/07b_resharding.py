@@ -129,8 +129,7 @@ def _():
 
 @app.function
 def box(shape, sharding, rank):
-    """(first, end) in each dimension of the tensor: what a rank holds."""
-    bounds = [(0, size) for size in shape]
+    bounds = [(0, size) for size in shape]  # in each dimension (first, end)
     for placement, ranks, place in zip(
         sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
     ):
@@ -252,7 +251,7 @@ def _():
 
     For every destination rank: find the boxes that overlap with what it wants, and take the overlap from a rank that holds it. If several
     hold the same box, take the one that has sent least so far. That is all. `inside` turns a part of the whole tensor into slices of a rank's
-    own shard.
+    own shard. A transfer is listed as two ranks, the slices there and here, and its bytes.
     """)
     return
 
@@ -266,7 +265,6 @@ def inside(box, part):
 
 @app.function
 def planned(shape, source, destination, itemsize):
-    """(from rank, to rank, slices there, slices here, bytes) for every transfer."""
     holders, sent, moves = {}, [0] * source.ranks, []
     for rank in range(source.ranks):
         holders.setdefault(box(shape, source, rank), []).append(rank)
