@@ -160,8 +160,8 @@ def test_a_table_shows_what_a_policy_wrote(text):
 
 
 def tokens_of(text: str) -> str:
-    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``."""
-    policy = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text))
+    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``; a line break would begin another row."""
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text.replace("\n", " ")))
     task = Task("simple", "?", 1, 1, "", ())
     return token_strip(policy, Episode(task, [], [0, 1], [True, False], [-0.5, 0.0], [], "eos"))
 
