@@ -5,13 +5,16 @@ from __future__ import annotations
 import doctest
 import html
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.viz import lesson, markup
 from zorplex_rl.viz.markup import block, fence, inline, quote
+from zorplex_rl.viz.tokens import token_strip
 
 TAGS = set(
     "a blockquote br code del div em h1 h2 h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split()
@@ -154,6 +157,37 @@ def test_a_table_shows_what_a_policy_wrote(text):
     assert {tag for tag, _ in Read(said).elements} <= {*"div table caption thead tr th tbody td code a".split()}
     shown = said.split("<td>")[2]
     assert seen(Read(shown.partition("</td>")[0]).text) == seen(text.strip().replace("\n", "⏎"))
+
+
+def tokens_of(text: str) -> str:
+    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``; a line break would begin another row."""
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text.replace("\n", " ")))
+    task = Task("simple", "?", 1, 1, "", ())
+    return token_strip(policy, Episode(task, [], [0, 1], [True, False], [-0.5, 0.0], [], "eos"))
+
+
+def shape_of(source: str) -> list:
+    """The elements of some HTML with the names of their attributes, without those that a line of Markdown may make."""
+    return [(tag, sorted(attributes)) for tag, attributes in Read(source).elements if tag not in ("code", "a")]
+
+
+@every_hostile
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda text: lesson.table(text, [{text: text}]),
+        lambda text: lesson.header(__file__, 1, text, [text]),
+        lambda text: lesson.figure("<svg></svg>", text),
+        lambda text: lesson.recap(text),
+        lambda text: lesson.figure(tokens_of(text)),
+    ],
+    ids=["table", "header", "figure", "recap", "tokens"],
+)
+def test_no_text_adds_an_element_or_an_attribute_to_a_part_of_a_page(part, text):
+    hostile = part(text).text
+    assert shape_of(hostile) == shape_of(part("harmless").text)
+    added = [attributes for tag, attributes in Read(hostile).elements if tag in ("code", "a")]
+    assert all(attributes.keys() <= ATTRIBUTES for attributes in added)
 
 
 def test_the_examples_hold():
