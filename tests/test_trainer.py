@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,7 +40,17 @@ async def recorded(trainer):
 
 
 def strike(trainer, blow):
-    os.kill(trainer.replica.pid, blow)
+    pid = trainer.replica.pid
+    os.kill(pid, blow)
+    # On a busy machine a stop takes effect only when the process is next scheduled, and until then its threads go on answering.
+    while blow == signal.SIGSTOP and not is_stopped(pid):
+        time.sleep(0.01)
+
+
+def is_stopped(pid):
+    """Whether no thread of the process runs any more."""
+    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
 
 
 async def until(condition, timeout=60):
