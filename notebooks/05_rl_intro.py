@@ -1776,7 +1776,7 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     begin another. {_measured}
 
     What bounds the loop then is its {lesson.term("lag")}: how many versions older the weights are that wrote a batch. At most `max_lag` + 1 batches are
-    on their way, so the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
+    on their way, so with the same processes the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
     """,
     )
     return

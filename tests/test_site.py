@@ -695,9 +695,14 @@ def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark
         page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
         assert overlapping(page) == [], name
+        assert page.evaluate(CUT) == [], f"{name} cuts code"
         background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert (background == "rgb(255, 255, 255)") != dark
         assert Axe().run(page).generate_snapshot() == "", name
+
+
+CUT = """() => [...document.querySelectorAll("pre")].filter((block) => block.checkVisibility() && block.scrollWidth > block.clientWidth + 1)
+  .map((block) => block.innerText.slice(0, 60))"""
 
 
 def overlapping(page) -> list[str]:
@@ -805,12 +810,28 @@ def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, vis
     assert "double_solution" not in (tiny / "01_reading.html").read_text()
 
 
+def test_a_long_line_of_code_goes_on_further_to_the_right_and_is_copied_as_one(tiny, address, visit):
+    page = visit(address + "01_reading.html", width=390)
+    block = page.locator("pre.codehilite", has_text="A comment that is rather long")
+    comment, second = block.locator(".line").all()[:2]
+    assert comment.bounding_box()["height"] > second.bounding_box()["height"]
+    assert comment.evaluate("(line) => getComputedStyle(line).textIndent.startsWith('-')")
+    assert block.inner_text().splitlines()[:2] == [comment.inner_text().strip(), second.inner_text().strip()]
+
+
+def test_the_tab_key_stops_at_a_table_only_where_it_scrolls(tiny, address, visit):
+    for width, stops in ((1280, "-1"), (160, "0")):
+        page = visit(address + "01_reading.html", width=width)
+        assert page.get_by_role("region", name="Times").get_attribute("tabindex") == stops
+    without_scripts = visit(address + "01_reading.html", scripts=False)
+    assert without_scripts.get_by_role("region", name="Times").get_attribute("tabindex") == "0"
+
+
 def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):
     page = visit(address + "01_reading.html", width=700)
     page.emulate_media(media="print")
     assert page.get_by_text("return 2 * x").is_visible()
-    cut = "[...document.querySelectorAll('pre')].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).length"
-    assert page.evaluate(cut) == 0
+    assert page.evaluate(CUT) == []
     assert not page.locator("nav.course").first.is_visible()
 
 

@@ -623,6 +623,43 @@ def test_a_film_of_a_service_cuts_what_is_outside_its_time_and_gives_each_reques
         service_player(start=2)
 
 
+def test_a_finger_moves_the_time_of_the_loop_player_and_stops_it(browser):
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        open_bare(page, loop_player(start=0.0))
+        time = page.get_by_role("slider", name="Time")
+        box = time.bounding_box()
+
+        def tap(share: float) -> None:
+            page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+        tap(0.5)
+        middle = int(time.input_value())
+        assert 100 < middle < 140
+        page.get_by_role("button", name="Play").tap()
+        page.wait_for_function(
+            "document.querySelector('main div').shadowRoot.querySelector('input').valueAsNumber > 145"
+        )
+        tap(0.25)
+        expect(page.get_by_role("button", name="Play")).to_be_visible()
+        assert 40 < int(time.input_value()) < 80
+
+
+def test_with_forced_colours_sliders_and_what_is_chosen_can_be_seen(browser):
+    with browser.new_context(viewport={"width": 1280, "height": 900}, forced_colors="active") as context:
+        page = context.new_page()
+        open_bare(page, TimelineSimulator(measured=MEASURED))
+        background = "(choice) => getComputedStyle(choice).backgroundColor"
+        chosen, other = (
+            page.locator(f".zx-choice{state}").first for state in (":has(:checked)", ":not(:has(:checked))")
+        )
+        assert chosen.evaluate(background) != other.evaluate(background)
+        slider = page.get_by_role("slider", name="Generators", exact=True)
+        shown = slider.screenshot()
+        slider.evaluate("(input) => { input.style.opacity = 0; }")
+        assert slider.screenshot() != shown
+
+
 def test_a_service_board_follows_the_service(page):
     board = ServiceBoard(STATUS, queue_limit=3)
     open_bare(page, board)

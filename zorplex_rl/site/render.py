@@ -15,6 +15,9 @@ from html.parser import HTMLParser
 
 from zorplex_rl.viz.markup import leads_to_a_page
 
+_FENCED = re.compile(
+    r'(<div class="[^"]*\bcodehilite">)<pre[^>]*>(?:<span></span>)?<code[^>]*>(.*?)\n?</code></pre>', re.DOTALL
+)
 WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
 
 
@@ -27,7 +30,7 @@ def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, s
         parts.append(f"<pre>{html.escape(text)}</pre>")
     parts += [f'<img src="{html.escape(source)}" alt="">' for _, source in images]
     if printed.strip():
-        parts.append(f'<pre tabindex="0">{html.escape(printed)}</pre>')
+        parts.append(f"<pre>{html.escape(printed)}</pre>")
     return f'<div class="cell">{"".join(parts)}</div>' if parts else ""
 
 
@@ -65,7 +68,22 @@ def highlight(code: str) -> str:
     from pygments.lexers import PythonLexer
 
     body = colour(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip()
-    return f'<pre class="codehilite" tabindex="0"><code>{body}</code></pre>'
+    return f'<pre class="codehilite"><code>{hanging(body)}</code></pre>'
+
+
+def hanging(code: str) -> str:
+    """Make every line of highlighted ``code`` an element that knows its indentation, so that a long line goes on further to the right.
+
+    Code is never cut then, and nothing of it has to scroll. An empty line keeps its height, also when it is copied, by a break.
+
+    >>> hanging("if <b>a</b>:\\n    b")
+    '<span class="line" style="--in:0">if <b>a</b>:</span><span class="line" style="--in:4">    b</span>'
+    """
+    bare = [re.sub(r"<[^>]+>", "", line) for line in code.split("\n")]
+    return "".join(
+        f'<span class="line" style="--in:{len(text) - len(text.lstrip())}">{line if text else line + "<br>"}</span>'
+        for line, text in zip(code.split("\n"), bare, strict=True)
+    )
 
 
 def undrawable(markup: str) -> str | None:
@@ -87,7 +105,7 @@ def plain(markup: str) -> str:
     cleaner = _Cleaner()
     cleaner.feed(markup)
     cleaner.close()
-    return "".join(cleaner.kept)
+    return _FENCED.sub(lambda found: f"{found[1]}<pre><code>{hanging(found[2])}</code></pre>", "".join(cleaner.kept))
 
 
 class _Cleaner(HTMLParser):
@@ -105,9 +123,7 @@ class _Cleaner(HTMLParser):
             model = json.loads(dict(attrs)["data-model-id"] or '""')
             self.kept.append(f'<div class="widget" data-model="{html.escape(model)}"></div>')
         elif not tag.startswith("marimo-"):
-            source = self._without_programs(tag, attrs)
-            # The keyboard must reach everything that can scroll.
-            self.kept.append(source.replace("<pre", '<pre tabindex="0"', 1) if tag == "pre" else source)
+            self.kept.append(self._without_programs(tag, attrs))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag != "script" and not tag.startswith("marimo-"):

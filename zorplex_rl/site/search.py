@@ -123,7 +123,7 @@ class _Reader(HTMLParser):
         elif tag == "h1":
             # The title is known already.
             self._heading, self.found[-1] = tag, (self.found[-1][0], [], self.found[-1][2])
-        elif tag in _BLOCKS or given.get("class") == "paragraph":
+        elif tag in _BLOCKS or given.get("class") in ("paragraph", "line"):
             self._add(" ")
 
     def handle_endtag(self, tag: str) -> None:

@@ -107,10 +107,18 @@ def folded(summary: str, text: str) -> mo.Html:
 
 
 def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
-    """Render rows as an HTML table with a caption. Columns of numbers are right-aligned; on a narrow screen the table scrolls."""
+    """Render rows as an HTML table with a caption. On a narrow screen it scrolls.
+
+    Columns of numbers are right-aligned; where one is missing, ``NO_NUMBER`` may stand.
+    """
     rows = [dict(row) for row in rows]
     names = list(rows[0]) if rows else []
-    numeric = {name for name in names if all(_is_number(row[name]) for row in rows)}
+    numeric = {
+        name
+        for name in names
+        if any(_is_number(row[name]) for row in rows)
+        and all(_is_number(row[name]) or str(row[name]) in NO_NUMBER for row in rows)
+    }
     # A screen reader needs a header cell to have text, so a column without a name gets none.
     head = "".join(
         f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
@@ -123,6 +131,10 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
         f'<div class="lesson-table" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
         f"<caption>{inline(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+NO_NUMBER = ("", "-", "–", "—", "none")
+"""What a column of numbers may hold instead of a number."""
 
 
 def figure(svg: str, caption: str = "") -> mo.Html:
@@ -193,7 +205,9 @@ def _lines(path: str) -> list[str]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or bool(re.match(r"^[−+-]?[\d,.]+( ?(%|[kMG]?B|m?s|×))?$", str(value)))
+    return isinstance(value, int | float) or bool(
+        re.match(r"^[−+-]?[\d,.]+( ?(%|[kMG]?B(/s)?|[mµn]?s|×))?$", str(value))
+    )
 
 
 def _align(numeric: bool) -> str:
