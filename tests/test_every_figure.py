@@ -128,7 +128,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "rotation": (lambda: rotation_chart([(KILLED, FAULT)]), 720, "place 0 being replaced (—) from 1.0 to 2.0 s"),
     "two faults": (
         lambda: rotation_chart([(KILLED, FAULT), (KILLED, Fault(10.0, "tools_1", "SIGSTOP"))]), 720,
-        "SIGSTOP: place 0 in rotation (tools_0) from -1.0 to 1.0 s",
+        "SIGSTOP: place 1 in rotation (tools_1) from -1.0 to 0.0 s",
     ),
     "saturation": (
         lambda: saturation_chart({1: (20.0, 0.05), 8: (39.0, 0.2)}, 40.0), 720,
