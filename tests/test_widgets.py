@@ -176,7 +176,7 @@ def service_player(**options) -> ServicePlayer:
         ["execute", 9.2, 9.2, 0, 9.6, False],
         ["charge", 9.8, 9.8, 0, 11.0, True],
         ["execute", 9.9, 9.9, 1, 10.3, False],
-        ["execute", 10.1, 10.3, 1, 10.7, False],
+        ["execute", 10.1, 10.2, 1, 10.6, False],
         ["charge", 11.0, 11.1, 1, 11.5, False],
         ["execute", 12.8, None, None, None, False],
     ]
