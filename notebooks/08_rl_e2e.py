@@ -290,19 +290,14 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(advantages, ask_alike, rewards):
-    _alike = [
-        given
-        for group, given in zip(rewards, advantages, strict=True)
-        if min(group) == max(group)
-    ]
-    _sums = sum(sum(given) for given in _alike)
-    _zero = all(abs(a) < 1e-6 for given in _alike for a in given)
+    _alike = sum(min(group) == max(group) for group in rewards)
+    _given = [round(a, 6) + 0.0 for a in compare([1.2] * len(rewards[0]))]
     lesson.reveal(
         ask_alike,
-        right=[] if not _alike else 1 if _zero else 0 if _sums > 0 else 2,
+        right=1 if not any(_given) else 0 if sum(_given) > 0 else 2,
         why=f"""
-    In this batch that holds for {len(_alike)} of {len(rewards)} groups. Their advantages are {"all 0: no sample was better or worse than another" if _zero else "not all 0"}. Such groups
-    cost as much to sample as any other.
+    A group in which every sample earns 1.2 has the advantages {" ".join(f"{given:g}" for given in _given)}. No sample was better or worse than another. In this batch that
+    holds for {_alike} of {len(rewards)} groups. Such a group costs as much to sample as any other.
     """,
         shows=[
             lesson.table(
@@ -671,7 +666,9 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"```python\n{inspect.getsource(loop.train)}\n```")
+    _lines = inspect.getsource(loop.train).splitlines()
+    _shown = "\n".join(line for line in _lines if not line.lstrip().startswith('"""'))
+    lesson.md(f"```python\n{_shown}\n```")
     return
 
 
@@ -1198,7 +1195,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
     _rows = rows_of(run_log.folder, "restart")
     _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
-    _said = lesson.quote(native_errors[0][:100]) if native_errors else "nothing"
+    _noted = lesson.quote(_rows[0]["reason"].partition("\n")[0][:120])
     lesson.reveal(
         ask_killed,
         right=2
@@ -1211,7 +1208,8 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The successor was in rotation {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    Monarch itself said {_said}{f", and {len(native_errors) - 1} more lines" if len(native_errors) > 1 else ""}. A trainer that dies comes back from its last
+    What the run noted of the death is one line: {_noted}. Monarch wrote {len(native_errors)} more, which this page leaves out.
+    A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
         shows=[
@@ -1486,33 +1484,30 @@ def _():
 
 @app.cell(hide_code=True)
 def _(ask_kinds, config, environment, learned, policy, sampling):
-    _rows, _better = [], 0
+    _rows, _better, _silent = [], 0, {"before": 0, "after": 0}
     for _kind in ("simple", "multi_step", "recursive"):
         _tasks = environment.tasks(tier_of(_kind), config.kind_tasks, "held_out")
-        _was, _is = (
-            [
-                e.score.outcome == "success"
-                for e in evaluate(
-                    who, _kind, _tasks, environment.execute, sampling, seed=2
-                )[1]
-            ]
-            for who in (policy, learned)
-        )
-        _gain, _noise = paired(_was, _is)
+        _right = {}
+        for _when, _who in (("before", policy), ("after", learned)):
+            _, _episodes = evaluate(
+                _who, _kind, _tasks, environment.execute, sampling, seed=2
+            )
+            _right[_when] = [e.score.outcome == "success" for e in _episodes]
+            _silent[_when] += sum(e.score.answer is None for e in _episodes)
+        _gain, _noise = paired(*_right.values())
         _better += _gain > _noise
         _rows.append(
-            {
-                "kind": _kind,
-                "before": f"{fmean(_was):.0%}",
-                "after": f"{fmean(_is):.0%}",
-                "change": f"{signed(100 * _gain)} ± {100 * _noise:.0f} points",
-            }
+            {"kind": _kind}
+            | {when: f"{fmean(found):.0%}" for when, found in _right.items()}
+            | {"change": f"{signed(100 * _gain)} ± {100 * _noise:.0f} points"}
         )
+    _all = 3 * config.kind_tasks
     lesson.reveal(
         ask_kinds,
         right=_better,
         why=f"""
-    {("None", "One", "Two", "All three")[_better]} of three, by more than two standard errors. {"What was learned is a habit that other kinds need, too, above all the form of the answer." if _better else "What was learned does not carry over here."}
+    {("None", "One", "Two", "All three")[_better]}, by more than two standard errors. Over the three kinds, {_silent["before"] / _all:.0%} of the episodes ended without an answer before, and
+    {_silent["after"] / _all:.0%} do now. The form of an answer is the same for every kind.
     """,
         shows=[
             lesson.table(
@@ -1602,7 +1597,7 @@ def _(config, start_hack):
         {
             "reward": "mean shaped reward",
             "accuracy": "share of right answers",
-            "kl": "KL to the reference, nats a token",
+            "kl": "KL, nats a token",
             "calls": "tool calls of an episode",
         },
         title="What the shaped reward pays for",

@@ -96,6 +96,8 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
     steps = range(1, len(accuracies) + 1)
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         right, used = figure.subplots(1, 2)
         right.plot(steps, accuracies, color=look.BLUE, linewidth=2.2)
         used.plot(steps, calls, color=look.PURPLE, linewidth=2.2)
@@ -105,6 +107,7 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
         used.set(ylim=(0, 1.05 * most_calls), xlabel="training step")
         look.show_percent(right.yaxis)
         for axes in (right, used):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             look.bare_axes(axes, grid="y")
 
     said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"

@@ -2,7 +2,7 @@ function render({ model, el }) {
   const { label, axes } = model.get("controls"), start = model.get("params");
   const sliders = axes.map(([key, name, values]) => [key, slider(name, values, String, moved)]);
   for (const [key, control] of sliders) control.set(start[key]);
-  const figures = html("dl", { class: "zx-figures" }), picture = html("div"), voice = announcer();
+  const figures = html("dl", { class: "zx-figures" }), picture = html("div", { style: "overflow-x:auto", tabindex: 0, role: "group", "aria-label": "Figure" }), voice = announcer();
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": label },
     html("div", { class: "zx-sliders" }, ...sliders.map(([, { root }]) => root)),
     figures,
@@ -17,6 +17,8 @@ function render({ model, el }) {
     const drawn = document.importNode(new DOMParser().parseFromString(figure, "image/svg+xml").documentElement, true);
     // They serve a figure that stands alone; here its label says the same, and the page has the colours.
     drawn.querySelectorAll("title, style").forEach((part) => part.remove());
+    // Narrower, its text would be too small to read; then it scrolls.
+    drawn.style.minWidth = `${Math.min(480, drawn.getAttribute("width"))}px`;
     picture.replaceChildren(drawn);
     voice.say(`${numbers.map(([name, text]) => `${name} ${text}`).join(", ")}.`);
   }
