@@ -29,7 +29,7 @@ class TransferCalculator(Simulator, script="transfer_calculator.js"):
         billions: float = 7,
         bytes_each: int = 2,
     ) -> None:
-        links = [[name, rate, True] for name, rate in measured.items()]
+        links: list[list[Any]] = [[name, rate, True] for name, rate in measured.items()]
         links += [[name, rate, False] for name, rate in (published or {}).items()]
         params = {"billions": billions, "bytes_each": bytes_each}
         for name, value in params.items():
