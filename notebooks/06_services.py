@@ -1796,7 +1796,7 @@ async def _(config, repeatable, run, start_step, starts):
 @app.cell(hide_code=True)
 def _(config, done, run):
     # The same step in this process: no services, no kill.
-    from zorplex_rl.learning.learner import Learner, Learning
+    from zorplex_rl.learning.learner import Learner
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 
@@ -1822,7 +1822,7 @@ def _(config, done, run):
         one.token_ids == other.token_ids
         for one, other in zip(_alone, done.episodes, strict=False)
     )
-    _learner = Learner(_policy, Learning.of(run))
+    _learner = Learner(_policy, run.learner, run.steps, run.temperature)
     alone_metrics = _learner.step(done.episodes, done.advantages, done.reference)
     torch.set_num_threads(_threads)
     return alone_metrics, same_episodes
