@@ -157,3 +157,11 @@ def test_a_trial_that_diverges_is_a_row_too(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "train_with_lag", diverge)
     found = benchmark.run_trial(1.0, Trial("grpo", 0, 0), benchmark.Options(eval_every=1000))
     assert (found.accuracy, found.diverged_at, found.episode_sample_sizes) == (0.0, 2, [1.0])
+
+
+def test_the_study_that_09_shows_has_three_seeds_of_every_cell_and_says_with_what_it_was_recorded():
+    study = read_study(BENCHMARKS / "staleness.jsonl")
+    assert len(study.cells()) == 36
+    assert study.whole_seeds >= 3
+    assert study.command.startswith("benchmarks/staleness.py")
+    assert len(study.dates) >= len("2026-11-22")
