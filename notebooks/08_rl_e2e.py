@@ -102,7 +102,7 @@ def _():
     ## A lap by hand
 
     Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights. Here the parts become one system. You start its
-    processes, walk once around the loop, and then write the program that does the walking: the **controller**.
+    processes, walk around the loop as far as the advantages, and then write the program that does the walking: the **controller**.
     """)
     return
 
@@ -182,7 +182,11 @@ def run_config(config, **changes):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    An actor of notebook 01, one process for each. `Config` holds everything that can be set about a run; it is what `zorplex-rl train` fills in.
+    Each role is an actor of notebook 01, in a process of its own that only messages reach. `await actor.method.call_one(x)` sends one message and
+    waits for the answer. Each group has a number, which decides its task and its seeds. The dataset draws tasks from a *tier*, a list of kinds and
+    difficulties.
+
+    `Config` holds everything that can be set about a run; it is what `zorplex-rl train` fills in.
     The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07.
     """)
     return
@@ -206,6 +210,7 @@ async def bring_up(run, device):
         advantage=start(AdvantageActor, run),
         trainer=start(TrainerActor, "trainer", run, device),
     )
+    # Both load the model, at the same time.
     await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
     await actors.trainer.publish.call_one()
     await actors.generator.subscribe.call_one(actors.trainer)
@@ -227,6 +232,7 @@ async def score(actors, groups):
     episodes = [episode for _, group in groups for episode in group]
     attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
     scores = await actors.reward.score.call_one(attempts)
+    # A message is a copy: the actor cannot write into these episodes.
     for episode, found in zip(episodes, scores, strict=True):
         episode.score = found
 
@@ -246,6 +252,7 @@ async def _(config, start_by_hand):
     _actors = await bring_up(run_config(config), config.device)
     loading_seconds = time.monotonic() - _began
 
+    # A group's number decides its task. `groups` holds pairs: number and episodes.
     _numbers = list(range(config.prompts))
     _tasks = await _actors.dataset.tasks.call_one(_numbers)
     _request = list(zip(_numbers, _tasks, strict=True))
@@ -296,7 +303,8 @@ def _(advantages, ask_alike, rewards):
         ask_alike,
         right=1 if not any(_given) else 0 if sum(_given) > 0 else 2,
         why=f"""
-    A group in which every sample earns 1.2 has the advantages {" ".join(f"{given:g}" for given in _given)}. No sample was better or worse than another. In this batch that
+    A reward of 1.2 is 1 for the right answer and 0.2 for its form. A group in which every sample earns that has the advantages
+    {" ".join(f"{given:g}" for given in _given)}, in standard deviations. No sample was better or worse than another. In this batch that
     holds for {_alike} of {len(rewards)} groups. Such a group costs as much to sample as any other.
     """,
         shows=[
@@ -330,6 +338,9 @@ def _():
 
     Three batches of the episodes above went into a training step, each marked as fresh. One is sound. In one, the text that the tools wrote is
     *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
+
+    In the table, log-probs and entropy are in nats. Entropy says how undecided the policy is about the next token. An effective sample size of 60 %
+    means that 1,000 of these tokens tell only as much as 600 fresh ones.
     """)
     return
 
@@ -417,8 +428,9 @@ def _():
     mo.md("""
     ## The controller, written out
 
-    Now the loop turns by itself, and without turns: while the trainer works on one batch, the generator already writes the next. All of the
-    controller is two coroutines with a queue between them. `news` wakes a generator that has to wait.
+    Now the loop runs by itself, and nobody takes turns: while the trainer works on one batch, the generator already writes the next. All of the
+    controller is two coroutines with a queue, `ready`, between them. `news` wakes a generator that has to wait. The two share the counts in `now`:
+    groups started, steps begun (`step`), and the newest version published. A coroutine lets others run only at an `await`, so `now` needs no lock.
 
     A group is of the **policy version** that sampled it, and its **lag** is how many versions later it is trained on. `max_lag` bounds it. Nothing
     checks the age of finished data. Instead `may_start` decides what may be *started*, so no work is thrown away.
@@ -428,13 +440,13 @@ def _():
 
 @app.function
 async def train_bare(actors, may_start, steps, per_step, max_lag, on_step):
-    ready, news = asyncio.Queue(), asyncio.Event()
+    ready, news = asyncio.Queue(), asyncio.Event()  # finished groups; new weights are out
     now = SimpleNamespace(started=0, step=0, published=0)
 
     async def generate():
-        version = 0
+        version = 0  # pulled in bring_up
         while now.started < steps * per_step:
-            news.clear()
+            news.clear()  # before the looks below, so that no news is missed
             if version < now.published:
                 version = await actors.generator.pull.call_one()
             on_the_way = now.started - now.step * per_step
@@ -442,6 +454,7 @@ async def train_bare(actors, may_start, steps, per_step, max_lag, on_step):
             if count < 1:
                 await news.wait()
                 continue
+            # At most one batch in a message, and no group after the last step.
             end = min(now.started + min(count, per_step), steps * per_step)
             numbers = list(range(now.started, end))
             now.started = end
@@ -450,22 +463,22 @@ async def train_bare(actors, may_start, steps, per_step, max_lag, on_step):
             groups = await actors.generator.generate.call_one(request)
             await score(actors, groups)
             for _, group in groups:
-                ready.put_nowait(group)
+                ready.put_nowait(group)  # oldest first; `may_start` bounds how many
 
     async def train():
         while now.step < steps:
             batch = [await ready.get() for _ in range(per_step)]
-            now.step += 1
+            now.step += 1  # begun: its groups are no longer on the way
             rewards = [[e.score.reward for e in group] for group in batch]
             advantages = await actors.advantage.compute.call_one(rewards)
             episodes = [e for group in batch for e in group]
             flat = [a for given in advantages for a in given]
             metrics = await actors.trainer.step.call_one(episodes, flat)
             now.published = await actors.trainer.publish.call_one()
-            news.set()
+            news.set()  # only newer weights let more groups start
             on_step(now.step, metrics)
 
-    await run_together(generate(), train())
+    await run_together(generate(), train())  # if one fails, the other is cancelled
 
 
 @app.cell(hide_code=True)
@@ -473,9 +486,10 @@ def _():
     mo.md("""
     ### Exercise 1: admission
 
-    Complete `may_start`: how many groups may be started with weights `version` while the next step to be taken is `step` (step 0 trains version 0)? A step
-    takes `per_step` groups. `on_the_way` groups have been started and not been trained on. They are older, so they go first. A group must be
-    trained on at step `version + max_lag` at the latest. This one is plugged in: it drives the run below.
+    Complete `may_start`: how many more groups may be started with weights `version` while `step` is the next step to begin? Step s trains version s
+    and makes version s + 1. It takes `per_step` groups. `on_the_way` groups have been started, and no step has taken them yet. They are older, so they
+    go first. A group must be trained on at step `version + max_lag` at the latest. Return a count, 0 if none may start. For example,
+    `may_start(0, 0, 0, 8, 1)` is 16: steps 0 and 1 are left, and take 8 groups each. This one is plugged in: it drives the run below.
     """)
     return
 
@@ -512,7 +526,7 @@ def _(config):
         + (
             ""
             if rule_is_yours
-            else " A rule that lets nothing start when nothing is on the way would stop the loop for ever, so it is not plugged in."
+            else " A rule is plugged in only if it lets something start with the newest weights and less than one step's groups on the way. Otherwise the loop would stop for ever."
         )
     )
     return rule, rule_is_yours
@@ -564,8 +578,9 @@ def _(ask_ahead, config, rule):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The dashboard fills while the run goes on. Besides the reward it shows the **entropy** of the next token, the share of tokens that were
-    clipped, the **effective sample size** of the batch, and the lag. The package's run joins it further down.
+    The dashboard fills while the run goes on. Besides the reward it shows the **entropy** of the next token and the lag. A token is
+    *clipped*, so it gives no gradient, when its probability has already moved by more than 20 % in the wanted direction. The
+    **effective sample size** counts whole episodes here: at 0.6 a batch tells only as much as 60 % as many fresh ones. The package's run joins it further down.
     """)
     return
 
@@ -659,7 +674,9 @@ def _():
     mo.md("""
     ### Is it the package's loop?
 
-    The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer:
+    The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer.
+    `next_batch` brings scored groups with their advantages. `create_task` begins to fetch them at once, and `await upcoming` waits until they are there.
+    `improve` takes the step and publishes. `end_training` wakes generators that still wait:
     """)
     return
 
@@ -675,7 +692,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_same = lesson.predict(
-        f"At `max_lag` 0 timing decides nothing. Both controllers take {config.same_steps} steps from the same seed. How far apart are the two policies afterwards?",
+        f"At `max_lag` 0 generator and trainer wait for each other, so timing decides nothing. Both controllers take {config.same_steps} steps from the same seed. How far apart are the two policies afterwards?",
         "equal, to the last bit of every weight",
         "apart by rounding",
         "apart like two runs with different seeds",
@@ -870,7 +887,7 @@ def _(accounts, ask_time, stretch, windows):
         right=0 if _ratio < 0.55 else 1 if _ratio < 0.9 else 2,
         why=f"""
     {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}. If the shorter phase were wholly hidden behind the longer,
-    and neither slower beside the other, it would be {_least:.0%}.
+    and neither slower beside the other, a step would take {_least:.0%} of its time in turns.
     """,
         shows=[
             lesson.figure(
@@ -891,8 +908,8 @@ def _(accounts, ask_time, stretch, windows):
                         ("median time of a step", "step", "{:.3f} s"),
                         ("trainer busy", "trainer", "{:.0%}"),
                         ("generator busy", "generator", "{:.0%}"),
-                        ("mean lag of a group", "lag", "{:.2f}"),
-                        ("oldest group", "oldest", "{}"),
+                        ("mean lag of a group, versions", "lag", "{:.2f}"),
+                        ("largest lag of a group, versions", "oldest", "{}"),
                         ("held-out accuracy afterwards", "after", "{:.0%}"),
                     )
                 ],
@@ -1025,8 +1042,9 @@ def _(ask_enough, config, lag_slider, lag_study, recorded_accuracy, simulated):
         ask_enough,
         right=config.slider_lags.index(_enough),
         why=f"""
-    From {_enough} on: {_seconds[_enough]:.1f} s, against {_seconds[0]:.1f} s in turns and {_best:.1f} s at best. The price of lag {_high} was {_costs}. It was
-    recorded on {lag_study.dates} with `python {lag_study.command}`. There all data are as old as the lag, and here `max_lag` is a bound. Notebook 09 is about
+    From {_enough} on: {_seconds[_enough]:.1f} s, against {_seconds[0]:.1f} s in turns and {_best:.1f} s at best. In accuracy, lag {_high} cost {_costs}. The plain loss is that of notebook 05; the clipped one
+    adds PPO's clipped ratio. Both were recorded on {lag_study.dates} with `python {lag_study.command}`. In that study every group was as old as the lag;
+    here `max_lag` is only a bound. Notebook 09 is about
     that price.
     """,
         shows=[lag_slider],
@@ -1040,7 +1058,8 @@ def _():
     ### Exercise 2: how many generators?
 
     One generator samples a group in `generate` seconds, a training step takes `train` seconds and needs `groups` groups. Complete
-    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the work of each step evenly.
+    `generators_needed`: the least number of generators that keeps the trainer busy, if they share the work of each step evenly, even parts of a
+    group. Pulls take no time. For example, 8 groups of 1 s each for steps of 2 s need 4 generators.
     """)
     return
 
@@ -1071,7 +1090,8 @@ def _():
     mo.md("""
     ## A process is killed
 
-    The page's controller ends when any process dies. The package's goes on. In mid-training one of two generators gets `kill -9`. A third is there, loaded and waiting.
+    The page's controller ends when any process dies: a call to it raises an error, and `run_together` cancels the rest. The package's goes on:
+    its generators are a service, as in notebook 06. In mid-training one of two generators gets `kill -9`. A third, a spare, is loaded and waits.
     """)
     return
 
@@ -1114,6 +1134,7 @@ async def kill_in_the_act(controller):
     while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
         await asyncio.sleep(0.03)
         generator = controller.services["generator"].status().replicas[0]
+        # `in_flight`: the requests that it has now. Three busy looks in a row are enough.
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)
     now = time.monotonic()
@@ -1205,7 +1226,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
         else 1,
         why=f"""
     {"All of them, each once." if each_once else "Not all of them exactly once: the books say what is missing."} A group belongs to its *number*. When a generator dies, the numbers that it was
-    working on are admitted again, with the same tasks and the same seeds. The successor was in rotation {since_kill:.2f} s after the kill, because it had been kept
+    working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
     What the run noted of the death is one line: {_noted}. Monarch wrote {len(native_errors)} more, which this page leaves out.
@@ -1223,7 +1244,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
                         ]
                     )
                 ),
-                "Around the kill. What the dead generator did in its last moments died with it. “restart” is the time from the notice of the death until the successor is in rotation.",
+                "Around the kill. What the dead generator did in its last moments died with it. “restart” is the time from the notice of the death until the spare gets requests.",
             ),
             lesson.table(
                 "The books of the run",
@@ -1255,7 +1276,8 @@ def _():
     mo.md("""
     ## Before and after
 
-    The policy before training answers held-out tasks, and those of the package's three runs answer the same with the same random draws.
+    The policy before training answers held-out tasks. So do the policies of the package's three runs: in turns, side by side, and with a kill. All get
+    the same tasks and the same random draws.
     """)
     return
 
@@ -1293,7 +1315,7 @@ def _(evaluated):
             ),
             lesson.figure(figures.outcome_chart(_reports), "How the episodes ended."),
             lesson.md(f"""
-    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}. Answers without the tag alone make up {_tag:.0%} of the gain. An episode now
+    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}. The drop in episodes that end without `[ANSWER]` is {_tag:.0%} as large as this gain. An episode now
     has {_after.tokens:.0f} tokens, against {_before.tokens:.0f} before, and {_after.tool_calls:.1f} tool calls against {_before.tool_calls:.1f}.
     """),
         ]
@@ -1357,7 +1379,7 @@ def _():
         minutes=6,
         hints=(
             "Compute the opposite: the chance that all k drawn attempts are wrong. In how many ways can you draw k of the wrong ones?",
-            "`math.comb(samples - correct, k)` ways to draw only wrong ones, of `math.comb(samples, k)` ways to draw at all.",
+            "`math.comb(samples - correct, k)` ways to draw only wrong ones, of `math.comb(samples, k)` ways to draw at all. `math.comb` gives 0 if fewer than `k` are wrong.",
         ),
     )
     return
@@ -1533,8 +1555,8 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. It sounds harmless. The KL penalty is the usual
-    guard. KL measures how far the policy is from its **reference**, a copy of what it was before training, and the penalty pulls it back.
+    The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. Here it replaces the parts for form and
+    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training, and the penalty pulls it back.
     """)
     return
 
@@ -1557,11 +1579,12 @@ def train_shaped(config, bonus, kl, on_step):
         tasks = environment.tasks(("compositional",), 6, start=6 * step)
         copies = [task for task in tasks for _ in range(config.samples)]
         seed = (config.seed * 1_000 + step) * len(copies)
-        episodes = play(learner.policy, environment, copies, seed)
+        episodes = play(learner.policy, environment, copies, seed)  # samples and scores
         rewards = [shaped(episode, bonus) for episode in episodes]
         advantages = []
         for first in range(0, len(rewards), config.samples):
             advantages += compare(rewards[first : first + config.samples])
+        # For the KL penalty: the log-probs that the reference gives the same tokens.
         before = response_logprobs(reference, episodes)
         on_step(step + 1, learner, episodes, fmean(rewards), before)
         learner.step(episodes, advantages, before)
@@ -1571,7 +1594,7 @@ def train_shaped(config, bonus, kl, on_step):
 @app.cell(hide_code=True)
 def _(config):
     ask_hack = lesson.predict(
-        f"1 for a right answer and {config.hack_bonus} for every tool call, at most five of which are answered. After {config.hack_steps} steps, what has become of reward and accuracy?",
+        f"1 for a right answer and {config.hack_bonus} for every tool call. Five calls are answered, and a sixth, also paid, ends the episode. After {config.hack_steps} steps, what has become of reward and accuracy?",
         "both are higher",
         "the reward is higher, the accuracy lower",
         "the reward is higher, the accuracy as before",
@@ -1693,7 +1716,7 @@ def _(ask_kl, config, hacked):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Between a fine and a bonus lies much that looks alike. The sliders choose among recorded runs of `train_shaped`: what a call pays, and the weight of the KL penalty.
+    A negative reward for a call is a fine, a positive one a bonus. The sliders choose among recorded runs of `train_shaped`: what a call pays, and the weight of the KL penalty.
     """)
     return
 

@@ -14,7 +14,6 @@ GLOSSARY = {
     "episode": "One attempt at one task: the prompt, all tokens that the policy wrote, what tools answered, and the reward.",
     "rollout": "Sampling episodes from a policy, tool calls included.",
     "temperature": "A number that divides the scores of all next tokens before sampling. Below 1 the likely ones become more likely.",
-    "greedy": "Always taking the most likely next token instead of sampling one.",
     "held-out": "Kept away from training, so that accuracy on it says what the policy can do with new tasks.",
     "reward": "The number that says how good an episode was. Here a program computes it from the text of the episode.",
     "pass@k": "The chance that at least one of k attempts at a task is right.",
