@@ -1931,6 +1931,14 @@ def _():
 
 
 @app.cell(hide_code=True)
+def _(hung, killed):
+    lesson.headline(
+        f"all replicas were back {killed.back:.1f} s after `kill -9`, and {hung.back:.1f} s after `SIGSTOP`."
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.links(__file__)
     return

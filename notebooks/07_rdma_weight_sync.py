@@ -1861,6 +1861,14 @@ def _():
 
 
 @app.cell(hide_code=True)
+def _(careless, mended):
+    lesson.headline(
+        f"{careless.verdicts.count('torn')} of {len(careless.verdicts)} careless copies were torn; with a sequence number {sum(found.verdicts.count('torn') for found in mended.values())} of {sum(len(found.verdicts) for found in mended.values())}."
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.links(__file__)
     return

@@ -868,6 +868,14 @@ def _():
 
 
 @app.cell(hide_code=True)
+def _(plans):
+    lesson.headline(
+        f"from FSDP 4 to TP 2 the busiest trainer rank sends {max(map(sum, plans['FSDP 4', 'TP 2'].traffic())) / 1e6:.2f} MB with a plan, and {plans['FSDP 4', 'TP 2'].gather_then_scatter_bytes / 1e6:.2f} MB if it gathers and scatters."
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.links(__file__)
     return

@@ -1697,6 +1697,11 @@ def _(ask_kl, config, hacked):
         for rows in hacked.values()
     )
     _began = fmean(row["accuracy"] for row in hacked["no penalty"][:_end])
+    _pull = (
+        "The penalty held it nearer to the reference"
+        if _held["kl"] < _free["kl"] - 0.005
+        else "This weight was too small to hold it nearer to the reference"
+    )
     lesson.reveal(
         ask_kl,
         right=0
@@ -1706,8 +1711,8 @@ def _(ask_kl, config, hacked):
         else 2,
         why=f"""
     With weight {config.hack_penalty} it ends {_held["kl"]:.2f} nats a token from its reference instead of {_free["kl"]:.2f}, with {_held["accuracy"]:.0%} right answers instead of
-    {_free["accuracy"]:.0%}. They were {_began:.0%} at the beginning. The penalty holds the policy near its reference, whatever the reward says. It
-    does not know what you meant. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    {_free["accuracy"]:.0%}. They were {_began:.0%} at the beginning. {_pull}. A penalty
+    does not know what you meant, only where the policy began. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
     )
     return
@@ -1778,6 +1783,14 @@ def _():
         "Work that has a number can be given out again, so a killed process costs time and no data.",
         "pass@k tells sharpening from teaching. Ask it before you say that RL has taught something.",
         "A policy learns what is paid. Watch a measure that nobody is paid for.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, passes):
+    lesson.headline(
+        f"pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
     )
     return
 
