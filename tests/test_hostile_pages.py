@@ -175,7 +175,7 @@ def visit(chromium, folder):
             page.expose_function("struck", lambda number: page.struck.append(number))
             page.route("**/*", lambda route: answer(route, page))
             page.goto(address + name)
-            page.get_by_text("read", exact=True).first.wait_for()
+            page.get_by_text("read", exact=True).first.wait_for(state="attached")
             if "index" not in name:
                 # The drawn state of the board stands there too, hidden.
                 page.get_by_text("Service `<img").filter(visible=True).first.wait_for()

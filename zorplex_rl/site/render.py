@@ -74,16 +74,16 @@ def highlight(code: str) -> str:
 def hanging(code: str) -> str:
     """Make every line of highlighted ``code`` an element that knows its indentation, so that a long line goes on further to the right.
 
-    Code is never cut then, and nothing of it has to scroll. An empty line keeps its height, also when it is copied, by a break.
+    Code is never cut then, and nothing of it has to scroll. The line break stays within its line: copied, or without a style sheet, code is the same.
 
     >>> hanging("if <b>a</b>:\\n    b")
-    '<span class="line" style="--in:0">if <b>a</b>:</span><span class="line" style="--in:4">    b</span>'
+    '<span class="line" style="--in:0">if <b>a</b>:\\n</span><span class="line" style="--in:4">    b</span>'
     """
-    bare = [re.sub(r"<[^>]+>", "", line) for line in code.split("\n")]
-    return "".join(
-        f'<span class="line" style="--in:{len(text) - len(text.lstrip())}">{line if text else line + "<br>"}</span>'
-        for line, text in zip(code.split("\n"), bare, strict=True)
-    )
+    lines = []
+    for line in re.findall(r"[^\n]*\n|[^\n]+", code):
+        text = re.sub(r"<[^>]+>", "", line).rstrip("\n")
+        lines.append(f'<span class="line" style="--in:{len(text) - len(text.lstrip())}">{line}</span>')
+    return "".join(lines)
 
 
 def undrawable(markup: str) -> str | None:
