@@ -881,8 +881,8 @@ def test_every_simulator_of_the_course_shows_what_python_computes(site, address,
 
 
 def cells_of(page, caption: str) -> dict[str, list[str]]:
-    """The rows of the table under ``caption``: the first cell of each → the others."""
-    rows = page.get_by_role("region", name=caption, exact=True).locator("tbody tr").all()
+    """The rows of the table under ``caption``, which may be folded: the first cell of each → the others."""
+    rows = page.locator(f'.lesson-table[aria-label="{caption}"] tbody tr').all()
     return {first: others for first, *others in (row.locator("td").all_inner_texts() for row in rows)}
 
 
