@@ -134,7 +134,7 @@ def test_mended_copies_are_whole_whoever_publishes_and_reads(notebook, publisher
 
 
 def test_careless_copies_of_a_writer_that_never_rests_are_torn(notebook):
-    found = notebook.race(notebook.publish_carelessly, notebook.read_carelessly, megabytes=32, reads=100)
+    found = notebook.race(notebook.publish_carelessly, notebook.read_carelessly, megabytes=32, reads=200, rest=0)
     assert {"torn", "another version"} & set(found.verdicts)
 
 
@@ -209,7 +209,7 @@ def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
 def test_runs_from_its_first_cell_to_its_last():
     config = {
         "policy": "embedded", "device": "cpu", "threads": 1, "megabytes": 8, "repeats": 2, "busy_seconds": 2.0, "stopped_seconds": 1.2,
-        "late_seconds": 1.0, "race_megabytes": 8, "ring_megabytes": 4, "reads": 10, "ring_slots": [2, 3], "far_reads": 2,
+        "late_seconds": 1.0, "race_megabytes": 8, "ring_megabytes": 4, "careless_reads": 20, "reads": 10, "ring_slots": [2, 3], "far_reads": 2,
         "mismatch_episodes": 4, "steps": 2, "batches": [2, 8],
     }  # fmt: skip
     found = run(
