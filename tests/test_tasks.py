@@ -317,6 +317,14 @@ def example_lines(task: Task) -> tuple[str, list[tuple[str, str]], int]:
     )
 
 
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_training_prompt_names_a_held_out_word_not_even_in_its_hint(kind):
+    spec = get_spec(kind, 0, hints=True)
+    for index in range(40):
+        task = spec.task(index)
+        assert not set(re.findall(r"[a-z]+", f"{task.system} {task.question}")) & set(HELD_OUT_WORDS)
+
+
 @pytest.mark.parametrize(("kind", "split"), list(itertools.product(TASK_SPECS, SPLITS)))
 def test_no_call_in_a_hint_shows_the_result_that_the_task_gives(kind, split):
     spec = get_spec(kind, 0, hints=True)

@@ -240,10 +240,9 @@ class Recursive(TaskSpec):
         return f"SEE: {following}" if following else super()._look_up(task, call)
 
     def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        # No redirect leads from blip, a training word, to a held-out one.
-        target = HELD_OUT_WORDS[0]
-        value = _made_up(table.get(target), table.get(chain_of("blip", redirects)[-1]))
-        return f"What is blip?\nLOOKUP[blip] -> SEE: {target}\nLOOKUP[{target}] -> {value}\n[ANSWER] {value}"
+        # No table has the second word, so nothing redirects to it, and no training prompt names a held-out word.
+        value = _made_up(table.get(chain_of("blip", redirects)[-1]))
+        return f"What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {value}\n[ANSWER] {value}"
 
 
 TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)}
