@@ -178,6 +178,8 @@ def test_group_relative_advantages_compare_within_a_group_only():
     assert first == pytest.approx(second)
     assert sum(first) == pytest.approx(0.0, abs=1e-9)
     assert group_relative([[0.2, 0.2, 0.2]]) == [[0.0, 0.0, 0.0]]
+    # Failures in a batch teach nothing unless a group has both.
+    assert group_relative([[0.0, 0.0], [1.0, 1.0]]) == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_the_batch_baseline_needs_no_groups():
