@@ -26,9 +26,9 @@ from zorplex_rl.viz.fault_charts import (
     one_round,
     rounds_chart,
 )
-from zorplex_rl.viz.figures import accuracy_chart, batch_chart, density_chart, outcome_chart, pass_chart
+from zorplex_rl.viz.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
-from zorplex_rl.viz.runs import lag_chart, paired_timelines, shaped_chart
+from zorplex_rl.viz.runs import paired_timelines, shaped_chart
 from zorplex_rl.viz.service_charts import (
     Fault,
     returns_chart,
@@ -85,10 +85,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 560,
         "before: 25% at k 1, 100% at k 64; after: 90% at k 1",
     ),
-    "density": (
-        lambda: density_chart({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.3, 1.0]}), 560, "a: median 0.2 s, slowest 0.4 s",
-    ),
-    "a density without spread": (lambda: density_chart({"a": [0.1, 0.1], "b": [0.1, 0.3]}), 560, "a: median 0.1 s"),
     "batch": (
         lambda: batch_chart([lasting(1.0), lasting(3.0)]), 560, "2 episodes, the slowest 3 s; 33% of all slots' time",
     ),
@@ -96,10 +92,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "paired timelines": (
         lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 600,
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
-    ),
-    "lags": (
-        lambda: lag_chart({"sync": {0: 8}, "async": {0: 2, 1: 6}}), 600,
-        "sync: lag 0 100%; async: lag 0 25%, lag 1 75%",
     ),
     "a shaped reward": (
         lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 600,
@@ -267,7 +259,7 @@ def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
         "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, staleness_charts, transfer; "
         "assert 'matplotlib' not in sys.modules; "
-        "plots.learning_curve([]); figures.density_chart({'a': [1.0, 2.0]}); runs.lag_chart({'a': {0: 1}}); "
+        "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "
         "transfer.copies_chart([[1, 2]]); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )

@@ -1,8 +1,7 @@
-"""Draw how a policy performs: accuracy, kinds of failure, seconds per episode, and time lost to waiting for the slowest episode.
+"""Draw how a policy performs: accuracy, kinds of failure, and time lost to waiting for the slowest episode.
 
     Report (evaluate.py)        ──► accuracy_chart, outcome_chart
     {policy: {k: share}}        ──► pass_chart
-    seconds of episodes         ──► density_chart
     Episodes of one batch       ──► batch_chart
 
 Each returns SVG text (``svg.py``), narrow enough for a phone.
@@ -11,10 +10,8 @@ Each returns SVG text (``svg.py``), narrow enough for a phone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from zorplex_rl.task.rewards import OUTCOMES
 from zorplex_rl.viz import look
@@ -90,36 +87,6 @@ def outcome_chart(reports: Sequence[Report]) -> str:
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
     return render(draw, 90 + 36 * len(reports), "How episodes end", said, look.NARROW)
-
-
-def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
-    """Draw the density of each series of seconds (Gaussian kernel estimate), with a mark at the slowest value of each.
-
-    ``seconds`` holds at most four series, one per colour of ``look.SERIES``.
-    """
-    # The axis ends a little beyond the largest 99th percentile: one straggler would squeeze everything else. Its mark moves to the end.
-    end = 1.15 * max(float(np.percentile(times, 99, method="lower")) for times in seconds.values())
-
-    def draw(figure: Figure) -> None:
-        from scipy.stats import gaussian_kde
-
-        axes = figure.subplots()
-        at = np.linspace(0, end, 300)
-        for (name, times), colour in zip(seconds.items(), look.SERIES, strict=False):
-            axes.plot(min(max(times), end), 0, color=colour, marker="v", markersize=8, clip_on=False)
-            if min(times) == max(times):
-                axes.axvline(times[0], color=colour, linewidth=2, label=name)
-                continue
-            height = gaussian_kde(times)(at)
-            axes.plot(at, height, color=colour, linewidth=2, label=name)
-            axes.fill_between(at, height, color=colour, alpha=0.12, linewidth=0)
-        axes.set(xlim=(0, end), ylim=(0, None), xlabel="seconds for one episode (▾ the slowest)", yticks=[])
-        axes.set_ylabel("density")
-        look.bare_axes(axes)
-        axes.legend(frameon=False)
-
-    said = "; ".join(f"{name}: median {median(t):.3g} s, slowest {max(t):.3g} s" for name, t in seconds.items())
-    return render(draw, 260, "How long an episode takes", said, look.NARROW)
 
 
 def batch_chart(episodes: Sequence[Episode]) -> str:

@@ -1,7 +1,6 @@
-"""Draw several runs side by side: their timelines, and the staleness of their data.
+"""Draw several runs side by side: their timelines, and what a shaped reward did to them.
 
 {name: Timeline}     ──► paired_timelines     the same number of seconds of each, on one axis
-{name: {lag: n}}     ──► lag_chart
 {name: numbers}      ──► shaped_chart         what a shaped reward did to right answers and to tool calls
 """
 
@@ -62,33 +61,6 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
     height = 70 + (44 + 30 * len(actors)) * len(windows)
     said = f"the same {seconds:.3g} seconds of each, and how much of them every actor was busy: {'; '.join(shares)}"
     return render(draw, height, "Timelines on one axis", said, WIDTH)
-
-
-def lag_chart(lags: Mapping[str, Mapping[int, int]]) -> str:
-    """Draw for each run the share of its training groups at each lag."""
-    highest = max(lag for counts in lags.values() for lag in counts)
-    shares = {name: {lag: n / sum(counts.values()) for lag, n in counts.items()} for name, counts in lags.items()}
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        width = 0.8 / len(lags)
-        colours = dict(zip(lags, look.SERIES, strict=False))
-        for number, (name, share) in enumerate(shares.items()):
-            offset = (number - (len(lags) - 1) / 2) * width
-            heights = [share.get(lag, 0.0) for lag in range(highest + 1)]
-            at = [lag + offset for lag in range(highest + 1)]
-            axes.bar(at, heights, 0.92 * width, color=colours[name])
-            for x, height in zip(at, heights, strict=True):
-                axes.text(x, height + 0.02, f"{height:.0%}", ha="center", va="bottom")
-        axes.set(xticks=range(highest + 1), ylim=(0, 1.15), yticks=[], xlabel="lag in versions")
-        axes.set_ylabel("share of groups")
-        look.bare_axes(axes)
-        look.draw_legend(figure, colours, columns=len(lags))
-
-    said = "; ".join(
-        f"{name}: " + ", ".join(f"lag {lag} {s:.0%}" for lag, s in f.items()) for name, f in shares.items()
-    )
-    return render(draw, 230, "How stale the training data were", said, WIDTH)
 
 
 def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls: float) -> str:
