@@ -4,7 +4,7 @@ Import ``Actor``, ``endpoint`` and ``concurrent_endpoint`` from here: the settin
 
     request ──► endpoint ──► draining? ── yes ──► Refused: not started, so its caller may send it elsewhere
                                 │ no
-                                └──► serving + 1 ──► the method ──► serving − 1 ──► answer
+                                └──► serving + 1 ──► the method ──► answer ──► serving − 1
 
 The process that serves keeps the count, so it includes the callers of all processes and costs no message. The health probe of the
 process reads it (``replica.py``).
