@@ -59,7 +59,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz.plots import timeline_chart
     from zorplex_rl.viz.plug_in import plug_in
     from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import Dashboard, LiveCurve, SliderFigure
+    from zorplex_rl.viz.widgets import Dashboard, LiveCurve, WhatIf
+    from zorplex_rl.viz.widgets.what_if import Answer, Knob
 
     # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
     PROCESSES = []
@@ -981,8 +982,8 @@ def _(config, recorded):
     def _at(max_lag, loss):
         run = simulated[max_lag]
         found = recorded_accuracy.get((loss, max_lag), [])
-        return {
-            "figure": runs.paired_timelines(
+        return Answer(
+            figure=runs.paired_timelines(
                 {
                     f"max_lag {max_lag}": run.timeline.between(
                         run.timeline.start, run.timeline.start + _shown
@@ -991,32 +992,32 @@ def _(config, recorded):
                 _shown,
                 ["generator_0", "trainer"],
             ),
-            "numbers": [
-                [
+            numbers=[
+                (
                     "Wall time",
                     f"{run.seconds:.1f} s",
                     "simulated with this page's latencies",
-                ],
-                [
+                ),
+                (
                     "Mean lag",
                     f"{sum(lag * n for lag, n in run.staleness.items()) / sum(run.staleness.values()):.2f}",
                     "of that run's groups",
-                ],
-                [
+                ),
+                (
                     "Accuracy",
                     f"{fmean(found):.0%}" if found else "unknown",
                     f"recorded, data all as old as that, {len(found)} seed{'s' * (len(found) != 1)}",
-                ],
+                ),
             ],
-        }
+        )
 
     _shown = 6 * simulated[0].seconds / config.steps
-    lag_slider = SliderFigure(
+    lag_slider = WhatIf(
         "One lag bound: timeline, wall time and accuracy",
-        {
-            "max_lag": ("Max lag", list(config.slider_lags)),
-            "loss": ("Loss", list(NAMES.values())),
-        },
+        [
+            Knob("max_lag", "Max lag", list(config.slider_lags)),
+            Knob("loss", "Loss", list(NAMES.values()), "{}"),
+        ],
         _at,
         {"max_lag": config.max_lag, "loss": "clipped"},
         static="execute" in mo.cli_args(),
@@ -1734,24 +1735,24 @@ def _():
 
     def _at(bonus, penalty):
         run = _by_setting[bonus, penalty]
-        return {
-            "figure": runs.shaped_chart(run["accuracy"], run["calls"], _most),
-            "numbers": [
-                [name, f"{run[key][0]:{how}} → {run[key][-1]:{how}}", note]
+        return Answer(
+            figure=runs.shaped_chart(run["accuracy"], run["calls"], _most),
+            numbers=[
+                (name, f"{run[key][0]:{how}} → {run[key][-1]:{how}}", note)
                 for name, key, how, note in (
                     ("Shaped reward", "reward", ".2f", "what the policy is paid"),
                     ("Right answers", "accuracy", ".0%", "of the batch"),
                     ("KL", "kl", ".2f", "to the reference, nats a token"),
                 )
             ],
-        }
+        )
 
-    shaped_slider = SliderFigure(
+    shaped_slider = WhatIf(
         "Shaped rewards: first and last step of recorded runs",
-        {
-            "bonus": ("Reward of a call", sorted({bonus for bonus, _ in _by_setting})),
-            "penalty": ("KL penalty", sorted({penalty for _, penalty in _by_setting})),
-        },
+        [
+            Knob("bonus", "Reward of a call", sorted({bonus for bonus, _ in _by_setting})),
+            Knob("penalty", "KL penalty", sorted({penalty for _, penalty in _by_setting})),
+        ],
         _at,
         {"bonus": 0.0, "penalty": 0.0},
         static="execute" in mo.cli_args(),

@@ -29,7 +29,6 @@ from zorplex_rl.viz.widgets import (
     ReshardMap,
     ServiceBoard,
     ServicePlayer,
-    SliderFigure,
     TimelineSimulator,
     TransferCalculator,
     WeightRingRace,
@@ -161,13 +160,13 @@ def dashboard() -> Dashboard:
     return board
 
 
-def square(side: int) -> dict:
+def square(side: int) -> Answer:
     shape = f'<rect width="{side}" height="{side}"/>'
-    return {"figure": drawing(shape, 60, "Square", f"side {side}", 200), "numbers": [["Area", str(side**2), "px²"]]}
+    return Answer(figure=drawing(shape, 60, "Square", f"side {side}", 200), numbers=[("Area", str(side**2), "px²")])
 
 
-def slider_figure(static: bool = False) -> SliderFigure:
-    return SliderFigure("A square", {"side": ("Side", [1, 2, 40])}, square, {"side": 2}, static)
+def what_figure(static: bool = False) -> WhatIf:
+    return WhatIf("A square", [Knob("side", "Side", [1, 2, 40])], square, {"side": 2}, static)
 
 
 def service_player(**options) -> ServicePlayer:
@@ -189,7 +188,7 @@ MAKERS = {
     "what if": what_if,
     "dashboard": dashboard,
     "empty dashboard": lambda: Dashboard(10, {"reward": "mean reward"}),
-    "slider figure": slider_figure,
+    "a figure of knobs": what_figure,
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
@@ -697,14 +696,15 @@ def test_a_dashboard_has_a_line_for_every_run_that_has_the_metric(page):
 
 
 def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):
-    figure = slider_figure(static=True)
+    figure = what_figure(static=True)
     table = unpack(figure.table)
-    assert [look_up(table, {"side": side}) for side in (1, 2, 40)] == [square(side) for side in (1, 2, 40)]
+    areas = [look_up(table, {"side": side})["numbers"] for side in (1, 2, 40)]
+    assert areas == [[["Area", area, "px²"]] for area in ("1", "4", "1600")]
     open_bare(page, figure)
     assert page.locator("dd[data-value='4']").count() == 1
     assert "side 2" in page.locator("svg").get_attribute("aria-label")
-    with pytest.raises(ValueError, match="one value of every slider"):
-        SliderFigure("A square", {"side": ("Side", [1])}, square, {"side": 3})
+    with pytest.raises(ValueError, match="start names height, which is no knob"):
+        WhatIf("A square", [Knob("side", "Side", [1])], square, {"side": 1, "height": 3})
     with pytest.raises(ValueError, match="bytes_each is 3; the widget can show 1, 2, 4"):
         TransferCalculator(LINKS, bytes_each=3)
     with pytest.raises(ValueError, match="the link 'a wire' has 0.0 GB/s; give a bandwidth above 0"):

@@ -4,10 +4,9 @@
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
     TransferCalculator    a model's size over every link's bandwidth        computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
-    WhatIf                knobs and bars, for any function of the knobs       computed by that function
+    WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
-    SliderFigure          any figure that depends on a few sliders            computed by a function of the notebook
     LiveCurve             accuracy during training                            shows rows of metrics
     Dashboard             several metrics during training, one panel each     shows rows of metrics
     ServiceBoard          replicas of a service, their health and queues      shows a service's status
@@ -27,7 +26,6 @@ from zorplex_rl.viz.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.viz.widgets.reshard_map import ReshardMap
 from zorplex_rl.viz.widgets.service_board import ServiceBoard
 from zorplex_rl.viz.widgets.service_player import ServicePlayer
-from zorplex_rl.viz.widgets.slider_figure import SliderFigure
 from zorplex_rl.viz.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.viz.widgets.transfer_calculator import TransferCalculator
 from zorplex_rl.viz.widgets.weight_ring_race import WeightRingRace
@@ -41,7 +39,6 @@ __all__ = [
     "ReshardMap",
     "ServiceBoard",
     "ServicePlayer",
-    "SliderFigure",
     "TimelineSimulator",
     "TransferCalculator",
     "WeightRingRace",

@@ -1,8 +1,9 @@
-"""Turn a knob, and see what Python computes from the run on the page: sliders above, bars below.
+"""Turn a knob, and see what Python computes from the run on the page: sliders above; numbers, a figure, bars and a sentence below.
 
-    WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2], "{:g}")], answer, {"form": 0.2}, static=…)
+    WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
 
-    answer(form=0.2) ──► Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …]), …, and a sentence
+    answer(form=0.2) ──► Answer([Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …])], "4 of 8 groups teach.")
+    answer(lag=2)    ──► Answer(figure=timeline_chart(…), numbers=[("Wall time", "12.3 s", "simulated")])
 
 ``answer`` is any function of the knobs that returns an ``Answer``. A static page gets its answers at all positions as a table.
 """
@@ -38,7 +39,7 @@ class Knob:
 
     name: str
     label: str
-    values: Sequence[float]
+    values: Sequence[Any]
     form: str = "{:g}"
 
 
@@ -64,21 +65,27 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the widget shows at one position: panels of bars, and one sentence."""
+    """What the widget shows at one position. Every part may be missing; ``said`` is one sentence."""
 
-    panels: Sequence[Panel]
-    said: str
+    panels: Sequence[Panel] = ()
+    said: str = ""
+    figure: str = ""
+    """An SVG of ``viz``."""
+    numbers: Sequence[tuple[str, str, str]] = ()
+    """Name, text and note of each."""
 
 
 class WhatIf(Simulator, script="what_if.js"):
     """Show the knobs, and what ``answer`` returns for their positions, ``start`` at first. ``static`` computes the table for a page without a kernel.
 
-    Raises ValueError if ``start`` is not a position of every knob.
+    Raises ValueError if ``start`` is not one position of every knob.
     """
 
     def __init__(
         self, title: str, knobs: Sequence[Knob], answer: Callable[..., Answer], start: Params, static: bool = False
     ) -> None:
+        if names := start.keys() - {knob.name for knob in knobs}:
+            raise ValueError(f"start names {', '.join(sorted(names))}, which is no knob")
         for knob in knobs:
             if start.get(knob.name) not in knob.values:
                 raise ValueError(f"{knob.name} is {start.get(knob.name)}; expected one of {list(knob.values)}")
@@ -98,7 +105,10 @@ class WhatIf(Simulator, script="what_if.js"):
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        panels, params = state["result"]["panels"], state["params"]
+        from zorplex_rl.viz.lesson import table
+
+        result, params = state["result"], state["params"]
+        panels, title = result["panels"], state["controls"]["title"]
         at = ", ".join(
             f"{label} {texts[values.index(params[name])]}" for name, label, values, texts in state["controls"]["knobs"]
         )
@@ -117,5 +127,6 @@ class WhatIf(Simulator, script="what_if.js"):
                 look.bare_axes(axes[0], keep=())
 
         height = sum(56 + 30 * len(panel["bars"]) for panel in panels)
-        said = f"{at}. {state['result']['said']}"
-        return render(draw, height, state["controls"]["title"], said)
+        bars = render(draw, height, title, f"{at}. {result['said']}") if panels else ""
+        rows = [{"": name, at: text, "what it is": note} for name, text, note in result["numbers"]]
+        return result["figure"] + (table(title, rows).text if rows else "") + bars

@@ -6,22 +6,39 @@ function render({ model, el }) {
     control.set(params[name]);
     return control;
   });
-  const chart = html("div"), sentence = html("p"), voice = announcer();
+  const figures = html("dl", { class: "zx-figures" }), chart = html("div"), sentence = html("p"), voice = announcer();
+  const picture = html("div", { style: "overflow-x:auto", tabindex: 0, role: "group", "aria-label": "Figure" });
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": title },
     html("p", { class: "zx-heading", style: "margin:0" }, title),
     html("div", { class: "zx-sliders" }, ...sliders.map(({ root }) => root)),
-    chart, sentence, voice.root));
+    figures, picture, chart, sentence, voice.root));
 
   function show(answer) {
     result = answer;
-    sentence.textContent = answer.said;
-    voice.say(answer.said);
+    const { numbers, figure, said } = answer;
+    figures.hidden = !numbers.length;
+    figures.replaceChildren(...numbers.map(([name, text, note]) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": text }, text), html("dd", { class: "zx-note" }, note))));
+    picture.hidden = !figure;
+    if (figure) picture.replaceChildren(inPage(figure));
+    sentence.textContent = said;
+    sentence.hidden = !said;
+    voice.say([...numbers.map(([name, text]) => `${name} ${text}.`), said].join(" "));
     drawing.redraw();
   }
 
   const drawing = drawnToWidth(chart, (width) => { if (result) chart.replaceChildren(...result.panels.map((panel) => bars(panel, width))); });
   const ask = questions(model, el.firstElementChild, lookUp, show);
   return drawing.stop;
+}
+
+/** An SVG of Python as a part of this page. */
+function inPage(figure) {
+  const drawn = document.importNode(new DOMParser().parseFromString(figure, "image/svg+xml").documentElement, true);
+  // They serve a figure that stands alone; here its label says the same, and the page has the colours.
+  drawn.querySelectorAll("title, style").forEach((part) => part.remove());
+  // Narrower, its text would be too small to read; then it scrolls.
+  drawn.style.minWidth = `${Math.min(480, drawn.getAttribute("width"))}px`;
+  return drawn;
 }
 
 /** One panel: a row for every bar, all from the same zero. */
