@@ -19,6 +19,7 @@ with app.setup(hide_code=True):
     import logging
     import math
     import os
+    import re
     import signal
     import tempfile
     import time
@@ -684,16 +685,26 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _lines = inspect.getsource(loop.train).splitlines()
-    _shown = "\n".join(line for line in _lines if not line.lstrip().startswith('"""'))
-    lesson.md(f"```python\n{_shown}\n```")
+    def _code(function):
+        """Its source without the docstring."""
+        code = re.sub(
+            '    """.*?"""\n', "", inspect.getsource(function), count=1, flags=re.S
+        )
+        return f"```python\n{code}```"
+
+    _between = (
+        "And this is one of its generators. `is_behind` compares its version with the newest. `refresh` pulls, and is false if the generator died meanwhile. "
+        "`admit` asks the replay buffer, whose rule is the counterpart of `may_start`: start these groups, pull first, or stop. "
+        "Each group is sampled and handed in by tasks of their own, so a slow one delays nobody:"
+    )
+    lesson.md("\n\n".join((_code(loop.train), _between, _code(loop.generate))))
     return
 
 
 @app.cell(hide_code=True)
 def _(config):
     ask_same = lesson.predict(
-        f"At `max_lag` 0 generator and trainer wait for each other, so timing decides nothing. Both controllers take {config.same_steps} steps from the same seed. How far apart are the two policies afterwards?",
+        f"At `max_lag` 0 generator and trainer wait for each other, so timing decides nothing. Both controllers take {config.same_steps} steps from the same seed, this page's with the rule of the solution. How far apart are the two policies afterwards?",
         "equal, to the last bit of every weight",
         "apart by rounding",
         "apart like two runs with different seeds",
@@ -951,7 +962,9 @@ def _(config, folders):
                 "run": name,
                 "simulated": f"{run.seconds:.1f} s",
                 "measured": f"{seconds:.1f} s",
-                "error": f"{run.seconds / seconds - 1:+.1%}".replace("-", "−"),
+                "error": f"{round(run.seconds / seconds - 1, 3) + 0:+.1%}".replace(
+                    "-", "−"
+                ),
             }
             for name, run, seconds in predictions
         ],

@@ -686,7 +686,7 @@ def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, addre
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1500, 1280, 390])
 def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark):
     from axe_playwright_python.sync_playwright import Axe
 
@@ -798,6 +798,15 @@ def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the
     page.wait_for_function("document.querySelector('.outline [aria-current]')?.textContent === 'Recap'")
     assert outline.is_visible(), "it stays"
     assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
+
+
+@pytest.mark.parametrize(("width", "shown"), [(1600, True), (1408, True), (1280, False), (390, False)])
+def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, visit, width, shown):
+    page = visit(address + "01_reading.html", width=width)
+    note = "(link) => { const note = getComputedStyle(link, '::after'); return [note.content, note.float, note.display]; }"
+    content, side, display = page.locator("a.noted", has_text="meshes").evaluate(note)
+    assert (side == "right" and display != "none" and GLOSSARY["mesh"] in content) == shown
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):

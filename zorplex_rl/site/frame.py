@@ -136,7 +136,20 @@ def link_terms(content: str) -> str:
         tooltip = html.escape(GLOSSARY[term])
         return f'<a {address_of(term)} title="{tooltip}">{found[0]}</a>'
 
-    return re.sub(r"<strong>([^<]{2,40})</strong>", link, content)
+    return _with_notes(re.sub(r"<strong>([^<]{2,40})</strong>", link, content))
+
+
+def _with_notes(content: str) -> str:
+    """Mark the first link to each term. On a wide screen the style sheet shows its tooltip as a note in the margin."""
+    noted: set[str] = set()
+
+    def mark(found: re.Match[str]) -> str:
+        if found[1] in noted:
+            return found[0]
+        noted.add(found[1])
+        return f'<a class="noted" {found[1]}'
+
+    return re.sub(r'<a (href="glossary\.html#[^"]*")', mark, content)
 
 
 def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
