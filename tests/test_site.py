@@ -128,6 +128,13 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    first = 1
+    second = 2
+    return first, second
+
+
+@app.cell(hide_code=True)
+def _():
     # Not for the reader.
     helper = 1
     helper
@@ -803,7 +810,9 @@ def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the
 @pytest.mark.parametrize(("width", "shown"), [(1600, True), (1408, True), (1280, False), (390, False)])
 def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, visit, width, shown):
     page = visit(address + "01_reading.html", width=width)
-    note = "(link) => { const note = getComputedStyle(link, '::after'); return [note.content, note.float, note.display]; }"
+    note = (
+        "(link) => { const note = getComputedStyle(link, '::after'); return [note.content, note.float, note.display]; }"
+    )
     content, side, display = page.locator("a.noted", has_text="meshes").evaluate(note)
     assert (side == "right" and display != "none" and GLOSSARY["mesh"] in content) == shown
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -812,10 +821,10 @@ def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, vi
 def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):
     page = visit(address + "01_reading.html")
     folds = page.locator(".plumbing summary").all_inner_texts()
-    assert folds == ["Setup, 9 lines", "Plumbing, 3 lines"]
+    assert folds == ["Setup, 9 lines", "Plumbing, 5 lines"], "two cells, one fold"
     assert not page.get_by_text("helper = 1").is_visible()
-    page.get_by_text("Plumbing, 3 lines").click()
-    assert page.get_by_text("helper = 1").is_visible()
+    page.get_by_text("Plumbing, 5 lines").click()
+    assert page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
     assert "double_solution" not in (tiny / "01_reading.html").read_text()
 
 

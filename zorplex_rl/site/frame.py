@@ -13,7 +13,7 @@ from zorplex_rl.site.arc import Station, arc_drawing
 from zorplex_rl.site.contents import Card, Film, entry
 from zorplex_rl.site.outline import anchored, outline
 from zorplex_rl.site.page import Lesson, Page
-from zorplex_rl.site.render import plain
+from zorplex_rl.site.render import plain, with_fewer_folds
 from zorplex_rl.viz.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.viz.lesson import inline
 from zorplex_rl.viz.widgets import drawn
@@ -45,7 +45,7 @@ def lesson_page(
     shown = [written for cell in page.cells if (written := cell.render())]
     # A page begins with its title; the cell that only imports stands before it.
     shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
-    rendered = "\n".join(shown)
+    rendered = with_fewer_folds("\n".join(shown))
     cells = anchored(with_drawings(link_terms(rendered), page))
     name = html.escape(notebook)
     source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'

@@ -40,10 +40,24 @@ def folded_code(code: str) -> str:
     defined = [name for statement in body for name in _defines(statement)]
     if not defined or all(re.match(r"check_|.*_solution$", name) for name in defined):
         return ""
-    count = len(code.strip().splitlines())
     what = "Setup" if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) else "Plumbing"
+    return _fold(what, len(code.strip().splitlines()), highlight(code.strip()))
+
+
+def with_fewer_folds(content: str) -> str:
+    """Return ``content`` with one fold for the code of hidden cells that follow each other with nothing between them."""
+    fold = r'<details class="plumbing"><summary>Plumbing, (\d+) lines?</summary>((?:(?!</details>).)*)</details>\s*'
+
+    def join(run: re.Match[str]) -> str:
+        counts, codes = zip(*re.findall(fold, run[0], re.DOTALL), strict=True)
+        return _fold("Plumbing", sum(map(int, counts)), "".join(codes)) + "\n"
+
+    return re.sub(f"(?:{fold}){{2,}}", join, content, flags=re.DOTALL)
+
+
+def _fold(what: str, count: int, code: str) -> str:
     lines = "1 line" if count == 1 else f"{count} lines"
-    return f'<details class="plumbing"><summary>{what}, {lines}</summary>{highlight(code.strip())}</details>'
+    return f'<details class="plumbing"><summary>{what}, {lines}</summary>{code}</details>'
 
 
 def _defines(statement: ast.stmt) -> list[str]:
