@@ -22,6 +22,7 @@ function render({ model, el }) {
     if (figure) picture.replaceChildren(inPage(figure));
     sentence.textContent = said;
     sentence.hidden = !said;
+    chart.hidden = !answer.panels.length;
     voice.say([...numbers.map(([name, text]) => `${name} ${text}.`), said].join(" "));
     drawing.redraw();
   }
