@@ -65,7 +65,9 @@ class ModelActor(TimedActor):
 
     imports = (
         "zorplex_rl.learning.learner",
-        "zorplex_rl.policy.decoder",
+        "zorplex_rl.policy.kv_cache",
+        "transformers.models.llama.modeling_llama",
+        "transformers.models.qwen2.modeling_qwen2",
         "zorplex_rl.policy.stream",
         "zorplex_rl.training.transports",
     )
