@@ -234,7 +234,7 @@ def main(options: Options) -> None:
 
 def _public_name(policy: Policy) -> str:
     """Return the name of ``policy`` in the log: its size, because a path means nothing to others."""
-    return policy.name if policy.name == EMBEDDED else f"of {policy.parameter_count:,} parameters"
+    return policy.name if policy.name == EMBEDDED else f"of {policy.model.num_parameters():,} parameters"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
@@ -71,7 +72,7 @@ def generate_turnwise(
     sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
     config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
-    rows = [_Row(task, policy.encode_prompt(task)) for task in tasks]
+    rows = [_Row(task, encode_prompt(policy.tokenizer, task)) for task in tasks]
     while still_open := [row for row in rows if row.finish is None]:
         turns = _generate_turn(policy, still_open, config, max_tokens)
         for row, turn in zip(still_open, turns, strict=True):
@@ -110,8 +111,8 @@ def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfi
     stop = StopAtTurnEnd(policy, width, limits)
     config.max_new_tokens = max(limits)
     output = policy.model.generate(
-        input_ids=ids.to(policy.device),
-        attention_mask=mask.to(policy.device),
+        input_ids=ids.to(policy.model.device),
+        attention_mask=mask.to(policy.model.device),
         generation_config=config,
         stopping_criteria=StoppingCriteriaList([stop]),
     )
@@ -139,7 +140,7 @@ def _end_turn(
         row.finish = "turns"
     else:
         result = format_result(execute(row.task, call))
-        injected = policy.encode_text(result)[: max_tokens - len(row.token_ids)]
+        injected = encode_text(policy.tokenizer, result)[: max_tokens - len(row.token_ids)]
         row.token_ids += injected
         row.sampled += [False] * len(injected)
         if len(row.token_ids) >= max_tokens:

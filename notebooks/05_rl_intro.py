@@ -32,17 +32,18 @@ with app.setup(hide_code=True):
         get_spec,
     )
     from zorplex_rl.analysis.batch_times import batch_times
-    from zorplex_rl.analysis.recorded import group_latencies, group_variation
+    from zorplex_rl.analysis.recorded import group_variation
     from zorplex_rl.analysis.reward_weights import RewardWeights, lesson_of
     from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.analysis.simulate import compare as simulate
-    from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
+    from zorplex_rl.analysis.timeline import SpanRecorder, Timeline, group_latencies
     from zorplex_rl.errors import PolicyError
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.train_simple import compare, policy_gradient
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+    from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.policy.word_problems import Recording, ask_word_problems
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.parser import find_answer, find_call
@@ -325,7 +326,7 @@ def word_problems(config, model_folder, policy):
     def _run(asked):
         name = Path(asked.name).name
         return _told(
-            f"Run on this page: {lesson.quote(name)}, {asked.parameter_count / 1e6:,.2f} million parameters, always the likeliest token",
+            f"Run on this page: {lesson.quote(name)}, {asked.model.num_parameters() / 1e6:,.2f} million parameters, always the likeliest token",
             ask_word_problems(asked),
         )
 
@@ -442,12 +443,12 @@ def _():
 def sample_episode(policy, task, execute, sampling, seed):
     """Token ids, whether the policy sampled each, and the log-probs of those."""
     # `execute(task, call)` runs a tool; `sampling` holds the limits.
-    dice, prompt = random.Random(seed), policy.encode_prompt(task)
+    dice, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, calls = [], [], [], 0
     start = 0  # of the turn: where the last tool result ended
     while len(ids) < sampling.max_tokens:
         # Generate: draw the next token, with one random number: the seed decides.
-        tokens = torch.tensor([prompt + ids], device=policy.device)
+        tokens = torch.tensor([prompt + ids], device=policy.model.device)
         logp = policy.model(tokens).logits[0, -1].float().log_softmax(-1)
         cumulated = logp.exp().cumsum(-1)
         drawn = dice.random() * cumulated[-1]
@@ -466,7 +467,7 @@ def sample_episode(policy, task, execute, sampling, seed):
             calls += 1
             if calls == sampling.max_turns:
                 break
-            result = policy.encode_text(f" -> {execute(task, call)}\n")
+            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
             # Inject: the policy will read these tokens, and did not choose them.
             result = result[: sampling.max_tokens - len(ids)]
             ids += result
@@ -604,7 +605,7 @@ def _():
 
 @app.function
 def training_row(policy, episode):
-    ids = policy.encode_text(episode.text)
+    ids = encode_text(policy.tokenizer, episode.text)
     return ids, [True] * len(ids)
 
 
@@ -1111,11 +1112,13 @@ def _():
 def loss_of(policy, episodes, advantages):
     total, count = 0.0, 0
     for episode, advantage in zip(episodes, advantages, strict=True):
-        ids = torch.tensor(episode.prompt_ids + episode.token_ids, device=policy.device)
+        ids = torch.tensor(
+            episode.prompt_ids + episode.token_ids, device=policy.model.device
+        )
         logits = policy.model(ids[None, :-1]).logits[0].float()
         logp = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         response = logp[len(episode.prompt_ids) - 1 :]
-        own = torch.tensor(episode.sampled, device=policy.device)
+        own = torch.tensor(episode.sampled, device=policy.model.device)
         total = total + advantage * response[own].sum()
         count += sum(episode.sampled)
     return -total / count
@@ -2053,8 +2056,10 @@ def check_training_row(training_row):
     class ToyPolicy:
         eos_ids = (0,)
 
-        def encode_text(self, text):
-            return [4, 7, 3]  # 4 spells "ab", which the policy wrote as 1 and 2
+        def tokenizer(self, text, **options):
+            return {
+                "input_ids": [4, 7, 3]
+            }  # 4 spells "ab", which the policy wrote as 1 and 2
 
         def __repr__(self):
             return "toy_policy"

@@ -18,16 +18,17 @@ with app.setup(hide_code=True):
     from collections import deque
     from dataclasses import replace
     from pathlib import Path
-    from statistics import fmean
+    from statistics import fmean, variance
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.analysis.recorded import group_latencies, group_variation
+    from zorplex_rl.analysis.recorded import group_variation
     from zorplex_rl.analysis.recorded_study import read_study, warnings
     from zorplex_rl.analysis.setting import Setting
     from zorplex_rl.analysis.simulate import simulate_async, simulate_sync
+    from zorplex_rl.analysis.timeline import group_latencies
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import schedule, token_logprobs
     from zorplex_rl.learning.losses import (
@@ -42,7 +43,6 @@ with app.setup(hide_code=True):
         advantages_of,
         fresh_learner,
         held_out_accuracy,
-        pooled_deviation,
         sample_batch,
         train_with_lag,
         weights_of,
@@ -1004,6 +1004,16 @@ def _():
     recorded_collapse = read_study(_folder / "collapse.jsonl")
     seeds = study.whole_seeds
     return recorded_collapse, seeds, study
+
+
+@app.function(hide_code=True)
+def pooled_deviation(samples):
+    """The standard deviation within `samples`, each around its own mean, with n − 1 for each. NaN if none has two values."""
+    several = [sample for sample in samples if len(sample) > 1]
+    if not several:
+        return math.nan
+    squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
+    return math.sqrt(squares / sum(len(sample) - 1 for sample in several))
 
 
 @app.function(hide_code=True)

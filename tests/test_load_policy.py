@@ -13,6 +13,7 @@ from conftest import babbler
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -101,11 +102,11 @@ def refusal(name: object) -> str:
 def test_the_embedded_policy_loads_ready_to_act(embedded):
     assert not embedded.model.training
     assert {parameter.dtype for parameter in embedded.model.parameters()} == {torch.float32}
-    assert 300_000 < embedded.parameter_count < 1_500_000
-    assert embedded.device == torch.device("cpu")
+    assert 300_000 < embedded.model.num_parameters() < 1_500_000
+    assert embedded.model.device == torch.device("cpu")
     assert embedded.name == "embedded"
     assert embedded.tokenizer.eos_token_id in embedded.eos_ids
-    prompt = embedded.tokenizer.decode(embedded.encode_prompt(ENV.task(("simple",), 0)))
+    prompt = embedded.tokenizer.decode(encode_prompt(embedded.tokenizer, ENV.task(("simple",), 0)))
     assert prompt.endswith("<|im_start|>assistant\n")
     assert ENV.task(("simple",), 0).question in prompt
 
@@ -139,7 +140,7 @@ def test_both_end_tokens_of_a_qwen_checkpoint_end_a_text(qwen_folder):
 def test_the_tasks_system_prompt_takes_the_place_of_the_templates_own(qwen_folder):
     policy = load_policy(str(qwen_folder))
     task = Zorplex(hints=True).task(("compositional",), 0)
-    assert policy.tokenizer.decode(policy.encode_prompt(task)) == (
+    assert policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)) == (
         f"<|im_start|>system\n{task.system}<|im_end|>\n<|im_start|>user\n{task.question}<|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -150,19 +151,19 @@ def test_a_prompt_is_the_chat_templates_own_tokenization(qwen_folder):
     direct = policy.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=True
     )["input_ids"]
-    assert policy.encode_prompt(task) == list(direct)
+    assert encode_prompt(policy.tokenizer, task) == list(direct)
 
 
 def test_a_home_relative_path_is_found(qwen_folder, monkeypatch):
     monkeypatch.setenv("HOME", str(qwen_folder.parent))
-    assert load_policy("~/qwen").parameter_count > 0
+    assert load_policy("~/qwen").model.num_parameters() > 0
 
 
 def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, hub_cache):
     put_in_cache(hub_cache, "someone/qwen-small", qwen_folder)
     policy = load_policy("someone/qwen-small")
     assert policy.name == "someone/qwen-small"
-    assert policy.parameter_count == load_policy(str(qwen_folder)).parameter_count
+    assert policy.model.num_parameters() == load_policy(str(qwen_folder)).model.num_parameters()
 
 
 def test_a_hub_model_that_can_not_be_reached_says_what_to_do(hub_cache):

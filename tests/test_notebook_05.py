@@ -22,6 +22,7 @@ from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.learning.train_simple import compare
 from zorplex_rl.policy import word_problems
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
+from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.policy.word_problems import Attempt, Recording, ask_word_problems
 from zorplex_rl.task.rewards import score
 
@@ -50,8 +51,8 @@ def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, bat
     [
         lambda policy, episode: (episode.token_ids, [True] * len(episode.token_ids)),
         lambda policy, episode: (
-            policy.encode_text(episode.text),
-            episode.sampled[: len(policy.encode_text(episode.text))],
+            encode_text(policy.tokenizer, episode.text),
+            episode.sampled[: len(encode_text(policy.tokenizer, episode.text))],
         ),
     ],
     ids=["no mask", "no end"],

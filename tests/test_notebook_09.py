@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import stdev, variance
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +113,15 @@ def test_says_that_a_correction_helps_only_where_it_is_beyond_the_noise():
     scattered = study_of({("reinforce", 8, 4e-4): [0.1, 0.7], ("grpo", 8, 4e-4): [0.3, 0.9]})
     _, _, clipped, _ = notebook.findings(scattered, 2, before=0.35)
     assert (clipped["better than plain"], clipped["no difference"], clipped["worse"]) == (0, 1, 0)
+
+
+def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
+    samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
+    assert notebook.pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
+    assert math.isnan(notebook.pooled_deviation(samples[2:]))
+    assert notebook.pooled_deviation(samples) == pytest.approx(
+        ((variance(samples[0]) + variance(samples[1])) / 2) ** 0.5
+    )
 
 
 def test_runs_from_its_first_cell_to_its_last():

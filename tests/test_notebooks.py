@@ -14,8 +14,9 @@ import pytest
 import torch
 from closed_form import exact_seconds
 
-from zorplex_rl.analysis.recorded import group_latencies, group_variation
+from zorplex_rl.analysis.recorded import group_variation
 from zorplex_rl.analysis.setting import Setting
+from zorplex_rl.analysis.timeline import group_latencies
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout

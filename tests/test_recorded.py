@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from runs import SMALL, train_here
 
-from zorplex_rl.analysis.recorded import group_latencies, group_variation, predict, read_run, read_timeline
+from zorplex_rl.analysis.recorded import group_variation, predict, read_run, read_timeline
 from zorplex_rl.analysis.setting import Details, Setting
 from zorplex_rl.analysis.simulate import simulate_async, simulate_sync
-from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.analysis.timeline import Span, Timeline, group_latencies
 from zorplex_rl.config import Config
 from zorplex_rl.training.controller import Controller
 

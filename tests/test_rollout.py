@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.policy.kv_cache import prefill
+from zorplex_rl.policy.decoder import prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
@@ -70,7 +71,7 @@ def stop_reason(policy: Policy, text: str, token: int) -> str | None:
 @torch.no_grad()
 def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, choose) -> tuple:
     """One row at a time, the whole text read again after every token; ``choose(ids)`` gives the next token."""
-    prompt, ids, sampled, forced, turns, start = policy.encode_prompt(task), [], [], [], [], 0
+    prompt, ids, sampled, forced, turns, start = encode_prompt(policy.tokenizer, task), [], [], [], [], 0
     while True:
         if forced:
             ids.append(forced.pop(0))
@@ -86,7 +87,7 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, c
                     turns.append(str(call))
                     return ids, sampled, "turns", turns
                 turns.append(str(call))
-                forced = policy.encode_text(format_result(execute(task, call)))
+                forced = encode_text(policy.tokenizer, format_result(execute(task, call)))
                 start = len(ids) + len(forced)
             elif reason:
                 return ids, sampled, reason, [*turns, None]
@@ -294,7 +295,7 @@ def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babblin
             if following is not None:
                 injected = slice(turn.end, following.start)
                 assert not any(episode.sampled[injected])
-                assert episode.token_ids[injected] == babbling.encode_text(turn.result)
+                assert episode.token_ids[injected] == encode_text(babbling.tokenizer, turn.result)
                 assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))
                 checked += 1
     assert checked > 10
@@ -429,7 +430,7 @@ def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
     script = iter([*ids, *[tokenizer.eos_token_id] * sampling.max_tokens])
     blank = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
     expected = reference_episode(blank, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
-    policy = scripted(tokenizer, len(blank.encode_prompt(SMALL_TASK)), expected[0])
+    policy = scripted(tokenizer, len(encode_prompt(blank.tokenizer, SMALL_TASK)), expected[0])
     return expected, tokens_of(rollout(policy, [RolloutRequest(SMALL_TASK)], ENV.execute, sampling))[0]
 
 
@@ -503,7 +504,7 @@ def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability
     assert torch.tensor(draws[position], dtype=torch.float32) == 1.0
     script = byte_tokenizer("x" * (position + 1))["input_ids"]
     blank = Policy(None, byte_tokenizer, "reader", (byte_tokenizer.eos_token_id,))
-    policy = scripted(byte_tokenizer, len(blank.encode_prompt(SMALL_TASK)), script)
+    policy = scripted(byte_tokenizer, len(encode_prompt(blank.tokenizer, SMALL_TASK)), script)
     (episode,) = rollout(policy, [RolloutRequest(SMALL_TASK, seed)], ENV.execute, Sampling(max_tokens=len(script)))
     assert episode.token_ids == script
     assert min(episode.logprobs) > -1.0
@@ -636,7 +637,7 @@ def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_give
     policy.model.model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    prompts = [policy.encode_prompt(task) for task in ENV.tasks(("compositional", "simple"), 6)]
+    prompts = [encode_prompt(policy.tokenizer, task) for task in ENV.tasks(("compositional", "simple"), 6)]
     prompts += [prompts[0][:20], prompts[0][:20] + prompts[1][20:]]
     with torch.inference_mode():
         together = prefill(policy.model, prompts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import stdev, variance
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from zorplex_rl.learning.staleness import (
     Conditions,
     Trial,
     fresh_learner,
-    pooled_deviation,
     train_with_lag,
 )
 
@@ -56,12 +54,6 @@ def test_a_study_may_ask_for_full_steps_from_the_first_one():
     full = fresh_learner(Trial("grpo", 0, 0), replace(SHORT, warmup_steps=0))
     assert full.config.warmup_steps == 0
     assert fresh_learner(Trial("grpo", 0, 0), SHORT).config.warmup_steps == 5
-
-
-def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
-    samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
-    assert pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
-    assert pooled_deviation(samples) == pytest.approx(((variance(samples[0]) + variance(samples[1])) / 2) ** 0.5)
 
 
 def test_only_stale_data_disagree_with_the_trainer():

@@ -23,6 +23,7 @@ from zorplex_rl.policy.demonstrations import (
 )
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.policy.warmstart import (
     IGNORED,
     DemonstrationStream,
@@ -285,7 +286,7 @@ def test_a_saved_policy_is_loaded_as_the_one_that_was_saved(tmp_path):
     assert all(0 < loss < 20 for _, loss in steps)
     save_policy(policy, tmp_path / "policy", SMALL)
     loaded = load_policy(str(tmp_path / "policy"))
-    ids = torch.tensor([policy.encode_prompt(get_spec("simple").task(0))])
+    ids = torch.tensor([encode_prompt(policy.tokenizer, get_spec("simple").task(0))])
     with torch.no_grad():
         assert torch.equal(policy.model(ids).logits, loaded.model(ids).logits)
     assert loaded.eos_ids == policy.eos_ids

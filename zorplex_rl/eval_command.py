@@ -65,7 +65,7 @@ def evaluate(command: Eval) -> int:
     from rich.console import Console
 
     from zorplex_rl.policy.load import load_policy, positions_of
-    from zorplex_rl.policy.rollout import Sampling
+    from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.training.devices import assign_devices
@@ -82,7 +82,11 @@ def evaluate(command: Eval) -> int:
     zorplex = Zorplex(command.seed, command.hints)
     names = tier_of("mix", command.difficulty)
     check_limits_of(
-        zorplex, names, command, lambda text: len(policy.encode_text(text)), positions_of(policy.model.config)
+        zorplex,
+        names,
+        command,
+        lambda text: len(encode_text(policy.tokenizer, text)),
+        positions_of(policy.model.config),
     )
     sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
     console = Console()
@@ -118,7 +122,7 @@ def show(command: Show) -> int:
         f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, {getattr(config, 'num_key_value_heads', config.num_attention_heads)} key-value heads"
     )
-    console.print(f"parameters    {policy.parameter_count:,}")
+    console.print(f"parameters    {policy.model.num_parameters():,}")
     console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
         reports = _measure(console, policy, zorplex, tier_of("mix"), command.tasks, Sampling(temperature))

@@ -62,9 +62,8 @@ class RunFolder:
                     f"needed; free some space or choose another --out"
                 )
             made = [p for p in path.absolute().parents if not p.exists()]
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                path.mkdir()
+                path.mkdir(parents=True)
             except FileExistsError as error:
                 # Another process was faster.
                 raise _taken(path) from error
@@ -249,20 +248,16 @@ class RunFolder:
                 f"--from-checkpoint is {step}; the checkpoints in {str(self.path)!r} are of step {', '.join(map(str, found))}"
             )
         chosen = found[max(found) if step is None else step]
-        try:
-            verify(chosen)
-        except CheckpointError as error:
-            others = [path for path in reversed(self.checkpoints()) if path != chosen and _is_intact(path)]
-            advice = (
-                f"use the one of step {step_of(others[0])} instead: zorplex-rl train --resume {shlex.quote(str(self.path))} "
-                f"--from-checkpoint {step_of(others[0])}"
-                if others
-                else "no other one is whole, so start again with another --out"
-            )
-            raise ConfigError(
-                f"the checkpoint of step {step_of(chosen)} in {str(self.path)!r} is broken: {error}; {advice}"
-            ) from error
-        return chosen
+        if (error := _damage(chosen)) is None:
+            return chosen
+        advice = "no other one is whole, so start again with another --out"
+        if other := next(
+            (step for step, path in reversed(found.items()) if path != chosen and not _damage(path)), None
+        ):
+            resume = f"zorplex-rl train --resume {shlex.quote(str(self.path))} --from-checkpoint {other}"
+            advice = f"use the one of step {other} instead: {resume}"
+        broken = f"the checkpoint of step {step_of(chosen)} in {str(self.path)!r} is broken"
+        raise ConfigError(f"{broken}: {error}; {advice}") from error
 
     @staticmethod
     def controller_state(checkpoint: Path) -> dict[str, Any]:
@@ -307,12 +302,13 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and {"event", "step"} <= row.keys() else None
 
 
-def _is_intact(checkpoint: Path) -> bool:
+def _damage(checkpoint: Path) -> CheckpointError | None:
+    """Return what is wrong with ``checkpoint``, or None if it is whole."""
     try:
         verify(checkpoint)
-    except CheckpointError:
-        return False
-    return True
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def _cut(file: Path, size: int) -> None:

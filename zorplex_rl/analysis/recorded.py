@@ -33,7 +33,6 @@ from zorplex_rl.analysis.setting import Details, Latencies, Setting
 from zorplex_rl.analysis.simulate import Run, simulate_async, simulate_sync
 from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
-from zorplex_rl.task.episode import Episode
 
 CHUNK_GAP_SECONDS = 0.005
 """Seconds. A generator samples in chunks; a gap between two chunks shorter than this counts as work."""
@@ -47,19 +46,6 @@ class Recorded:
     """Measured wall time: from the first pull or token of training until the last version is published."""
     setting: Setting
     latencies: Latencies
-
-
-def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return (number, version, seconds of the slowest episode, seconds which that episode waited for tools) for every group.
-
-    The ``groups`` argument of a ``train`` span holds this list.
-    """
-    groups: dict[int, tuple[int, float, float]] = {}
-    for episode in episodes:
-        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
-        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
-        groups[episode.group] = (min(version, episode.policy_version), *slowest)
-    return [(number, *found) for number, found in sorted(groups.items())]
 
 
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zorplex_rl.manifest import write_whole
+from zorplex_rl.task.episode import Episode
 
 Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -94,6 +95,19 @@ class SpanRecorder:
             return spans
 
 
+def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
+    """Return (number, version, seconds of the slowest episode, seconds which that episode waited for tools) for every group.
+
+    The ``groups`` argument of a ``train`` span holds this list.
+    """
+    groups: dict[int, tuple[int, float, float]] = {}
+    for episode in episodes:
+        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
+        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
+        groups[episode.group] = (min(version, episode.policy_version), *slowest)
+    return [(number, *found) for number, found in sorted(groups.items())]
+
+
 @dataclass(slots=True)
 class Timeline:
     """Hold the spans of all actors of one host, from a real run or a simulated one."""
@@ -148,17 +162,16 @@ class Timeline:
         Kinds that overlap in one actor each count their full time, so an actor's shares may sum to more than 1.
         """
         start, end = window or (self.start, self.end)
-        intervals: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
+        seconds = end - start if end > start else math.inf
+        by_kind: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
         for span in self.between(start, end).spans:
             if span.kind != "idle":
-                intervals[span.actor].setdefault(span.kind, []).append(span)
-        seconds = end - start if end > start else math.inf
-        shares = {}
-        for actor, kinds in intervals.items():
-            busy = _covered([span for spans in kinds.values() for span in spans])
-            by_kind = {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
-            shares[actor] = by_kind | {"idle": 1.0 - busy / seconds}
-        return shares
+                by_kind[span.actor].setdefault(span.kind, []).append(span)
+        return {
+            actor: {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
+            | {"idle": 1.0 - self.busy_share(actor, (start, end))}
+            for actor, kinds in by_kind.items()
+        }
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.

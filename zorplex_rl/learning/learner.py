@@ -25,14 +25,9 @@ from torch import Tensor
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
-from zorplex_rl.learning.losses import (
-    LOSSES,
-    Diagnostics,
-    effective_sample_size,
-    kl_penalty,
-    mismatch,
-)
-from zorplex_rl.policy.load import Policy, largest_magnitude, project
+from zorplex_rl.learning.losses import LOSSES, Diagnostics, effective_sample_size, kl_penalty, mismatch
+from zorplex_rl.policy.decoder import project
+from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -78,7 +73,7 @@ class Learner:
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
-        batches = collate(episodes, advantages, self.config.token_budget, reference_logprobs, self.policy.device)
+        batches = collate(episodes, advantages, self.config.token_budget, reference_logprobs, self.policy.model.device)
         tokens = sum(batch.mask.sum().item() for batch in batches)
         proximal: list[Tensor] = []
         metrics: Diagnostics = {}
@@ -271,7 +266,7 @@ def response_logprobs(
 ) -> list[list[float]]:
     """Return log π of every token of each response under ``policy``, 0.0 where injected. Used for the reference policy."""
     found: list[list[float]] = [[] for _ in episodes]
-    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.device):
+    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             found[index] = logp[row, : len(episodes[index].token_ids)].tolist()

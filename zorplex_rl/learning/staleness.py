@@ -10,11 +10,10 @@ The lag of an asynchronous run depends on its timing and differs from run to run
 the same trial gives the same result again.
 """
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
 
 import torch
 
@@ -143,16 +142,3 @@ def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditio
     tasks = environment.tasks(tier_of(conditions.task), conditions.held_out_tasks, "held_out")
     sampling = Sampling(max_tokens=conditions.max_tokens)
     return accuracy(play(policy, environment, tasks, EVALUATION_SEED, sampling))
-
-
-def pooled_deviation(samples: Iterable[Sequence[float]]) -> float:
-    """Return the standard deviation within ``samples``, each around its own mean, with n − 1 for each. NaN if none has two values.
-
-    >>> round(pooled_deviation([[0.8, 0.9, 1.0], [0.3, 0.3, 0.3], [0.5]]), 3)
-    0.071
-    """
-    several = [sample for sample in samples if len(sample) > 1]
-    if not several:
-        return math.nan
-    squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
-    return math.sqrt(squares / sum(len(sample) - 1 for sample in several))

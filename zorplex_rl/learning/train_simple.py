@@ -93,13 +93,15 @@ def compare(rewards: list[float]) -> list[float]:
 
 def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[float]) -> Tensor:
     """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4)."""
-    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True).to(policy.device)
+    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True).to(
+        policy.model.device
+    )
     mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
-    mask = mask.to(policy.device)
+    mask = mask.to(policy.model.device)
     # The logits [B, T, V] at a position are those of the next token. Padding is on the right, so causal attention hides it.
     logits = policy.model(ids[:, :-1]).logits
     logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
-    weighted = torch.tensor(advantages, device=policy.device)[:, None] * logp * mask[:, 1:]
+    weighted = torch.tensor(advantages, device=policy.model.device)[:, None] * logp * mask[:, 1:]
     return -weighted.sum() / mask.sum()
 
 

@@ -1,4 +1,4 @@
-"""Run one decode step of a model: feed the new tokens of every row, return the logits of the next ones.
+"""Run a model: all prompts at once (``prefill``), then step by step: feed the new tokens of every row, return the logits of the next ones.
 
 A step for 64 rows of a small model is about two hundred small tensor operations, and much of its time goes into calling them. ``LeanDecoder``
 writes the step out for Llama and Qwen2 models, directly on their parameters: the same mathematics with a third of the calls, and a tool's
@@ -11,31 +11,79 @@ for each row at a time. Callers need not know which decoder they have.
     logits = head(norm(x))
 """
 
-from typing import Any, Protocol
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from transformers import LlamaForCausalLM, LlamaModel, PreTrainedModel, Qwen2ForCausalLM, Qwen2Model
 
-from zorplex_rl.policy.kv_cache import DecodeStep, ResultTokens, SlotCache
+# Transformers takes seconds to load: it is imported where a model is already there.
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-
-class Decoder(Protocol):
-    """Runs one step. If ``feeds_results``, a step may have several tokens for a row."""
-
-    feeds_results: bool
-
-    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """Return the logits [B, V] after every row's last token. Writes the new keys and values to ``cache``."""
+    from zorplex_rl.policy.kv_cache import DecodeStep, ResultTokens, SlotCache, Snapshot
 
 
-def decoder_of(model: PreTrainedModel) -> Decoder:
-    """Return the fastest decoder for ``model``."""
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
+    """Run all ``prompts`` at once. Returns for each its snapshot and the logits [V] of the next token.
+
+    The tokens that all prompts start with (usually the system prompt) run once.
+    """
+    from transformers.cache_utils import DynamicCache
+
+    shared = _shared_length(prompts)
+    lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
+    ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt) - shared] = torch.tensor(prompt[shared:])
+    cache = DynamicCache(config=model.config)
+    if shared:
+        start = torch.tensor([prompts[0][:shared]], device=model.device)
+        model.base_model(input_ids=start, past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(len(prompts))
+    # Padding is on the right: with causal attention no real token sees it, so no mask is needed.
+    ids, last = ids.to(model.device), (lengths - 1).to(model.device)
+    hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+    logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
+    kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
+    return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]
+
+
+def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
+    shortest = min(map(len, prompts))
+    differing = (i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
+    return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
+
+
+def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
+    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them.
+
+    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output layer is then added up in float32, too.
+    """
+    layer, config = model.get_output_embeddings(), model.config
+    bias = None if layer.bias is None else layer.bias.to(states.dtype)
+    logits = F.linear(states, layer.weight.to(states.dtype), bias)
+    if getattr(config, "logits_scaling", None):
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):
+        logits = logits * config.logit_scale
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+def decoder_of(model: PreTrainedModel) -> LeanDecoder | OwnForward:
+    """Return the fastest decoder for ``model``. A step of one that ``feeds_results`` may have several tokens for a row."""
     return LeanDecoder(model) if is_lean(model) else OwnForward(model)
 
 
 def is_lean(model: PreTrainedModel) -> bool:
     """Return whether ``LeanDecoder`` computes what ``model`` does: not for subclasses, wrapped layers, hooks or long-context variants."""
+    from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
+
     config = model.config
     return (
         (type(model), type(model.base_model)) in ((LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model))
@@ -57,6 +105,7 @@ class OwnForward:
         self._model = model
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
+        """Return the logits [B, V] after every row's last token. Writes the new keys and values to ``cache``."""
         output = self._model(
             input_ids=step.ids[:, None],
             attention_mask=step.mask,
@@ -80,6 +129,7 @@ class LeanDecoder:
         self._cos = self._sin = torch.empty(0)
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
+        """Do the same as ``OwnForward``, with any number of tokens for each row."""
         body, tokens = self._model.model, len(step.ids)
         heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
         if len(self._cos) < cache.length:

@@ -73,17 +73,11 @@ def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], c
         return wilson_interval(sum(outcomes), trials, confidence)
     from scipy import stats  # It takes half a second to load, and most notebooks begin without an interval.
 
-    freedom = _degrees_of_freedom(list(sizes.values()), trials / effective)
-    return _score_interval(share, effective, float(stats.t.ppf(0.5 + confidence / 2, freedom)))
-
-
-def _degrees_of_freedom(sizes: Sequence[int], design_effect: float) -> float:
-    """Return Satterthwaite's degrees of freedom of the variance between clusters of ``sizes``, and 1 at least."""
-    typical = sum(size * size for size in sizes) / sum(sizes)
+    design_effect, typical = trials / effective, sum(size * size for size in sizes.values()) / trials
     correlation = min((design_effect - 1) / (typical - 1), 1.0)
-    added = [size * (1 + (size - 1) * correlation) for size in sizes]
-    between = max(1.0, sum(added) ** 2 / sum(a * a for a in added) - 1)
-    return between / (1 - 1 / design_effect)
+    added = [size * (1 + (size - 1) * correlation) for size in sizes.values()]
+    freedom = max(1.0, sum(added) ** 2 / sum(a * a for a in added) - 1) / (1 - 1 / design_effect)
+    return _score_interval(share, effective, float(stats.t.ppf(0.5 + confidence / 2, freedom)))
 
 
 def _score_interval(share: float, trials: float, quantile: float) -> Interval:

@@ -21,9 +21,7 @@ from math import prod
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
-
-from zorplex_rl.policy.load import project
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 Snapshot = torch.Tensor
 
@@ -148,36 +146,6 @@ class _SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.keys.shape[-2]
-
-
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run all ``prompts`` at once. Returns for each its snapshot and the logits [V] of the next token.
-
-    The tokens that all prompts start with (usually the system prompt) run once.
-    """
-    shared = _shared_length(prompts)
-    lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
-    ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-    for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt) - shared] = torch.tensor(prompt[shared:])
-    cache = DynamicCache(config=model.config)
-    if shared:
-        start = torch.tensor([prompts[0][:shared]], device=model.device)
-        model.base_model(input_ids=start, past_key_values=cache, use_cache=True)
-        cache.batch_repeat_interleave(len(prompts))
-    # Padding is on the right: with causal attention no real token sees it, so no mask is needed.
-    ids, last = ids.to(model.device), (lengths - 1).to(model.device)
-    hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
-    logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
-    kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
-    return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]
-
-
-def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
-    shortest = min(map(len, prompts))
-    differing = (i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
-    return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

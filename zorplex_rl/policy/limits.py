@@ -6,15 +6,13 @@
 Written arithmetic is not counted, because a policy can answer without it. An answer without its calls would be a guess, so calls are counted.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.demonstrations import Habits, demonstrate
 from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.parser import format_result
 
-PERFECT = Habits(tag_by_phrasing=(1, 1, 1), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
 TASKS_TRIED = 32
 """Tasks of each kind to look at: enough to meet every number of redirects."""
 
@@ -30,14 +28,12 @@ class Need:
 
 def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
     """Return what each of the first tasks of ``name`` (``kind:difficulty``) needs. ``count_tokens`` returns the tokens of a text."""
-    spec, rng = zorplex.spec(name), random.Random(0)
-    found = []
-    for index in range(TASKS_TRIED):
-        demonstration = demonstrate(spec, spec.task(index), rng, PERFECT)
-        *calls, (ending, _) = demonstration.pieces
-        texts = [*(text for text, _ in calls), ending.rpartition("\n")[2]]
-        prompt = count_tokens(demonstration.task.system) + count_tokens(demonstration.task.question)
-        found.append(Need(prompt, sum(map(count_tokens, texts)), demonstration.task.min_tool_calls + 1))
+    spec, found = zorplex.spec(name), []
+    for task in map(spec.task, range(TASKS_TRIED)):
+        calls = spec.calls_needed(task)
+        texts = [*calls, *(format_result(spec.run(task, call)) for call in calls), f"[ANSWER] {task.answer}"]
+        prompt = count_tokens(task.system) + count_tokens(task.question)
+        found.append(Need(prompt, sum(map(count_tokens, texts)), len(calls) + 1))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.task.episode import Task
+from zorplex_rl.policy.decoder import project
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,26 +36,6 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     name: str
     eos_ids: tuple[int, ...]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.model.parameters()).device
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of parameters, tied weights counted once."""
-        return sum(p.numel() for p in self.model.parameters())
-
-    def encode_prompt(self, task: Task) -> list[int]:
-        """Return the token ids of ``task``'s system prompt and question in the model's chat template, up to the start of the answer."""
-        messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self.encode_text(text)
-
-    def encode_text(self, text: str) -> list[int]:
-        """Return the token ids of ``text``, without special tokens around it."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
@@ -81,30 +61,13 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
         )
-    _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], highest_id(tokenizer.get_vocab()))
+    _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
     model.to(device).eval()
     # One pass over the memory of the device takes far less time than reading the weights from disk.
     for parameter, values in model.named_parameters():
         _check_finite(name, parameter, values)
     _check_projection(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
-
-
-def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
-    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them.
-
-    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output layer is then added up in float32, too.
-    """
-    layer, config = model.get_output_embeddings(), model.config
-    bias = None if layer.bias is None else layer.bias.to(states.dtype)
-    logits = torch.nn.functional.linear(states, layer.weight.to(states.dtype), bias)
-    if getattr(config, "logits_scaling", None):
-        logits = logits / config.logits_scaling
-    if getattr(config, "logit_scale", None):
-        logits = logits * config.logit_scale
-    if cap := getattr(config, "final_logit_softcapping", None):
-        logits = cap * torch.tanh(logits / cap)
-    return logits
 
 
 @torch.inference_mode()
@@ -164,7 +127,7 @@ def check_policy(name: str) -> str:
     _check_files(name, Path(source))
     entries = config.get("vocab_size")
     if isinstance(entries, int) and (tokenizer := fast_tokenizer(source)):
-        _check_vocabulary(name, entries, highest_id(tokenizer.get_vocab()))
+        _check_vocabulary(name, entries, tokenizer.get_vocab())
     return source
 
 
@@ -205,13 +168,9 @@ def fast_tokenizer(source: str) -> Tokenizer | None:
         return None
 
 
-def highest_id(vocabulary: dict[str, int]) -> int:
-    """Return the highest token id of ``vocabulary``. Its size is not enough, because ids may have gaps."""
-    return max(vocabulary.values(), default=-1)
-
-
-def _check_vocabulary(name: str, embeddings: int, highest: int) -> None:
-    if highest >= embeddings:
+def _check_vocabulary(name: str, embeddings: int, vocabulary: dict[str, int]) -> None:
+    # Not its size: ids may have gaps.
+    if (highest := max(vocabulary.values(), default=-1)) >= embeddings:
         raise PolicyError(
             f"policy {name!r} has {embeddings} embeddings, but its tokenizer goes up to id {highest}; use the tokenizer that it was trained "
             f"with, or resize its embeddings to {highest + 1}"
@@ -228,16 +187,11 @@ def _check_finite(name: str, parameter: str, values: torch.Tensor) -> None:
 @torch.no_grad()
 def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
     """Return the largest absolute value in ``tensors``: NaN if there is one, 0.0 without values. Reads each tensor once and copies none."""
-    found = [
-        bound.float() for values in tensors if values.numel() for bound in torch.aminmax(_comparable(values.detach()))
-    ]
+    # Torch cannot compare floating-point numbers of eight bits.
+    comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
+    found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
     # Python's max loses a NaN that is not the first value; torch's does not.
     return torch.stack(found).abs().max().item() if found else 0.0
-
-
-def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """Return ``values``; in float32 if they have eight bits, which torch cannot compare."""
-    return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 
 
 def weight_bytes(source: str) -> int:

@@ -26,17 +26,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.policy.decoder import decoder_of, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop
+from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.episode import Episode, Task
 
-# decoder.py and kv_cache.py need transformers, which takes seconds to load: they are imported where a model is already there.
+# kv_cache.py needs transformers, which takes seconds to load: it is imported where a model is already there.
 if TYPE_CHECKING:
     from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
 
@@ -54,11 +55,9 @@ class RolloutEngine:
     """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
 
     def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
-        from zorplex_rl.policy.decoder import decoder_of
-
         self.policy, self.sampling, self.version = policy, sampling, 0
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
-        self._tickets = 0
+        self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest]] = deque()
         self._demand: Counter[Task] = Counter()
         self._prompts: dict[Task, Prefilled] = {}
@@ -87,13 +86,10 @@ class RolloutEngine:
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns its episode with the same ticket."""
-        tickets = []
-        for request in requests:
-            self._waiting.append((self._tickets, request))
-            self._demand[request.task] += 1
-            tickets.append(self._tickets)
-            self._tickets += 1
-        return tickets
+        arrived = [(next(self._tickets), request) for request in requests]
+        self._waiting += arrived
+        self._demand.update(request.task for _, request in arrived)
+        return [ticket for ticket, _ in arrived]
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
@@ -153,7 +149,7 @@ class RolloutEngine:
         finished, freed = [], []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
             finish = None if row.unfed else loop.extend(row, token, logprob, version)
-            if finish or len(row.token_ids) >= limit:
+            if finish or len(row.episode.token_ids) >= limit:
                 finished.append((row.ticket, loop.finish(row, finish or "tokens", version)))
                 freed.append(slot)
         for slot in reversed(freed):
@@ -162,7 +158,7 @@ class RolloutEngine:
 
     def _forward(self) -> None:
         """Run the model on the unfed tokens of every active row. Stores the logits of each row's next token."""
-        tokens = [row.token_ids[-row.unfed :] for row in self._active]
+        tokens = [row.episode.token_ids[-row.unfed :] for row in self._active]
         if not self._decode.feeds_results:
             # This decoder takes one token for each row, so a result takes several steps.
             tokens = [row[:1] for row in tokens]
@@ -180,7 +176,11 @@ class RolloutEngine:
         now = time.monotonic()
         for ticket, request in entering:
             prompt = self._prompts[request.task]
-            row = PartialEpisode(ticket, request, prompt.ids, random.Random(request.seed), self.version, now)
+            # What ends it is known at its end.
+            episode = Episode(
+                request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
+            )
+            row = PartialEpisode(ticket, episode, random.Random(request.seed), now)
             self._enter(row, prompt.snapshot, prompt.logits)
             self._demand[request.task] -= 1
             if not self._demand[request.task]:
@@ -188,8 +188,6 @@ class RolloutEngine:
 
     def _prefill(self, tasks: list[Task]) -> None:
         """Prefill the prompts of ``tasks``, together with some that are needed next: a batch costs little more than one prompt."""
-        from zorplex_rl.policy.kv_cache import prefill
-
         if self._prompts_version != self.version:
             self._prompts.clear()
             self._prompts_version = self.version
@@ -198,7 +196,7 @@ class RolloutEngine:
             return
         ahead = (request.task for _, request in islice(self._waiting, self.sampling.slots))
         new = list(dict.fromkeys((*new, *(task for task in ahead if task not in self._prompts))))
-        prompts = [self.policy.encode_prompt(task) for task in new]
+        prompts = [encode_prompt(self.policy.tokenizer, task) for task in new]
         for task, ids, (snapshot, logits) in zip(new, prompts, prefill(self.policy.model, prompts), strict=True):
             self._prompts[task] = Prefilled(ids, snapshot, logits)
 

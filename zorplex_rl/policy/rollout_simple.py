@@ -12,7 +12,7 @@ import random
 import torch
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import Sampling, Tool
+from zorplex_rl.policy.tool_loop import Sampling, Tool, encode_prompt, encode_text
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
@@ -20,7 +20,7 @@ from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 @torch.inference_mode()
 def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling, seed: int = 0) -> Episode:
     """Sample one episode of ``task``. ``execute(task, call)`` must run a tool and return its result as text."""
-    rng, prompt = random.Random(seed), policy.encode_prompt(task)
+    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, turns = list[int](), list[bool](), list[float](), list[Turn]()
     start, text = 0, ""
     finish: Finish | None = None
@@ -33,7 +33,7 @@ def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling
             finish = "eos"
         elif call := find_call(text):
             finish = "turns" if len(turns) + 1 == sampling.max_turns else None
-            fed = [] if finish else policy.encode_text(format_result(execute(task, call)))
+            fed = [] if finish else encode_text(policy.tokenizer, format_result(execute(task, call)))
             fed = fed[: sampling.max_tokens - len(ids)]
             result = policy.tokenizer.decode(fed, skip_special_tokens=True) or None
             turns.append(Turn(text, start, len(ids), str(call), result))

@@ -1,6 +1,6 @@
 """Build an episode token by token: find tool calls in the sampled text, feed their results, notice the end.
 
-    row = PartialEpisode(ticket, request, prompt_ids, …)
+    row = PartialEpisode(ticket, episode, rng, started)
     loop.extend(row, token, logprob, version)     adds a sampled token; returns what ends the episode, if anything
     loop.answer(row)                              adds the result of a slow tool
     loop.finish(row, "answer", version)           returns the Episode
@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zorplex_rl.config import Config
@@ -22,6 +22,8 @@ from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from zorplex_rl.policy.load import Policy
 
 Tool = Callable[[Task, ToolCall], str]
@@ -51,33 +53,37 @@ class RolloutRequest:
 
 @dataclass(slots=True)
 class PartialEpisode:
-    """An episode that is still being sampled.
+    """An ``episode`` that is still being sampled, and the state of its sampling.
 
     The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a tool's result. ``pending`` is the result of a
     slow tool, called at time ``called``.
     """
 
     ticket: int
-    request: RolloutRequest
-    prompt_ids: list[int]
+    episode: Episode
     rng: random.Random
-    first_version: int
     started: float
-    token_ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
     unfed: int = 0
     pending: Future[str] | None = None
     called: float = 0.0
     turn_start: int = 0
     line_start: int = 0
-    tool_seconds: float = 0.0
 
     @property
     def cached(self) -> int:
         """Number of its tokens, prompt included, that are in the cache."""
-        return len(self.prompt_ids) + len(self.token_ids) - self.unfed
+        return len(self.episode.prompt_ids) + len(self.episode.token_ids) - self.unfed
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
+    """Return the token ids of ``task``'s system prompt and question in the model's chat template, up to the start of the answer."""
+    messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Return the token ids of ``text``, without special tokens around it."""
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 class ToolLoop:
@@ -90,49 +96,35 @@ class ToolLoop:
 
     def extend(self, row: PartialEpisode, token: int, logprob: float, version: int) -> Finish | None:
         """Add a sampled token, and run the tool call that it completes. Returns what ends the episode, or None."""
-        row.token_ids.append(token)
-        row.sampled.append(True)
-        row.logprobs.append(logprob)
+        row.episode.token_ids.append(token)
+        row.episode.sampled.append(True)
+        row.episode.logprobs.append(logprob)
         row.unfed = 1
         return self._read(row, token, version) if token in self._marks else None
 
     def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` is waiting for."""
         assert row.pending is not None, "the row waits for no tool"
-        row.tool_seconds += time.monotonic() - row.called
+        row.episode.tool_seconds += time.monotonic() - row.called
         self._feed(row, row.pending.result())
         row.pending = None
 
     def finish(self, row: PartialEpisode, finish: Finish, version: int) -> Episode:
         """Return the episode, ended by ``finish``."""
-        if row.turn_start < len(row.token_ids):
+        if row.turn_start < len(row.episode.token_ids):
             self._end_turn(row, None, version)
-        return Episode(
-            task=row.request.task,
-            prompt_ids=row.prompt_ids,
-            token_ids=row.token_ids,
-            sampled=row.sampled,
-            logprobs=row.logprobs,
-            turns=row.turns,
-            finish=finish,
-            seed=row.request.seed,
-            group=row.request.group,
-            first_version=row.first_version,
-            last_version=version,
-            seconds=time.monotonic() - row.started,
-            tool_seconds=row.tool_seconds,
-        )
+        return replace(row.episode, finish=finish, last_version=version, seconds=time.monotonic() - row.started)
 
     def _read(self, row: PartialEpisode, token: int, version: int) -> Finish | None:
         """Parse the current line after ``token`` has closed a bracket, a line or the text. Returns what ends the episode, or None."""
         if token in self._eos:
             return "eos"
-        line = self._policy.tokenizer.decode(row.token_ids[row.line_start :], skip_special_tokens=True)
+        line = self._policy.tokenizer.decode(row.episode.token_ids[row.line_start :], skip_special_tokens=True)
         if call := find_call(line):
             self._end_turn(row, call, version)
-            if len(row.turns) >= self._sampling.max_turns:
+            if len(row.episode.turns) >= self._sampling.max_turns:
                 return "turns"
-            result = self._execute(row.request.task, call)
+            result = self._execute(row.episode.task, call)
             if isinstance(result, Future):
                 row.pending, row.called = result, time.monotonic()
             else:
@@ -140,29 +132,29 @@ class ToolLoop:
         elif answer_is_complete(line):
             return "answer"
         elif "\n" in line:
-            row.line_start = len(row.token_ids)
+            row.line_start = len(row.episode.token_ids)
         return None
 
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None, version: int) -> None:
-        end = len(row.token_ids)
-        text = self._policy.tokenizer.decode(row.token_ids[row.turn_start : end], skip_special_tokens=True)
-        row.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, version))
+        ids, end = row.episode.token_ids, len(row.episode.token_ids)
+        text = self._policy.tokenizer.decode(ids[row.turn_start : end], skip_special_tokens=True)
+        row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, version))
         row.turn_start = end
 
     def _feed(self, row: PartialEpisode, result: str) -> None:
         """Append a tool's result, cut at the token limit, record it in the turn, and start the next turn after it."""
-        text = format_result(result)
+        episode, text = row.episode, format_result(result)
         injected: str | None = text
-        ids = self._policy.encode_text(text)
-        if (room := self._sampling.max_tokens - len(row.token_ids)) < len(ids):
+        ids = encode_text(self._policy.tokenizer, text)
+        if (room := self._sampling.max_tokens - len(episode.token_ids)) < len(ids):
             ids = ids[:room]
             injected = self._policy.tokenizer.decode(ids, skip_special_tokens=True) or None
-        row.turns[-1] = replace(row.turns[-1], result=injected)
-        row.token_ids += ids
-        row.sampled += [False] * len(ids)
-        row.logprobs += [0.0] * len(ids)
+        episode.turns[-1] = replace(episode.turns[-1], result=injected)
+        episode.token_ids += ids
+        episode.sampled += [False] * len(ids)
+        episode.logprobs += [0.0] * len(ids)
         row.unfed += len(ids)
-        row.turn_start = row.line_start = len(row.token_ids)
+        row.turn_start = row.line_start = len(episode.token_ids)
 
 
 def _token_marks(policy: "Policy") -> frozenset[int]:

@@ -15,7 +15,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.policy.demonstrations import DRILLS, Habits, random_demonstration
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen2Config
@@ -144,7 +145,7 @@ class DemonstrationStream:
         self._policy, self._recipe, self._phase = policy, recipe, recipe.phases[number]
         self._rows = 0
         self._rng = random.Random(f"demonstrations:{recipe.seed}" + (f":{number}" if number else ""))
-        self._encode = cache(policy.encode_text)
+        self._encode = cache(partial(encode_text, policy.tokenizer))
         self._end = [policy.tokenizer.eos_token_id]
 
     def row(self) -> tuple[list[int], list[int]]:
@@ -155,7 +156,7 @@ class DemonstrationStream:
         if self._rng.random() < phase.drill_shares[0 if first else 1]:
             return self._join([], DRILLS[phase.drill](self._rng), [])
         demo = random_demonstration(self._rng, self._recipe.shares, phase.habits, phase.difficulties)
-        return self._join(self._policy.encode_prompt(demo.task), demo.pieces, self._end if demo.ends else [])
+        return self._join(encode_prompt(self._policy.tokenizer, demo.task), demo.pieces, self._end if demo.ends else [])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield (ids, labels), both [batch_size, T], padded on the right. Rows of similar length go together, so there is little padding."""

@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         name = Path(asked.folder).resolve().name
         command = f"python -m zorplex_rl.policy.word_problems {name}"
         attempts = tuple(ask_word_problems(policy))
-        Recording(name, policy.parameter_count, command, date.today().isoformat(), attempts).write(asked.out)
+        Recording(name, policy.model.num_parameters(), command, date.today().isoformat(), attempts).write(asked.out)
     except (ConfigError, PolicyError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

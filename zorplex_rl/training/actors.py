@@ -10,8 +10,7 @@
 The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and ``TrainerActor`` (``trainer.py``).
 
 An actor holds one object from the folders below this one and exposes it; the logic is in that object. All endpoints are concurrent, so that an actor
-which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once, and returns what it
-loaded.
+which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once.
 
 The controller imports these files too, but uses no model, and transformers takes seconds to load. So imports that need it stand where they are
 used, and each actor's process begins with those that ``imports`` names.
@@ -44,16 +43,6 @@ Group = list[Episode]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What an actor's ``setup`` has loaded, and the process that it lives in."""
-
-    what: str
-    pid: int
-    device: str = "cpu"
-    parameters: int = 0
-
-
 class TimedActor(Actor):
     """An actor that records what it spends its time on."""
 
@@ -76,7 +65,9 @@ class ModelActor(TimedActor):
 
     imports = (
         "zorplex_rl.learning.learner",
-        "zorplex_rl.policy.decoder",
+        "zorplex_rl.policy.kv_cache",
+        "transformers.models.llama.modeling_llama",
+        "transformers.models.qwen2.modeling_qwen2",
         "zorplex_rl.policy.stream",
         "zorplex_rl.training.transports",
     )
@@ -89,10 +80,9 @@ class ModelActor(TimedActor):
         self._one_at_a_time = asyncio.Lock()
 
     @concurrent_endpoint
-    async def setup(self) -> Loaded:
-        """Load the policy. Returns what was loaded."""
+    async def setup(self) -> None:
+        """Load the policy."""
         await self.compute(self._load)
-        return Loaded(self.policy.name, os.getpid(), self.device, self.policy.parameter_count)
 
     async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return ``function(*args)``, run in a thread once no other compute runs."""

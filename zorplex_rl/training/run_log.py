@@ -66,8 +66,9 @@ class RunLog:
 
     def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
         """Write what the weights of ``step`` do on held-out tasks, and the first two of the sampled episodes. Returns the row."""
+        both = {"greedy": greedy, "sampled": sampled}
         kinds = {
-            kind: {"greedy": accuracy(_of_kind(greedy, kind)), "sampled": accuracy(_of_kind(sampled, kind))}
+            kind: {name: accuracy([e for e in found if e.task.kind == kind]) for name, found in both.items()}
             for kind in sorted({episode.task.kind for episode in greedy})
         }
         row = self.write(
@@ -76,7 +77,7 @@ class RunLog:
             greedy_accuracy=accuracy(greedy),
             sampled_accuracy=accuracy(sampled),
             kinds=kinds,
-            outcomes={"greedy": outcome_shares(greedy), "sampled": outcome_shares(sampled)},
+            outcomes={name: outcome_shares(found) for name, found in both.items()},
             **values,
         )
         for episode in sampled[:2]:
@@ -126,7 +127,3 @@ def readable(episode: Episode) -> str:
     """Return an episode in one line, for people: question, transcript, what was right."""
     text = episode.text.strip().replace("\n", " ⏎ ")
     return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.scored.outcome}"
-
-
-def _of_kind(episodes: list[Episode], kind: str) -> list[Episode]:
-    return [episode for episode in episodes if episode.task.kind == kind]

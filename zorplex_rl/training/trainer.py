@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.analysis.recorded import group_latencies
+from zorplex_rl.analysis.timeline import group_latencies
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions

@@ -67,7 +67,9 @@ def ran_on(policy: Policy | None = None) -> mo.Html:
     said = machine()
     if policy is not None:
         name = policy.name if policy.name.count("/") <= 1 else Path(policy.name).name
-        said += f" Policy: {name}, {policy.parameter_count / 1e6:,.2f} million parameters, on {policy.device}."
+        said += (
+            f" Policy: {name}, {policy.model.num_parameters() / 1e6:,.2f} million parameters, on {policy.model.device}."
+        )
     return mo.Html(f'<p class="lesson-ran-on" data-ran-on="{html.escape(said)}">Computed on: {html.escape(said)}</p>')
 
 

@@ -1,7 +1,7 @@
 """Provide widgets for notebooks that also work on a static page: Python computes, JavaScript draws.
 
     TimelineSimulator     sync against async, from a dozen numbers            computed by analysis/simulate.py
-    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by analysis/ring_race.py
+    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by viz/ring_race.py
     TransferCalculator    a model's size over every link's bandwidth        computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.analysis.ring_race import race
 from zorplex_rl.viz import look
+from zorplex_rl.viz.ring_race import race
 from zorplex_rl.viz.svg import render
 from zorplex_rl.viz.widgets.widget import Axes, Params, Simulator, tabulate
 

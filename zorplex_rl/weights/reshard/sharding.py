@@ -24,7 +24,7 @@ same dimension. Ranks are numbered in row-major order: the last dimension of the
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import product
 from typing import Self
 
 import numpy as np
@@ -32,8 +32,6 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 Slices = tuple[slice, ...]
-Run = tuple[int, int]
-"""Consecutive indices of one dimension: the first index and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Box:
 
 def local_shape(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[int, ...]:
     """Return the shape of ``rank``'s shard of a tensor of ``shape``."""
-    return tuple(sum(size for _, size in runs) for runs in _runs(shape, sharding, rank))
+    return tuple(map(len, _indices(shape, sharding, rank)))
 
 
 def local_boxes(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[Box, ...]:
@@ -107,20 +105,17 @@ def local_boxes(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[Bo
 
     That is one box, none if its shard is empty, or several if its indices are not consecutive.
     """
-    boxes = []
-    placed = [
-        [(offset, size, start) for (offset, size), start in zip(runs, _starts(runs), strict=True)]
-        for runs in _runs(shape, sharding, rank)
-    ]
-    for block in product(*placed):
-        offsets, sizes, start = zip(*block, strict=True) if block else ((), (), ())
-        boxes.append(Box(offsets, sizes, start))
-    return tuple(boxes)
+    runs = []
+    for indices in _indices(shape, sharding, rank):
+        starts = [0, *(np.flatnonzero(np.diff(indices) != 1) + 1).tolist()] if len(indices) else []
+        ends = [*starts[1:], len(indices)]
+        runs.append([(int(indices[start]), end - start, start) for start, end in zip(starts, ends, strict=False)])
+    return tuple(Box(*zip(*block, strict=True)) if block else Box((), (), ()) for block in product(*runs))
 
 
-def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]]:
+def _indices(shape: Sequence[int], sharding: Sharding, rank: int) -> list[np.ndarray]:
     """Return the indices that ``rank`` holds in each dimension, in the order of its shard."""
-    dimensions = [[(0, size)] if size else [] for size in shape]
+    held = [np.arange(size) for size in shape]
     for placement, count, index in zip(
         sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
     ):
@@ -129,41 +124,13 @@ def _runs(shape: Sequence[int], sharding: Sharding, rank: int) -> list[list[Run]
         dim: int = placement.dim  # type: ignore[attr-defined]  # every placement but Replicate and Partial has it
         if not -len(shape) <= dim < len(shape):
             raise ValueError(f"{placement} shards dimension {dim} of a tensor of shape {tuple(shape)}")
-        runs = dimensions[dim]
         # A strided shard is cut into split_factor parts first, and a rank gets its share of every part.
         parts = getattr(placement, "split_factor", 1)
-        total = sum(size for _, size in runs)
-        shares = []
-        for part in range(parts):
-            first, size = _chunk(total, parts, part)
-            offset, share = _chunk(size, count, index)
-            shares.append((first + offset, share))
-        dimensions[dim] = _select(runs, shares)
-    return dimensions
+        held[dim] = np.concatenate([_chunk(_chunk(held[dim], parts, part), count, index) for part in range(parts)])
+    return held
 
 
-def _chunk(size: int, count: int, index: int) -> Run:
-    """Return chunk ``index`` of ``size`` indices that are split into ``count`` chunks, as ``torch.chunk`` does. It may be empty."""
-    step = -(-size // count)
-    first = min(size, step * index)
-    return first, min(size, first + step) - first
-
-
-def _select(runs: list[Run], shares: list[Run]) -> list[Run]:
-    """Return the indices at the positions ``shares`` of those that ``runs`` list. Consecutive runs are joined."""
-    selected: list[Run] = []
-    for first, count in shares:
-        for (offset, size), start in zip(runs, _starts(runs), strict=True):
-            low, high = max(first, start), min(first + count, start + size)
-            if low >= high:
-                continue
-            begin, length = offset + low - start, high - low
-            if selected and sum(selected[-1]) == begin:
-                begin, length = selected[-1][0], selected.pop()[1] + length
-            selected.append((begin, length))
-    return selected
-
-
-def _starts(runs: list[Run]) -> list[int]:
-    """Return the position at which each of ``runs`` begins."""
-    return list(accumulate((size for _, size in runs[:-1]), initial=0)) if runs else []
+def _chunk(indices: np.ndarray, count: int, number: int) -> np.ndarray:
+    """Return chunk ``number`` of ``indices`` that are split into ``count`` chunks, as ``torch.chunk`` does. It may be empty."""
+    step = -(-len(indices) // count)
+    return indices[step * number : step * (number + 1)]
