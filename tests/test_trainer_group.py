@@ -16,6 +16,7 @@ import torch
 from runs import SMALL, eventually, final_weights
 from sharded_ranks import one_process, train, train_sharded
 
+from zorplex_rl.cli import main
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import group_relative
@@ -27,8 +28,10 @@ from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.runtime import ActorError, ReplicaDied
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
+from zorplex_rl.training import trainer_group
 from zorplex_rl.training.controller import StopRequested
 from zorplex_rl.training.devices import one_each
 from zorplex_rl.training.loop import run_training
@@ -304,3 +307,37 @@ def test_two_processes_on_one_gpu_are_refused():
     assert one_each(["cuda:0", "cuda:1"]) == ["cuda:0", "cuda:1"]
     with pytest.raises(ConfigError, match="--trainer-processes is 2, but this machine has 1 GPU"):
         one_each(["cuda:0", "cuda:0"])
+
+
+def test_a_run_may_be_continued_with_another_number_of_trainer_processes_but_with_no_other_setting(sync_run, capsys):
+    assert main(["train", "--resume", str(sync_run.path), "--trainer-processes", "2"]) == 0
+    assert "already finished" in capsys.readouterr().out
+    assert main(["train", "--resume", str(sync_run.path), "--generators", "2"]) == 2
+    assert "--generators 1 ≠ 2" in capsys.readouterr().err
+
+
+def test_a_rank_that_lost_its_partner_reports_an_error_and_the_death_of_the_partner_is_what_counts(monkeypatch):
+    monkeypatch.setattr(trainer_group, "LAST_WORDS_SECONDS", 0.2)
+    broken, died = ActorError(RuntimeError("connection closed by peer")), ReplicaDied("the process is gone")
+
+    async def answers_of(*outcomes):
+        """What the group answers if its ranks answer so, one after the other; None is no answer at all."""
+        futures = [asyncio.get_running_loop().create_future() for _ in outcomes]
+        answer = asyncio.ensure_future(trainer_group._first_of(futures))
+        for future, outcome in zip(futures, outcomes, strict=True):
+            await asyncio.sleep(0.01)
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            elif outcome is not None:
+                future.set_result(outcome)
+        (found,) = await asyncio.gather(answer, return_exceptions=True)
+        return found
+
+    async def scenario():
+        assert await answers_of("rank 0", "rank 1") == "rank 0"
+        assert await answers_of(broken, died) is died
+        assert await answers_of(died, None) is died
+        assert await answers_of(None, broken) is broken
+        assert await answers_of("rank 0", broken) is broken
+
+    asyncio.run(scenario())

@@ -9,6 +9,8 @@
 ``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is read through any transport of
 ``transports.py``, like that of a whole model. ``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
 mix.
+
+In a run with ``--trainer-processes``, the lower half of this file does so for generators that hold whole models.
 """
 
 import asyncio
