@@ -310,3 +310,22 @@ def test_sources_that_take_steps_together_are_never_read_torn_or_mixed():
             trainer.join()
     assert whole > 10
     assert last > 0
+
+
+def test_weights_may_be_rounded_to_travel_and_arrive_as_their_own_type():
+    source, _, _ = square()
+    destination = {"p": ShardedWeight((4, 4), torch.float32, Sharding((1,), (EVERYWHERE,)))}
+    plan = plan_model(source, destination)
+    thirds = [rank_of(source, rank, lambda empty: number(empty) / 3) for rank in range(2)]
+    publishers = [ShardPublisher(model, plan, rank, dtype=torch.bfloat16) for rank, model in enumerate(thirds)]
+    for publisher, model in zip(publishers, thirds, strict=True):
+        publisher.publish(model, 1)
+    model = rank_of(destination, 0)
+    readers = {rank: LocalReader(publisher.rings[0]) for rank, publisher in enumerate(publishers)}
+    subscriber = ShardSubscriber(readers, model, plan, 0, torch.bfloat16)
+    pull(subscriber)
+    whole = number(torch.empty(4, 4)) / 3
+    assert torch.equal(model.p, whole.bfloat16().float()) and not torch.equal(model.p, whole)
+    assert subscriber.transfer_bytes == 2 * 16
+    with pytest.raises(LayoutMismatch):
+        ShardSubscriber(readers, model, plan, 0)

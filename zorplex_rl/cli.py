@@ -15,7 +15,7 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -159,7 +159,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     config = command.config
-    if difference := replace(earlier, steps=config.steps).difference(config):
+    free = {"steps": config.steps, "trainer_processes": config.services.trainer_processes}
+    if difference := earlier.changed(**free).difference(config):
         raise ConfigError(
             f"--resume {str(path)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
         )
@@ -186,7 +187,7 @@ def _check(config: Config) -> str:
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.devices import assign_devices
+    from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each
 
     config.check()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -202,7 +203,8 @@ def _check(config: Config) -> str:
             positions_of(source),
         )
     check_weights(config.policy, source)
-    assign_devices(config.device, ["trainer"])
+    ranks = names_of_ranks(config.services.trainer_processes)
+    one_each(list(assign_devices(config.device, ranks).values()))
     return source
 
 

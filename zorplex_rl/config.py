@@ -75,6 +75,8 @@ class ServicesConfig:
     """Tool processes, where tools have processes of their own."""
     reward_replicas: int = 1
     """Reward processes."""
+    trainer_processes: int = 1
+    """Trainer processes; each holds a part of weights, gradients and optimizer (FSDP), for models too large for one. Saves memory, not time."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Config:
 _GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
-    "tool_replicas reward_replicas "
+    "tool_replicas reward_replicas trainer_processes "
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation".split()
@@ -264,7 +266,9 @@ _AT_MOST = {
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
     "tool_latency_variation": 1000.0,
-    **dict.fromkeys("generators spares tool_replicas reward_replicas threads".split(), MOST_PROCESSES),
+    **dict.fromkeys(
+        "generators spares tool_replicas reward_replicas trainer_processes threads".split(), MOST_PROCESSES
+    ),
     **dict.fromkeys("prompts_per_step group_size eval_tasks slots max_turns updates_per_batch".split(), MOST_EPISODES),
     **dict.fromkeys(
         "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every".split(), MOST_STEPS

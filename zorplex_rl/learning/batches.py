@@ -9,7 +9,8 @@ training step, forward and backward.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,11 +41,13 @@ class MicroBatch:
     advantage: Tensor
 
 
-def split_by_tokens(lengths: Sequence[int], token_budget: int, prompt_length: int = 0) -> list[list[int]]:
+def split_by_tokens(
+    lengths: Sequence[int], token_budget: int, prompt_length: int = 0, parts: int = 1
+) -> list[list[int]]:
     """Split responses of ``lengths`` into micro-batches of similar lengths. Returns the indices of each.
 
     A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more. Each row counts with its prompt, because the
-    prompt's keys and values are copied for each row.
+    prompt's keys and values are copied for each row. If every micro-batch is to be cut into ``parts``, this holds for each part.
 
     >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
     [[4, 2, 0], [3], [1]]
@@ -52,9 +55,10 @@ def split_by_tokens(lengths: Sequence[int], token_budget: int, prompt_length: in
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         longest = lengths[index]
+        rows = -(-(len(batches[-1]) + 1) // parts) if batches else 1
         if (
             not batches
-            or (len(batches[-1]) + 1) * (prompt_length + longest) > token_budget
+            or (rows > 1 and rows * (prompt_length + longest) > token_budget)
             or longest > PADDING * lengths[batches[-1][0]]
         ):
             batches.append([])
@@ -68,20 +72,53 @@ def collate(
     token_budget: int,
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
+    part: tuple[int, int] = (0, 1),
 ) -> list[MicroBatch]:
     """Return the micro-batches of ``episodes``. Rows with advantage 0 get micro-batches of their own, because they have no gradient.
 
-    ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``.
+    ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``. ``part`` (k, n) returns the k-th of n parts of
+    every micro-batch; a part without rows computes something all the same, so that n processes can work through their parts in step.
     """
+    which, parts = part
     longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
     batches = []
     for teaches in (True, False):
         chosen = [i for i in range(len(episodes)) if (advantages[i] != 0) == teaches]
         lengths = [len(episodes[i].token_ids) for i in chosen]
-        for part in split_by_tokens(lengths, token_budget, longest_prompt):
-            indices = [chosen[i] for i in part]
-            batches.append(_micro_batch(indices, episodes, advantages, reference_logprobs, device))
+        for rows in split_by_tokens(lengths, token_budget, longest_prompt, parts):
+            indices = [chosen[i] for i in rows]
+            if parts > 1:
+                # Cut along the groups, as far as possible: a prompt runs once in every part that has one of its responses.
+                indices.sort(key=lambda i: episodes[i].prompt_ids)
+                indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
+            batch = (
+                _micro_batch(indices, episodes, advantages, reference_logprobs, device)
+                if indices
+                else _idle_batch(teaches, device)
+            )
+            batches.append(batch if parts == 1 else _twice_through(batch))
     return batches
+
+
+def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
+    """Return a batch without an episode. Its gradient is 0."""
+    prompt, row, advantage = torch.zeros(1, 1).long(), torch.zeros(1, 2), torch.tensor([float(teaches)])
+    tensors = (prompt, torch.tensor([1]), torch.tensor([0]), row.long(), row, row, row, advantage)
+    return MicroBatch((), *(tensor.to(device) for tensor in tensors))
+
+
+def _twice_through(batch: MicroBatch) -> MicroBatch:
+    """Return ``batch`` with responses of two tokens or more: those of one token would run through the layers once, all others do twice."""
+    if batch.ids.shape[1] > 1:
+        return batch
+    one_more = partial(torch.nn.functional.pad, pad=(0, 1))
+    return replace(
+        batch,
+        ids=one_more(batch.ids),
+        mask=one_more(batch.mask),
+        behaviour_logp=one_more(batch.behaviour_logp),
+        reference_logp=one_more(batch.reference_logp),
+    )
 
 
 def _micro_batch(

@@ -23,9 +23,14 @@ def _without_process_group() -> Iterator[None]:
 
 @_without_process_group()
 def save_learner(learner: Learner, folder: Path) -> None:
-    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot be written."""
+    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot be written.
+
+    A sharded learner writes the same as one of a single process. All its ranks must call this; rank 0 writes.
+    """
+    if (state := learner.whole_state()) is None:
+        return
     try:
-        checkpoint.save(_state(learner), checkpoint_id=folder, no_dist=True)
+        checkpoint.save(_with_random_state(state), checkpoint_id=folder, no_dist=True)
     except checkpoint.CheckpointException as error:
         # CheckpointException is a BaseException, which ends an actor. It holds one failure for each rank; here there is one rank.
         (failure, _), *_ = error.failures.values()
@@ -34,8 +39,8 @@ def save_learner(learner: Learner, folder: Path) -> None:
 
 @_without_process_group()
 def load_learner(learner: Learner, folder: Path) -> None:
-    """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``."""
-    state = _state(learner)
+    """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``. A rank reads its shards alone."""
+    state = _with_random_state(learner.state_dict())
     checkpoint.load(state, checkpoint_id=folder, no_dist=True)
     learner.load_state_dict(state)
     torch.set_rng_state(state["torch_rng"])
@@ -49,5 +54,5 @@ def _reason(failure: BaseException | None) -> str:
     return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(failure)
 
 
-def _state(learner: Learner) -> dict[str, Any]:
-    return learner.state_dict() | {"torch_rng": torch.get_rng_state()}
+def _with_random_state(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"torch_rng": torch.get_rng_state()}

@@ -14,10 +14,10 @@ forward and backward pass in bfloat16 changes it more: by 2 to 7 % of the float3
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Result = TypeVar("Result")
 
 
 class Learner:
@@ -73,8 +75,8 @@ class Learner:
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
-        batches = collate(episodes, advantages, self.config.token_budget, reference_logprobs, self.policy.model.device)
-        tokens = sum(batch.mask.sum().item() for batch in batches)
+        batches = self._collate(episodes, advantages, reference_logprobs)
+        tokens = float(sum(map(sum, (episode.sampled for episode in episodes))))
         proximal: list[Tensor] = []
         metrics: Diagnostics = {}
         for update in range(self.config.updates_per_batch):
@@ -82,8 +84,8 @@ class Learner:
             if update == 0:
                 metrics = found
                 proximal = logps
-        self._expect_finite("largest weight", largest_magnitude(self._parameters))
-        self._expect_finite("largest logit", largest_logit(self.policy, batches[0]))
+        self._expect_finite("largest weight", self._largest(self._parameters))
+        self._expect_finite("largest logit", self._largest([self._run(last_logits, batches[0])]))
         self.version += 1
         return metrics | describe(episodes, self.version - 1)
 
@@ -99,7 +101,7 @@ class Learner:
         for index, batch in enumerate(batches):
             # If all advantages are 0 and there is no KL penalty, the gradient is 0, and only the diagnostics are needed.
             with torch.set_grad_enabled(self.config.kl_coefficient > 0 or bool(batch.advantage.any())):
-                logp, entropy = token_logprobs(self.policy, batch, self._temperature)
+                logp, entropy = self._run(token_logprobs, batch, self._temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.config.loss == "decoupled_ppo" else {}
             loss, found = self._loss(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
             if self.config.kl_coefficient > 0:
@@ -113,17 +115,47 @@ class Learner:
             found = found | {"loss": loss.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
-        self._expect_finite("loss", totals["loss"])
-        totals["grad_norm"] = self._apply_gradients()
         flat = [
             torch.cat([t.flatten() for t in tensors])
             for tensors in (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches])
         ]
-        apart = [((logp - b.behaviour_logp).double() * b.mask).sum(1) for logp, b in zip(logps, batches, strict=True)]
+        apart = [
+            ((logp - b.behaviour_logp).double() * b.mask).sum(1)[: len(b.episodes)]
+            for logp, b in zip(logps, batches, strict=True)
+        ]
+        totals, (*flat, between) = self._of_all(totals, [*flat, torch.cat(apart)])
+        self._expect_finite("loss", totals["loss"])
+        totals["grad_norm"] = self._apply_gradients()
         # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
-        relative = (torch.cat(apart) - torch.cat(apart).max()).exp()
-        totals["episode_sample_size"] = effective_sample_size(relative)
+        totals["episode_sample_size"] = effective_sample_size((between - between.max()).exp())
         return totals | mismatch(*flat), logps
+
+    # What a learner that is sharded over several processes does in its own way (``sharded_learner.py``).
+
+    def _collate(
+        self,
+        episodes: Sequence[Episode],
+        advantages: Sequence[float],
+        reference_logprobs: Sequence[Sequence[float]] | None,
+    ) -> list[MicroBatch]:
+        """Return this process's micro-batches."""
+        return collate(episodes, advantages, self.config.token_budget, reference_logprobs, self.policy.model.device)
+
+    def _run(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Return ``function(policy, *args)``, which runs the model."""
+        return function(self.policy, *args)
+
+    def _of_all(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+        """Return the sums of all processes' ``totals``, and all their ``tensors`` in a row."""
+        return totals, tensors
+
+    def _largest(self, tensors: Sequence[Tensor]) -> float:
+        """Return the largest absolute value in any process's ``tensors``."""
+        return largest_magnitude(tensors)
+
+    def whole_state(self) -> dict[str, Any] | None:
+        """Return the ``state_dict`` to save, or None where another process saves it."""
+        return self.state_dict()
 
     def _collect_gradients(self) -> None:
         """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master, so torch has already done it."""
@@ -179,11 +211,10 @@ class Learner:
 
 
 @torch.no_grad()
-def largest_logit(policy: Policy, batch: MicroBatch) -> float:
-    """Return the largest absolute logit after the first prompt of ``batch``. Finite weights can still overflow in every layer."""
+def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
+    """Return the logits [1, V] after the first prompt of ``batch``. Finite weights can still overflow in every layer."""
     prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
-    logits = project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
-    return largest_magnitude([logits])
+    return project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
 
 
 def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:

@@ -63,7 +63,7 @@ class TimedActor(Actor):
 class ModelActor(TimedActor):
     """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
 
-    imports = (
+    imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
         "zorplex_rl.policy.kv_cache",
         "transformers.models.llama.modeling_llama",

@@ -44,10 +44,11 @@ from zorplex_rl.services.service import Service
 from zorplex_rl.task.curriculum import ladder_of, tier_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training import actors
-from zorplex_rl.training.devices import assign_devices
+from zorplex_rl.training.devices import assign_devices, names_of_ranks
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
 from zorplex_rl.training.run_log import RunLog
-from zorplex_rl.training.trainer import Trainer, TrainerActor
+from zorplex_rl.training.trainer import Trainer
+from zorplex_rl.training.trainer_group import trainer_of
 
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
@@ -88,7 +89,7 @@ class Controller:
     def __init__(self, config: Config, log: RunLog) -> None:
         self.config, self.log = config, log
         self.services = services_of(config, log.say)
-        self.trainer = Trainer(replicas_of(TrainerActor, config, devices_of(config)["trainer"], named=True))
+        self.trainer = Trainer(trainer_of(config, devices_of(config)))
         self._singletons: list[Replica] = []
         self.generators = [
             GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
@@ -377,7 +378,7 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
 def devices_of(config: Config) -> dict[str, str]:
     """Return the device of each role that holds a model."""
     names = [
-        "trainer",
+        *names_of_ranks(config.services.trainer_processes),
         *(f"generator_{i}" for i in range(config.services.generators + config.services.spares)),
         "reference",
     ]

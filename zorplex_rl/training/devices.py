@@ -27,3 +27,19 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
     if requested == "cpu" or not cuda_count:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % cuda_count}" for index, actor in enumerate(actors)}
+
+
+def names_of_ranks(ranks: int) -> list[str]:
+    """Return the name of each rank of the trainer, by which it is given its device."""
+    return ["trainer", *(f"trainer rank {rank}" for rank in range(1, ranks))]
+
+
+def one_each(devices: Sequence[str]) -> list[str]:
+    """Return the ``devices`` of the trainer's processes. Raises ConfigError if two of them are one GPU: NCCL connects only different ones."""
+    gpus = [device for device in devices if device != "cpu"]
+    if len(set(gpus)) < len(gpus):
+        raise ConfigError(
+            f"--trainer-processes is {len(gpus)}, but this machine has {len(set(gpus))} GPU; each process needs one of its own, so use fewer, "
+            f"or --device cpu"
+        )
+    return list(devices)

@@ -29,6 +29,7 @@ from zorplex_rl.training.actors import Group, ModelActor
 if TYPE_CHECKING:
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.policy.stream import RolloutStream
+    from zorplex_rl.training.shard_transports import WholeSubscriber
     from zorplex_rl.training.trainer import Trainer
     from zorplex_rl.training.transports import Subscriber
 
@@ -43,7 +44,7 @@ class GeneratorActor(ModelActor):
 
     # Set by ``setup``, ``subscribe`` and ``generate``, in this order.
     _stream: "RolloutStream"
-    _source: "Subscriber"
+    _source: "Subscriber | WholeSubscriber"
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
@@ -65,12 +66,17 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> bool:
         """Read weights from the actor ``trainer`` from now on. Returns False if they cannot be read."""
+        from zorplex_rl.training.shard_transports import subscribe_to_group
         from zorplex_rl.training.transports import subscribe
         from zorplex_rl.weights.ring import WeightPullError
 
+        model, transport, ranks = self.policy.model, self.config.transport, self.config.services.trainer_processes
         try:
+            if ranks > 1:
+                self._source = await subscribe_to_group(trainer, ranks, model, transport)
+                return True
             source = replace(await trainer.source.call_one(), owner=trainer)
-            self._source = await subscribe(source, self.config.transport, self.policy.model)
+            self._source = await subscribe(source, transport, model)
         except (WeightPullError, ReplicaDied) as error:
             log.warning("%s", error)
             return False

@@ -9,16 +9,33 @@
 ``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is read through any transport of
 ``transports.py``, like that of a whole model. ``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
 mix.
+
+In a run with ``--trainer-processes``, the lower half of this file does so for generators that hold whole models.
 """
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
 
+from zorplex_rl.services.runtime import ReplicaDied
 from zorplex_rl.training import transports
-from zorplex_rl.training.transports import WeightSource, connect
-from zorplex_rl.weights.reshard.sharded_model import ModelPlan
+from zorplex_rl.training.transports import SLOTS, WeightSource, connect
+from zorplex_rl.weights.layout import named_weights
+from zorplex_rl.weights.reshard.sharded_model import (
+    Description,
+    ModelPlan,
+    ShardedWeight,
+    describe,
+    plan_model,
+    rank_in,
+)
+from zorplex_rl.weights.reshard.sharding import Sharding
 from zorplex_rl.weights.reshard.transfer import ShardPublisher, ShardSubscriber
 from zorplex_rl.weights.ring import Reader, WeightPullError
 
@@ -32,7 +49,12 @@ def offer(publisher: ShardPublisher) -> Offer:
 
 
 async def subscribe(
-    offers: Sequence[Offer], model: nn.Module, plan: ModelPlan, rank: int, transport: str = "auto"
+    offers: Sequence[Offer],
+    model: nn.Module,
+    plan: ModelPlan,
+    rank: int,
+    transport: str = "auto",
+    dtype: torch.dtype | None = None,
 ) -> ShardSubscriber:
     """Return the subscriber of destination rank ``rank``. Raises WeightPullError, which names the trainer rank that could not be reached."""
     wanted = {source: offered[rank] for source, offered in enumerate(offers) if rank in offered}
@@ -44,4 +66,91 @@ async def subscribe(
             raise WeightPullError(f"trainer rank {source}: {error}") from error
 
     readers = await asyncio.gather(*map(reader_of, wanted))
-    return ShardSubscriber(dict(zip(wanted, readers, strict=True)), model, plan, rank)
+    return ShardSubscriber(dict(zip(wanted, readers, strict=True)), model, plan, rank, dtype)
+
+
+# A trainer whose weights are sharded, and generators that hold whole models: each of them is a mesh of one rank, and all want the same pieces. So
+# there is one plan for all of them, and each trainer rank has one ring, which every generator reads.
+
+EVERY_GENERATOR = 0
+"""The rank that a generator has in the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSource:
+    """What a generator needs of one trainer rank: how the model is sharded over all ranks, and what this one offers."""
+
+    description: Description
+    offer: Offer
+    dtype: torch.dtype | None
+
+
+class RankPublisher:
+    """Publishes a trainer rank's part of the weights, for generators that hold all of them."""
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, dtype: torch.dtype | None = None) -> None:
+        description = describe(model, mesh)
+        plan = plan_model(description, unsharded(description))
+        self._shards = ShardPublisher(model, plan, rank_in(mesh), SLOTS, dtype)
+        self._source = GroupSource(description, offer(self._shards), dtype)
+
+    def publish(self, model: nn.Module, version: int) -> None:
+        self._shards.publish(model, version)
+
+    def source(self) -> GroupSource:
+        return self._source
+
+    def read_headers(self) -> Tensor:
+        return self._shards.rings[EVERY_GENERATOR].headers.clone()
+
+    def read_slot(self, slot: int) -> Tensor:
+        # A clone: a reply with a view would carry the whole ring.
+        return self._shards.rings[EVERY_GENERATOR].slots[slot].clone()
+
+
+class WholeSubscriber:
+    """Pulls the parts of all trainer ranks into a whole model. Used like ``transports.Subscriber``."""
+
+    def __init__(self, shards: ShardSubscriber) -> None:
+        self._shards = shards
+
+    async def fetch(self) -> int:
+        """Fetch the newest version that all ranks have published into staging buffers. Returns it."""
+        return await self._shards.fetch()
+
+    def swap(self) -> int:
+        """Copy the fetched weights into the model. Returns their version."""
+        self._shards.install(self._shards.staged)
+        return self._shards.version
+
+
+async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transport: str) -> WholeSubscriber:
+    """Return the subscriber of a whole ``model`` to the ``ranks`` ranks of the actor ``trainer``.
+
+    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works.
+    """
+    actors = [trainer.slice(procs=rank) for rank in range(ranks)]
+    try:
+        sources: list[GroupSource] = [await actor.source.call_one() for actor in actors]
+    except ReplicaDied as error:
+        raise WeightPullError(f"a rank of the trainer is gone: {error}") from error
+    # The ``message`` transport asks the rank itself.
+    offers = [
+        {rank: replace(of_rank, owner=actor) for rank, of_rank in source.offer.items()}
+        for source, actor in zip(sources, actors, strict=True)
+    ]
+    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(model).items()}
+    plan = plan_model(sources[0].description, whole(wanted))
+    return WholeSubscriber(await subscribe(offers, model, plan, EVERY_GENERATOR, transport, sources[0].dtype))
+
+
+def unsharded(description: Description) -> dict[str, ShardedWeight]:
+    """Return the description of the same model on one rank that holds all of it."""
+    return whole({name: (weight.shape, weight.dtype) for name, weight in description.items()})
+
+
+def whole(weights: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, ShardedWeight]:
+    """Return the description of a model with ``weights`` (shape, type) on one rank that holds all of them."""
+    return {
+        name: ShardedWeight(shape, dtype, Sharding((1,), (Replicate(),))) for name, (shape, dtype) in weights.items()
+    }

@@ -194,11 +194,11 @@ class Trainer:
         try:
             if checkpoint:
                 await asyncio.to_thread(verify, checkpoint.parent)
-                await replica.actor.load.call_one(str(checkpoint))
+                await replica.method("load")(str(checkpoint)).as_asyncio()
             for batch in batches:
-                await replica.actor.step.call_one(*batch)
+                await replica.method("step")(*batch).as_asyncio()
             if self._published:
-                await replica.actor.publish.call_one()
+                await replica.method("publish")().as_asyncio()
         except CheckpointError as error:
             await replica.stop()
             broken = "the trainer died, and the checkpoint that it comes back from is not whole any more"

@@ -48,14 +48,19 @@ Pieces = dict[str, Tensor]
 
 
 class ShardPublisher:
-    """Publishes the shards of one source rank: one ring of ``slots`` slots for each destination rank that needs a piece of them."""
+    """Publishes the shards of one source rank: one ring of ``slots`` slots for each destination rank that needs a piece of them.
 
-    def __init__(self, model: nn.Module, plan: ModelPlan, rank: int, slots: int = 2) -> None:
+    If ``dtype`` is given, floating-point weights travel as that type; then subscribers need the same.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: ModelPlan, rank: int, slots: int = 2, dtype: torch.dtype | None = None
+    ) -> None:
         self._plan, self._rank = plan, rank
         self.rings: dict[int, WeightRing] = {}
         self.shared: dict[int, SharedHandle | None] = {}
         for destination, pieces in outgoing(plan, local_weights(model), rank).items():
-            layout = Layout.of(pieces, alignment=1)
+            layout = Layout.of(pieces, dtype, alignment=1)
             memory, self.shared[destination] = allocate_for(model, ring_bytes(layout, slots))
             self.rings[destination] = WeightRing(pieces, slots, layout, memory)
 
@@ -85,7 +90,14 @@ class ShardSubscriber:
     that all sources have. Raises LayoutMismatch if the readers follow another plan, ValueError if this rank holds no part of any parameter.
     """
 
-    def __init__(self, readers: Mapping[int, Reader], model: nn.Module, plan: ModelPlan, rank: int) -> None:
+    def __init__(
+        self,
+        readers: Mapping[int, Reader],
+        model: nn.Module,
+        plan: ModelPlan,
+        rank: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.version = self.staged = NOTHING_PUBLISHED
         self.timeout = READ_TIMEOUT
         self._model, self._plan, self._rank = model, plan, rank
@@ -94,7 +106,7 @@ class ShardSubscriber:
             raise ValueError(f"destination rank {rank} holds no part of any parameter; use a mesh with fewer ranks")
         self.readers = {source: readers[source] for source in wanted}
         for source, pieces in wanted.items():
-            Layout.of(pieces, alignment=1).check(readers[source].layout)
+            Layout.of(pieces, dtype, alignment=1).check(readers[source].layout)
         self._staging = {s: torch.zeros(r.layout.size, dtype=torch.uint8) for s, r in self.readers.items()}
 
     @property

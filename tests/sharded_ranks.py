@@ -1,0 +1,61 @@
+"""Several learners of one batch, each sharded over a few processes without Monarch. Not a test: the processes import it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from zorplex_rl.config import LearnerConfig
+from zorplex_rl.learning.checkpoint import load_learner, save_learner
+from zorplex_rl.learning.learner import Learner
+from zorplex_rl.policy.load import load_policy
+
+Case = tuple[str, LearnerConfig, str]
+"""A name, the learner's settings, and the number type of its model."""
+STEPS = 2
+DECAY_STEPS = 100
+
+
+def train(learner, batch) -> list[dict[str, float]]:
+    return [learner.step(*batch) for _ in range(STEPS)]
+
+
+def one_process(case: Case) -> Learner:
+    _, config, dtype = case
+    return Learner(load_policy(dtype=dtype), config, DECAY_STEPS)
+
+
+def train_sharded(folder: Path, ranks: int, cases: list[Case], batch) -> None:
+    """Train a learner of each of ``cases`` on ``ranks`` processes, and write to ``folder`` what it was like, as rank 0 saw it.
+
+    The first one also takes a step from the checkpoint ``folder/saved_by_one``, and writes a checkpoint ``folder/saved_by_group``.
+    """
+    torch.multiprocessing.spawn(_rank, (folder, ranks, cases, batch), nprocs=ranks)
+
+
+def _rank(rank: int, folder: Path, ranks: int, cases: list[Case], batch) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from zorplex_rl.learning.sharded_learner import ShardedLearner
+    from zorplex_rl.training.trainer_group import loopback_interface
+
+    torch.set_num_threads(1)
+    import os
+
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback_interface()
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    mesh = init_device_mesh("cpu", (ranks,))
+    for index, (name, config, dtype) in enumerate(cases):
+        learner = ShardedLearner(load_policy(dtype=dtype), mesh, config, DECAY_STEPS)
+        own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
+        found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.whole_state()}
+        if index == 0:
+            save_learner(learner, folder / "saved_by_group")
+            load_learner(learner, folder / "saved_by_one")
+            found["metrics_after_load"] = learner.step(*batch)
+            found["weights_after_load"] = learner.whole_weights()
+        torch.save(found, folder / f"{name}.{rank}")
+    dist.destroy_process_group()

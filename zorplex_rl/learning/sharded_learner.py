@@ -1,0 +1,130 @@
+"""One rank's part of a learner whose weights, masters and optimizer are sharded over several processes (FSDP2, torch's ``fully_shard``).
+
+                    rank 0                          rank 1
+    weights         a half of every tensor          the other half
+    micro-batch     half of its rows                the other half        as many micro-batches on every rank, or their collectives would not meet
+    layer           gather its weights ──► forward, backward ──► add up the gradients, each rank its half
+    optimizer       steps its half                  steps its half
+
+What a process holds of weights, gradients, masters and moments is divided by the number of ranks; one layer at a time is whole. Every loss is a sum
+over tokens divided by the tokens of the *whole* batch, so the gradients of the ranks add up to that of one process, in another order: the only
+difference that sharding makes.
+
+Every rank calls the same methods with the same arguments, and returns the same diagnostics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map
+
+from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.learning.batches import MicroBatch, collate
+from zorplex_rl.learning.learner import Learner
+from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.policy.load import Policy, largest_magnitude
+from zorplex_rl.task.episode import Episode
+
+Result = TypeVar("Result")
+
+
+class ShardedLearner(Learner):
+    """Trains ``policy``'s model on all ranks of ``mesh``. Shards the model in place: it is whole on every rank before, a shard afterwards."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        mesh: DeviceMesh,
+        config: LearnerConfig = Config.learner,
+        decay_steps: int = 0,
+        temperature: float = 1.0,
+    ) -> None:
+        self.mesh = mesh
+        self._whole_layers = shard(policy.model, mesh)
+        super().__init__(policy, config, decay_steps, temperature)
+
+    def whole_state(self) -> dict[str, Any] | None:
+        """Return the state of the unsharded learner on rank 0, in main memory, and None on the others. One tensor at a time is gathered."""
+        return gather(self.state_dict(), self.mesh.get_rank() == 0)
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Return the policy's unsharded weights by name on rank 0, in main memory, and None on the others."""
+        return gather(self.policy.model.state_dict(), self.mesh.get_rank() == 0)
+
+    def _collate(
+        self,
+        episodes: Sequence[Episode],
+        advantages: Sequence[float],
+        reference_logprobs: Sequence[Sequence[float]] | None,
+    ) -> list[MicroBatch]:
+        device, part = self.policy.model.device, (self.mesh.get_rank(), self.mesh.size())
+        return collate(episodes, advantages, self.config.token_budget, reference_logprobs, device, part)
+
+    def _run(self, function: Callable[..., Result], *args: Any) -> Result:
+        return self._whole_layers(function, self.policy, *args)
+
+    def _of_all(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+        everybody: list[Any] = [None] * self.mesh.size()
+        # As lists of numbers: a batch has some thousand tokens.
+        dist.all_gather_object(everybody, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group())
+        parts = [of_rank for of_rank, _ in everybody]
+        return (
+            {name: sum(part[name] for part in parts) for name in totals},
+            [torch.cat(of_ranks) for of_ranks in zip(*(found for _, found in everybody), strict=True)],
+        )
+
+    def _largest(self, tensors: Sequence[Tensor]) -> float:
+        own = largest_magnitude([t.to_local() if isinstance(t, DTensor) else t for t in tensors])
+        _, (everybody,) = self._of_all({}, [torch.tensor([own])])
+        return largest_magnitude([everybody])
+
+
+class _Together(nn.Module):
+    """Calls functions of a model while the weights that are in none of its layers are gathered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Result], *args: Any) -> Result:
+        return function(*args)
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Shard ``model`` over ``mesh``, layer by layer. Returns the module through which every function that uses the model is to be called.
+
+    Gradients are added up over the ranks in float32, not averaged.
+    """
+    together = _Together(model)
+    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    layers = [module for module in model.modules() if type(module).__name__ in kinds]
+    for part in (*layers, together):
+        # The root, too: weights that stay gathered after an evaluation would be old ones after the next optimizer step.
+        fully_shard(
+            part, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        )
+    for module in together.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return together
+
+
+def gather(state: Any, keep: bool) -> Any:
+    """Return ``state`` with every sharded tensor whole and in main memory; None unless ``keep``. All ranks must call this."""
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, DTensor):
+            value = value.full_tensor()
+        return (value.detach().cpu() if isinstance(value, Tensor) else value) if keep else None
+
+    found = tree_map(whole, state)
+    return found if keep else None
