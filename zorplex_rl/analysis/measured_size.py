@@ -25,6 +25,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,11 +34,11 @@ from zorplex_rl.config import Config, Dtype, LearnerConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zorplex_rl.analysis.sizing import ModelShape
+    from zorplex_rl.analysis.sizing import ModelShape, Workload
     from zorplex_rl.policy.load import Policy
     from zorplex_rl.task.episode import Episode, Task
 
-GROUP = 8
+Role = Literal["trainer", "generator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Case:
     ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer.
     """
 
-    role: Literal["trainer", "generator"]
+    role: Role
     folder: str
     dtype: Dtype = "float32"
     prompts: int = 8
@@ -59,6 +60,8 @@ class Case:
     slots: int = Config.slots
     checkpoint: bool = True
     steps: int = 2
+    calibrate: bool = True
+    """Also measure the machine for this model, in the same process and right after, so that neighbours disturb both alike."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ class Measured:
     prompt_tokens: int = 0
     shared_tokens: int = 0
     decode_steps: int = 0
-    rates: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, float] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -199,12 +202,12 @@ def _train(case: Case, meter: _Meter) -> None:
 
     ring = meter.phase("ring", make_ring)
     for version in range(4):
-        meter.phase("publish", lambda version=version: ring.publish(policy.model, version))
+        meter.phase("publish", partial(ring.publish, policy.model, version))
     episodes = _episodes(policy, case, meter.measured)
     advantages = [1.0 if e.seed % 2 else -1.0 for e in episodes]
     for number in range(case.steps):
         meter.phase(f"step {number + 1}", lambda: learner.step(episodes, advantages))
-        meter.phase("publish", lambda number=number: ring.publish(policy.model, 4 + number))
+        meter.phase("publish", partial(ring.publish, policy.model, 4 + number))
     if case.checkpoint:
         with tempfile.TemporaryDirectory() as folder:
             meter.phase("checkpoint", lambda: save_learner(learner, Path(folder) / "learner"))
@@ -249,10 +252,10 @@ def _sample(case: Case, meter: _Meter) -> None:
     meter.phase("pull again", pull)
 
 
-ROLES = {"trainer": _train, "generator": _sample}
+ROLES: dict[Role, Callable[[Case, _Meter], None]] = {"trainer": _train, "generator": _sample}
 
 
-def _warm_up(roles: Sequence[str], dtypes: Sequence[Dtype]) -> None:
+def _warm_up(roles: Sequence[Role], dtypes: Sequence[Dtype]) -> None:
     """Run a tiny model through all that will be measured, so that what libraries load or allocate once is there."""
     import torch
 
@@ -274,7 +277,23 @@ def _measure_here(case: Case) -> Measured:
     _warm_up([case.role], [case.dtype])
     meter = _Meter()
     ROLES[case.role](case, meter)
+    if case.calibrate:
+        from zorplex_rl.analysis.step_time import calibrate
+
+        shape, work = workload_of(case, meter.measured)
+        meter.measured.machine = asdict(calibrate(shape, work))
     return meter.measured
+
+
+def workload_of(case: Case, measured: Measured) -> tuple[ModelShape, Workload]:
+    """Return what ``sizing.py`` needs to compute what was measured."""
+    from zorplex_rl.analysis.sizing import ModelShape, Workload
+
+    shape = ModelShape.of(json.loads((Path(case.folder) / "config.json").read_text()))
+    return shape, Workload(
+        measured.prompt_tokens, case.max_tokens, case.prompts, case.group_size, case.token_budget, case.slots,
+        measured.shared_tokens, case.prompts, 0, case.dtype, case.dtype,
+    )  # fmt: skip
 
 
 def _in_child(case: Case) -> int:

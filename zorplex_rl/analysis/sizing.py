@@ -41,8 +41,17 @@ CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 4
 """Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs, probabilities, and their product."""
-FRAGMENTATION = 0.10
-"""What the C library's allocator holds beyond what is in use, as a share of the tensors that come and go. Measured; see benchmarks/LOG.md."""
+RETURNED = 32 * 2**20
+"""The C library gives freed blocks of this size or more back to the system, and keeps smaller ones (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
+FRAGMENTATION = 0.07
+"""What its holes add, as a share of the tensors that come and go. Measured, like the next two; see benchmarks/LOG.md."""
+TRAINER_LIBRARIES = {"float32": 35_000_000, "bfloat16": 85_000_000}
+"""What torch's kernels keep for the shapes that they have met, and the smallest blocks, after two steps."""
+SLOWEST_BYTES_PER_SECOND = 50_000_000
+KEPT, LIBRARIES = "kept by the allocator", "libraries"
+HOST_PARTS = ("weight ring", "staging", "policy file")
+"""Parts that are in main memory also where the model is on a GPU."""
+GENERATOR_LIBRARIES = {"float32": 6_000_000, "bfloat16": 18_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +174,21 @@ class Workload:
         )  # fmt: skip
 
     @property
-    def micro_batches(self) -> list[MicroBatch]:
-        """The micro-batches of a training step, if every response is as long as the longest (``learning/batches.py`` splits)."""
-        left, found = self.prompts * self.group_size, []
-        most = max(1, self.token_budget // (self.prompt + self.response))
-        while left:
-            rows = min(left, most)
-            found.append(MicroBatch(min(self.prompts, rows), self.prompt, rows, self.response))
-            left -= rows
-        return found
+    def micro_batches(self) -> list[tuple[MicroBatch, int]]:
+        """The micro-batches of a training step, each with how often it occurs, if every response is as long as the longest.
+
+        ``learning/batches.py`` splits.
+
+        >>> Workload(prompt=100, response=100, prompts=4, group_size=8, token_budget=2000).micro_batches[1]
+        (MicroBatch(prompts=2, prompt=100, rows=2, response=100), 1)
+        """
+        rows, most = self.prompts * self.group_size, max(1, self.token_budget // (self.prompt + self.response))
+        sizes = {most: rows // most, rows % most: 1}
+        return [
+            (MicroBatch(min(self.prompts, size), self.prompt, size, self.response), count)
+            for size, count in sizes.items()
+            if size and count
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +238,8 @@ class Memory:
 
     def on_gpu(self) -> int:
         """Return the bytes in the memory of a GPU, if the model is on one."""
-        return max(
-            sum(size for part, size in parts.items() if part not in HOST_PARTS) for parts in self.phases.values()
-        )
-
-
-HOST_PARTS = ("weight ring", "staging", "policy file")
-"""Parts that are in main memory also where the model is on a GPU."""
+        without = (*HOST_PARTS, KEPT, LIBRARIES)
+        return max(sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values())
 
 
 def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
@@ -246,29 +256,46 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     }
     table = 4 * shape.table // parallel.tensor
     phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}
-    batches = work.micro_batches
-    largest = max(range(len(batches)), key=lambda i: (activation_bytes(shape, batches[i], work.dtype, parallel), i))
-    for index in dict.fromkeys((largest, len(batches) - 1)):
-        batch, number = batches[index], f" {index + 1}" if len(batches) > 1 else ""
+    first, held = 0, dict[str, tuple[int, int]]()
+    for batch, count in work.micro_batches:
+        # The last of these: the gradients of the earlier ones are there when it begins.
+        index, first = first + count - 1, first + count
+        number = f" {index + 1}" if len(work.micro_batches) > 1 or index else ""
         # The gradients of earlier micro-batches are there while this one runs.
         gradients = {"gradients": 4 * n // parallel.of("gradients") if index else 0}
         kept = activation_bytes(shape, batch, work.dtype, parallel)
         logits = logit_bytes(shape, batch, parallel)
         # In bfloat16 the output layer runs on a float32 copy of its weights.
         logits += table if low else 0
-        cached = e * shape.layers * 2 * shape.keys * batch.rows * (batch.prompt + batch.response) // parallel.tensor
-        phases[f"forward{number}"] = _with_fragments(
-            base
-            | gradients
-            | {"activations": kept}
-            | ({"logits": logits} if logits > cached else {"key-value copies": cached})
-        )
+        width = batch.prompt + batch.response
+        cached = e * 2 * shape.keys * batch.rows * width // parallel.tensor
+        held |= {"activations": (kept, e * batch.rows * batch.response * shape.intermediate)}
+        held |= {"key-value copies": (shape.layers * cached, cached // 2), "logits": (logits, logits // LOGIT_COPIES)}
+        phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": shape.layers * cached}
+        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits}
         # Tied or not, the gradient of the table comes in parts, one for each place where it is used.
         again = (2 * table if index else table) if not low else e * n // parallel.tensor + table
+        held["gradient parts"] = (again, table)
         phases[f"backward{number}"] = base | {"gradients": 4 * n // parallel.of("gradients"), "gradient parts": again}
+    # Those of the step before, whose place the activations cannot take.
+    held["gradients"] = (4 * n // parallel.of("gradients"), 4 * shape.hidden * shape.intermediate)
     # AdamW's square root and quotient of its largest tensor.
+    held["optimizer's temporaries"] = (2 * table, table)
     phases["update"] = base | {"gradients": 4 * n // parallel.of("gradients"), "optimizer's temporaries": 2 * table}
-    return Memory(phases)
+    return _with_allocator(phases, held, TRAINER_LIBRARIES[work.dtype])
+
+
+def _with_allocator(phases: dict[str, dict[str, int]], held: dict[str, tuple[int, int]], libraries: int) -> Memory:
+    """Add to each phase what the process keeps from the others. ``held`` has for each part that comes and goes its bytes and those of a block."""
+    found = {}
+    for name, parts in phases.items():
+        if name == "load":
+            found[name] = parts
+            continue
+        others = sum(size for part, (size, block) in held.items() if part not in parts and block < RETURNED)
+        holes = FRAGMENTATION * sum(parts.get(part, 0) for part in held if part != "gradients")
+        found[name] = parts | {KEPT: others + int(holes), LIBRARIES: libraries}
+    return Memory(found)
 
 
 def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
@@ -314,10 +341,14 @@ def generator_memory(
     stream = _sampling(shape, work, work.tasks, work.group_size, parallel)
     phases |= {name: base | parts for name, parts in stream.items()}
     if work.evaluated:
-        held = {"cache of the stream": stream["sample"]["key-value cache"] + stream["sample"]["logits"]}
+        beside = {"cache of the stream": stream["sample"]["key-value cache"] + stream["sample"]["logits"]}
         evaluation = _sampling(shape, work, work.evaluated, 1, parallel)
-        phases |= {f"evaluation, {name}": base | held | parts for name, parts in evaluation.items()}
-    return Memory({name: _with_fragments(parts) if name != "load" else parts for name, parts in phases.items()})
+        phases |= {f"evaluation, {name}": base | beside | parts for name, parts in evaluation.items()}
+    come_and_go = ("prefill", "choice of tokens", "prompts' keys and values")
+    largest = {part: max(parts.get(part, 0) for parts in phases.values()) for part in come_and_go}
+    # Of the largest of these, a block is about a quarter.
+    held = {part: (size, size // 4) for part, size in largest.items()}
+    return _with_allocator(phases, held, GENERATOR_LIBRARIES[work.dtype])
 
 
 def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = Parallel()) -> int:
@@ -357,18 +388,18 @@ def _sampling(
     return {"prefill": prefill, "sample": sample}
 
 
-COMES_AND_GOES = (
-    "activations", "logits", "key-value copies", "prefill", "choice of tokens", "prompts' keys and values"
-)  # fmt: skip
-
-
-def _with_fragments(parts: dict[str, int]) -> dict[str, int]:
-    return parts | {"allocator": int(FRAGMENTATION * sum(parts.get(part, 0) for part in COMES_AND_GOES))}
-
-
 def _mapped(n: int, work: Workload) -> int:
     """Return the bytes of the policy's file that are mapped while it is loaded as another number type."""
     return BYTES[work.stored] * n if work.stored != work.dtype else 0
+
+
+def transfer_seconds(size: int) -> int:
+    """Return how long ``size`` bytes of weights take over the slowest way that still makes sense, a gigabit network shared by two, rounded down.
+
+    >>> transfer_seconds(1_000_000), transfer_seconds(988_000_000)
+    (0, 19)
+    """
+    return size // SLOWEST_BYTES_PER_SECOND
 
 
 def divided(shape: ModelShape, work: Workload, data: int, tensor: int = 1) -> dict[int, int]:

@@ -205,6 +205,11 @@ def fast_tokenizer(source: str) -> Tokenizer | None:
         return None
 
 
+def token_count(tokenizer: Tokenizer, text: str) -> int:
+    """Return the number of tokens of ``text``, without special tokens around it."""
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
 def highest_id(vocabulary: dict[str, int]) -> int:
     """Return the highest token id of ``vocabulary``. Its size is not enough, because ids may have gaps."""
     return max(vocabulary.values(), default=-1)

@@ -7,6 +7,7 @@ several GPUs    one actor on each in the order given, the trainer first; then ar
 
 from collections.abc import Sequence
 
+from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 
 
@@ -27,3 +28,9 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
     if requested == "cpu" or not cuda_count:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % cuda_count}" for index, actor in enumerate(actors)}
+
+
+def roles_with_models(config: Config) -> list[str]:
+    """Return the names of the processes of ``config`` that hold a model, in the order in which they get their devices."""
+    generators = config.services.generators + config.services.spares
+    return ["trainer", *(f"generator_{index}" for index in range(generators)), "reference"]
