@@ -3,6 +3,7 @@
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
+    zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
@@ -17,12 +18,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from zorplex_rl import __version__
+from zorplex_rl.analysis.presets import PresetName, preset_config
 from zorplex_rl.check_command import Check, check
 from zorplex_rl.config import (
     MOST_EPISODES,
@@ -35,6 +38,7 @@ from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluat
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
+from zorplex_rl.size_command import Size, expect_fit, size
 
 PROGRAM = "zorplex-rl"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
@@ -46,6 +50,8 @@ class Train:
     """Train a policy with reinforcement learning, every role in a process of its own."""
 
     config: Config = field(default_factory=Config)
+    preset: PresetName | None = None
+    """Settings for a policy of this size; explicit flags win. analysis/presets.py gives the reason for each."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
@@ -82,7 +88,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Check
+Commands = Train | Eval | Bench | Policy | Check | Size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,6 +114,12 @@ def _run(given: list[str]) -> int:
         parsed: Commands = parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION)
         match parsed:
             case Train() as command:
+                if command.preset:
+                    if command.resume:
+                        raise ConfigError("--preset and --resume exclude each other; a resumed run keeps its settings")
+                    command = parse_command(
+                        Commands, given, PROGRAM, default=Train(config=preset_config(command.preset))
+                    )
                 if command.resume:
                     # What the command line leaves out is as in the run.
                     resumed = Train(config=RunFolder.reopen(command.resume)[1])
@@ -121,6 +133,12 @@ def _run(given: list[str]) -> int:
                 return build(command.action) if isinstance(command.action, Build) else show(command.action)
             case Check():
                 return check()
+            case Size() as command:
+                if command.preset:
+                    command = parse_command(
+                        Commands, given, PROGRAM, default=Size(config=preset_config(command.preset))
+                    )
+                return size(command)
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
@@ -184,24 +202,28 @@ def _continue(command: Train, path: Path) -> int:
 
 def _check(config: Config) -> str:
     """Check everything that a run of ``config`` needs. Returns the folder of its policy. Raises ConfigError for the first thing that is wrong."""
-    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
+    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each
+    from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
 
     config.check()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
-    if tokenizer := fast_tokenizer(source):
+    tokenizer = fast_tokenizer(source)
+    count_tokens = None
+    if tokenizer:
+        count_tokens = partial(token_count, tokenizer)
         tiers = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
         check_limits_of(
             Zorplex(config.seed, config.hints),
             [name for tier in tiers for name in tier],
             config,
-            lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
+            count_tokens,
             positions_of(source),
         )
+    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)))
     check_weights(config.policy, source)
     ranks = names_of_ranks(config.services.trainer_processes)
     one_each(list(assign_devices(config.device, ranks).values()))

@@ -168,6 +168,11 @@ def fast_tokenizer(source: str) -> Tokenizer | None:
         return None
 
 
+def token_count(tokenizer: Tokenizer, text: str) -> int:
+    """Return the number of tokens of ``text``, without special tokens around it."""
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
 def _check_vocabulary(name: str, embeddings: int, vocabulary: dict[str, int]) -> None:
     # Not its size: ids may have gaps.
     if (highest := max(vocabulary.values(), default=-1)) >= embeddings:

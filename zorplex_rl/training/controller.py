@@ -44,7 +44,7 @@ from zorplex_rl.services.service import Service
 from zorplex_rl.task.curriculum import ladder_of, tier_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training import actors
-from zorplex_rl.training.devices import assign_devices, names_of_ranks
+from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.trainer import Trainer
@@ -377,9 +377,4 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
 
 def devices_of(config: Config) -> dict[str, str]:
     """Return the device of each role that holds a model."""
-    names = [
-        *names_of_ranks(config.services.trainer_processes),
-        *(f"generator_{i}" for i in range(config.services.generators + config.services.spares)),
-        "reference",
-    ]
-    return assign_devices(config.device, names)
+    return assign_devices(config.device, roles_with_models(config))

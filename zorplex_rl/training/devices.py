@@ -7,6 +7,7 @@ several GPUs    one actor on each in the order given, the trainer first; then ar
 
 from collections.abc import Sequence
 
+from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 
 
@@ -43,3 +44,10 @@ def one_each(devices: Sequence[str]) -> list[str]:
             f"or --device cpu"
         )
     return list(devices)
+
+
+def roles_with_models(config: Config) -> list[str]:
+    """Return the names of the processes of ``config`` that hold a model, in the order in which they get their devices."""
+    generators = config.services.generators + config.services.spares
+    ranks = names_of_ranks(config.services.trainer_processes)
+    return [*ranks, *(f"generator_{index}" for index in range(generators)), "reference"]

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.analysis.sizing import transfer_seconds
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
@@ -37,6 +38,7 @@ from zorplex_rl.weights.ring import (
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_shared
 
 READ_TIMEOUT_SECONDS = 10
+"""For one request; a bulk read has more, ``read_seconds``."""
 SLOTS = 3
 """One that is being written, one that is being read, and one between them."""
 
@@ -89,6 +91,11 @@ def offer(ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dty
     return WeightSource(ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared)
 
 
+def read_seconds(size: int) -> int:
+    """Return how long a read of ``size`` bytes may take."""
+    return READ_TIMEOUT_SECONDS + transfer_seconds(size)
+
+
 class SharedReader:
     """Reads memory that it shares with the publisher. The publisher does nothing for it; the memory stays readable after its end."""
 
@@ -128,7 +135,7 @@ class RdmaReader:
 
     async def _read(self, source: Any, target: Tensor) -> None:
         try:
-            await source.read_into(target, timeout=READ_TIMEOUT_SECONDS)
+            await source.read_into(target, timeout=read_seconds(target.nbytes))
         except Exception as error:
             raise WeightPullError(f"the trainer's weights could not be read: {error}") from error
 
@@ -142,17 +149,17 @@ class MessageReader:
         self.layout, self._owner = source.layout, source.owner
 
     async def read_headers(self) -> Tensor:
-        return await self._ask(self._owner.ring_headers.call_one())
+        return await self._ask(self._owner.ring_headers.call_one(), READ_TIMEOUT_SECONDS)
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        staging.copy_(await self._ask(self._owner.ring_slot.call_one(slot)))
+        staging.copy_(await self._ask(self._owner.ring_slot.call_one(slot), read_seconds(staging.nbytes)))
 
-    async def _ask(self, call: Any) -> Tensor:
+    async def _ask(self, call: Any, seconds: int) -> Tensor:
         try:
-            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await call.as_asyncio()
         except Exception as error:
-            why = str(error) or f"no answer within {READ_TIMEOUT_SECONDS} s"
+            why = str(error) or f"no answer within {seconds} s"
             raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
 
 
