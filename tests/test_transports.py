@@ -14,6 +14,7 @@ from torch import nn
 
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.training import transports
 from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightPullError
@@ -170,6 +171,11 @@ def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkey
         assert all(map(torch.equal, before, named_weights(model).values()))
 
     asyncio.run(run())
+
+
+def test_a_read_of_many_bytes_may_take_longer():
+    assert transports.read_seconds(0) == transports.READ_TIMEOUT_SECONDS
+    assert transports.read_seconds(15_000_000_000) == transports.READ_TIMEOUT_SECONDS + 300
 
 
 def test_shared_weights_outlive_their_writer_and_leave_nothing_behind():

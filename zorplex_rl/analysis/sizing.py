@@ -5,9 +5,11 @@
     Workload ───┘   generator_memory        moments                ■         ■         ■     cache  ·       ■        ■
                                             activations            ■                         …
 
-A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in the highest one. Every term follows an allocation
-in the code: ``learning/learner.py`` (trainer), ``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The
-activations are what autograd keeps for the backward pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
+A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in the highest one. In main memory the C
+library keeps freed blocks below 32 MiB, and the tensors of another phase seldom have the right sizes for them: these bytes are the part "kept by
+the allocator". A GPU's allocator is taken to waste nothing. Every term follows an allocation in the code: ``learning/learner.py`` (trainer),
+``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The activations are what autograd keeps for the backward
+pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
 
 Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i intermediate size, V vocabulary,
 e bytes of a number of the model (2 or 4).
