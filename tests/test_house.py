@@ -16,6 +16,8 @@ TOP_LEVEL = {
     "train_command": "cli",
     "eval_command": "cli",
     "check_command": "cli",
+    "env_command": "cli",
+    "export_command": "cli",
     "output": "cli",
     "run_folder": "analysis",
     "config": "base",

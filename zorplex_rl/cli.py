@@ -4,6 +4,8 @@
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
+    zorplex-rl env check FILE                     check a task of your own before you train on it
+    zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
@@ -30,8 +32,10 @@ from zorplex_rl.config import (
     check_range,
     check_seed,
 )
+from zorplex_rl.env_command import Env, check_environment
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluate, show
+from zorplex_rl.export_command import Export, export
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
@@ -82,7 +86,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Check
+Commands = Train | Eval | Bench | Policy | Env | Export | Check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +123,10 @@ def _run(given: list[str]) -> int:
                 return bench(command)
             case Policy() as command:
                 return build(command.action) if isinstance(command.action, Build) else show(command.action)
+            case Env() as command:
+                return check_environment(command)
+            case Export() as command:
+                return export(command)
             case Check():
                 return check()
     except ConfigError as error:
@@ -175,27 +183,33 @@ def _continue(command: Train, path: Path) -> int:
             raise ConfigError(
                 f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
             )
-        _check(config)
+        _check(config, folder)
         from zorplex_rl.train_command import run
 
         return run(config, folder, checkpoint)
 
 
-def _check(config: Config) -> str:
-    """Check everything that a run of ``config`` needs. Returns the folder of its policy. Raises ConfigError for the first thing that is wrong."""
+def _check(config: Config, folder: RunFolder | None = None) -> str:
+    """Check everything that a run of ``config`` needs; a run that goes on has its ``folder``. Returns the folder of its policy.
+
+    Raises ConfigError for the first thing that is wrong.
+    """
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices
 
     config.check()
+    environment = folder.environment(config) if folder else EnvironmentSource.of(config)
+    environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
     if tokenizer := fast_tokenizer(source):
         tiers = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
         check_limits_of(
-            Zorplex(config.seed, config.hints),
+            environment.make() if environment.is_own else Zorplex(config.seed, config.hints),
             [name for tier in tiers for name in tier],
             config,
             lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),

@@ -34,6 +34,7 @@ import torch
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop
+from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 
 # decoder.py and kv_cache.py need transformers, which takes seconds to load: they are imported where a model is already there.
@@ -53,11 +54,18 @@ class Prefilled:
 class RolloutEngine:
     """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
 
-    def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        execute: Execute,
+        sampling: Sampling = Sampling(),
+        environment: Environment = ZORPLEX,
+    ) -> None:
         from zorplex_rl.policy.decoder import decoder_of
 
         self.policy, self.sampling, self.version = policy, sampling, 0
-        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
+        self._tool_loop = ToolLoop(policy, execute, sampling, environment)
+        self._decode = decoder_of(policy.model)
         self._tickets = 0
         self._waiting: deque[tuple[int, RolloutRequest]] = deque()
         self._demand: Counter[Task] = Counter()
@@ -262,8 +270,12 @@ def rollout(
     sampling: Sampling = Sampling(),
     version: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends."""
-    engine = RolloutEngine(policy, execute, sampling)
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends.
+
+    ``environment`` names the tools and finds the answer.
+    """
+    engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version
     return engine.run(requests, on_episode)
