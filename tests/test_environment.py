@@ -22,7 +22,6 @@ from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.parser import TOOL_NAMES, ToolCall, find_answer, find_call
 from zorplex_rl.task.source import EnvironmentSource
-from zorplex_rl.training.actors import RewardActor
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LOCKERS, WORDS, PROBLEMS = (str(EXAMPLES / name) for name in ("lockers.py", "word_problems.py", "word_problems.jsonl"))
@@ -149,7 +148,7 @@ BARE = "    def find_answer(self, text):\n        return int(text.split()[-1])\n
 SECRET = "class Secret:\n    def __repr__(self): return ''\n\nclass Doubling"
 FAULTS = {
     "new process": [("{self.seed}:{split}:{index}", "{self.seed}:{split}:{index}:{hash('a')}")],
-    "same tasks": [(NUMBER, "self.n = getattr(self, 'n', 0) + 1; number = self.n + 0 * random")],
+    "same tasks": [(NUMBER, "self.n = getattr(self, 'n', 0) + 1; number = 2 * (self.n > 1000) + random")],
     "pickling": [(SYSTEM, "and the integer.\", table={'f': Secret()})"), ("class Doubling", SECRET)],
     "splits": [("{self.seed}:{split}:{index}", "{self.seed}:{index}"), (' * 2 + (split == "train")', "")],
     "answers": [("2 * number, 1", "number % 2, 1")],
@@ -161,26 +160,28 @@ FAULTS = {
 """For each check a fault that it, and no check before it, should find."""
 
 
-def env_check(code: str, folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
-    """The exit code, and what was said to each check, of a process of its own."""
-    (folder / "tasks.py").write_text(code)
-    ended = subprocess.run(
-        [sys.executable, "-m", "zorplex_rl", "env", "check", str(folder / "tasks.py"), *arguments],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    lines = [line for line in ended.stdout.splitlines() if line[:2] in ("ok", "no")]
-    return ended.returncode, {line[7:21].strip(): line for line in lines}
+@pytest.fixture
+def env_check(tmp_path, capsys):
+    """The exit code of ``env check`` on a text, and what it said to each check."""
+
+    def run(code: str, *arguments: str) -> tuple[int, dict[str, str]]:
+        (tmp_path / "tasks.py").write_text(code)
+        exit_code = main(["env", "check", str(tmp_path / "tasks.py"), *arguments])
+        lines = [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("ok", "no")]
+        return exit_code, {line[7:21].strip(): line for line in lines}
+
+    return run
 
 
-def test_a_good_environment_passes_every_check(tmp_path):
-    code, found = env_check(GOOD, tmp_path)
+def test_a_good_environment_passes_every_check(env_check):
+    code, found = env_check(GOOD)
     assert code == 0 and all(line.startswith("ok") for line in found.values())
-    assert list(found) == ["contract", *FAULTS] or set(found) == {"contract", *FAULTS}
+    assert set(found) == {"contract", *FAULTS}
 
 
 @pytest.mark.parametrize("check", FAULTS)
-def test_each_check_finds_its_fault_and_the_other_checks_do_not(check, tmp_path):
-    code, found = env_check(changed(*FAULTS[check]), tmp_path)
+def test_each_check_finds_its_fault_and_the_other_checks_do_not(check, env_check):
+    code, found = env_check(changed(*FAULTS[check]))
     assert code == 1
     assert [name for name, line in found.items() if line.startswith("no")] == [check]
 
@@ -195,13 +196,13 @@ def test_each_check_finds_its_fault_and_the_other_checks_do_not(check, tmp_path)
         ([(NUMBER, "assert index < 1000; number = random")], "contract"),
     ],
 )
-def test_more_faults(changes, check, tmp_path):
-    code, found = env_check(changed(*changes), tmp_path)
+def test_more_faults(changes, check, env_check):
+    code, found = env_check(changed(*changes))
     assert code == 1 and found[check].startswith("no")
 
 
-def test_the_limit_of_constant_answers_can_be_set(tmp_path):
-    code, found = env_check(changed(*FAULTS["answers"]), tmp_path, "--constant-limit", "1")
+def test_the_limit_of_constant_answers_can_be_set(env_check):
+    code, found = env_check(changed(*FAULTS["answers"]), "--constant-limit", "1")
     assert code == 0 and "right in 100" in found["answers"]
 
 
@@ -304,7 +305,3 @@ def test_word_problems_run_with_a_policy_that_cannot_read_them(tmp_path, capsys)
     (report,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
     assert report["name"] == WORDS and report["episodes"] == 8 and report["accuracy"] == 0
     assert "WordProblems" in capsys.readouterr().out or "word_problems" in report["name"]
-
-
-def test_a_reward_actor_without_a_source_scores_zorplex_tasks():
-    assert RewardActor.__init__.__defaults__ is not None

@@ -236,7 +236,7 @@ class Sample:
         tried = 0
         for index, task in enumerate(self.few):
             right = references[task.answer]
-            best = self._score(task, [right], task.min_tool_calls).reward
+            best = max(1.0, self._score(task, [right], task.min_tool_calls).reward)
             others = [text for answer, text in references.items() if answer != task.answer]
             every = " ".join(map(str, [*(a for a in references if a != task.answer), task.answer, *range(30)]))
             garbage = [
@@ -246,7 +246,7 @@ class Sample:
             ]  # fmt: skip
             if isinstance(task.answer, int):
                 garbage += [right.replace(str(task.answer), str(task.answer + near)) for near in (-1, 1, 10**30)]
-                garbage += [right.replace(str(task.answer), f"{task.answer}{tail}") for tail in ("0", ".5")]
+                garbage += [right.replace(str(task.answer), f"{task.answer}{tail}") for tail in ("1", ".5")]
             for text in garbage:
                 for turns in ([text], [text, text], []) if index < 3 else ([text],):
                     for finish in get_args(Finish):
