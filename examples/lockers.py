@@ -1,15 +1,16 @@
 """An environment with a tool of its own: a register says which locker holds a word, and only opening the locker shows the value.
 
     zorplex-rl env check examples/lockers.py
-    zorplex-rl train --task examples/lockers.py --out runs/lockers
+    zorplex-rl train --task examples/lockers.py --steps 40
 
     What is blip?
     LOOKUP[blip] -> K38         the register
     FETCH[K38] -> 17            the locker
     [ANSWER] 17
 
-The prompt says nothing of FETCH: that a result like K38 can be opened, the policy has to find out. In the demonstrations that the embedded policy
-comes from, LOOKUP always told the value itself. So it answers with the locker's number, or calls LOOKUP again.
+In the demonstrations that the embedded policy comes from, LOOKUP always told the value itself. Before training it often answers with the locker's
+number, and mostly without the tag. If the prompt does not mention FETCH, it still may find it by sampling, but not with every seed
+(benchmarks/LOG.md).
 
 The names LOOKUP and FETCH stay, because the embedded policy can write no others: a name that it never saw has a probability of 1e-9 or less. Choose
 your own for a policy that reads the prompt.
@@ -22,7 +23,7 @@ from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import WORDS_OF, Split
 
-SYSTEM = "Words have hidden values. LOOKUP[word] tells one. End with [ANSWER] and the integer."
+SYSTEM = "Words have hidden values. LOOKUP[word] tells a key, FETCH[key] the value. End with [ANSWER] and the integer."
 PHRASINGS = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
 

@@ -1,7 +1,7 @@
 """The command line. A command is a dataclass; tyro reads it (``flags.py``).
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
-    zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
+    zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all four kinds of task, or on one
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl env check FILE                     check a task of your own before you train on it

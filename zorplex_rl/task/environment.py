@@ -4,11 +4,12 @@
         tools = ("DOUBLE",)
 
         def task(self, index, split):
-            number = random.Random(f"{self.seed}:{split}:{index}").randrange(10, 100)
+            number = 2 * random.Random(f"{self.seed}:{split}:{index}").randrange(10**6) + (split == "train")
             return Task("doubling", f"Double {number}?", 2 * number, 1, "DOUBLE[n] doubles. End with [ANSWER] and the integer.")
 
         def execute(self, task, call):
-            return str(2 * int(call.argument)) if call.argument.isdecimal() else f"ERROR: {call.argument} is no number"
+            is_number = call.argument.isdecimal() and len(call.argument) < 20
+            return str(2 * int(call.argument)) if is_number else "ERROR: no number"
 
 ``zorplex-rl env check FILE`` says what is wrong with one, and ``zorplex-rl train --task FILE`` trains on it. Every process of a run makes its own
 from the file's source, and asks it in its own order. So an environment keeps nothing about a task; what a tool has to know goes into the task.
