@@ -17,6 +17,8 @@ TOP_LEVEL = {
     "eval_command": "cli",
     "check_command": "cli",
     "size_command": "cli",
+    "env_command": "cli",
+    "export_command": "cli",
     "output": "cli",
     "run_folder": "analysis",
     "config": "base",

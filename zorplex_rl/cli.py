@@ -1,10 +1,12 @@
 """The command line. A command is a dataclass; tyro reads it (``flags.py``).
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
-    zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
+    zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all four kinds of task, or on one
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
+    zorplex-rl env check FILE                     check a task of your own before you train on it
+    zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
@@ -33,8 +35,10 @@ from zorplex_rl.config import (
     check_range,
     check_seed,
 )
+from zorplex_rl.env_command import Env, check_environment
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluate, show
+from zorplex_rl.export_command import Export, export
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
@@ -88,7 +92,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Check | Size
+Commands = Train | Eval | Bench | Policy | Env | Export | Check | Size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +135,10 @@ def _run(given: list[str]) -> int:
                 return bench(command)
             case Policy() as command:
                 return build(command.action) if isinstance(command.action, Build) else show(command.action)
+            case Env() as command:
+                return check_environment(command)
+            case Export() as command:
+                return export(command)
             case Check():
                 return check()
             case Size() as command:
@@ -194,20 +202,26 @@ def _continue(command: Train, path: Path) -> int:
             raise ConfigError(
                 f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
             )
-        _check(config)
+        _check(config, folder)
         from zorplex_rl.train_command import run
 
         return run(config, folder, checkpoint)
 
 
-def _check(config: Config) -> str:
-    """Check everything that a run of ``config`` needs. Returns the folder of its policy. Raises ConfigError for the first thing that is wrong."""
+def _check(config: Config, folder: RunFolder | None = None) -> str:
+    """Check everything that a run of ``config`` needs; a run that goes on has its ``folder``. Returns the folder of its policy.
+
+    Raises ConfigError for the first thing that is wrong.
+    """
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
 
     config.check()
+    environment = folder.environment(config) if folder else EnvironmentSource.of(config)
+    environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
@@ -217,13 +231,13 @@ def _check(config: Config) -> str:
         count_tokens = partial(token_count, tokenizer)
         tiers = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
         check_limits_of(
-            Zorplex(config.seed, config.hints),
+            environment.make() if environment.is_own else Zorplex(config.seed, config.hints),
             [name for tier in tiers for name in tier],
             config,
             count_tokens,
             positions_of(source),
         )
-    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)))
+    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
     check_weights(config.policy, source)
     ranks = names_of_ranks(config.services.trainer_processes)
     one_each(list(assign_devices(config.device, ranks).values()))

@@ -83,8 +83,11 @@ class ServicesConfig:
 class Config:
     """One training run."""
 
-    task: TaskName = "compositional"
-    """Kind of task; mix is all four in turn."""
+    task: TaskName | str = "compositional"
+    """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if it has one such class), or what an installed
+    package names in its entry points (zorplex_rl.environments). README, "Your own task"."""
+    task_data: str | None = None
+    """A text file for a task of your own, such as one question a line; its text goes to every process and into the run's folder."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
@@ -196,6 +199,12 @@ class Config:
                 f"--group-size is {self.group_size}, but --loss {learner.loss} compares the samples of a prompt with each other; "
                 f"use a group size of 2 or more, or --loss reinforce"
             )
+        if self.is_own_task:
+            for name, tells in _ZORPLEX_ONLY.items():
+                if values[name] != getattr(Config, name):
+                    raise ConfigError(f"{_flag(name)} {tells}, and --task is {_kind(self.task)}; leave it out")
+        elif self.task_data is not None:
+            raise ConfigError(f"--task-data is for a task of your own, and --task is {self.task}; leave it out")
         if self.curriculum and self.task not in TASKS_WITH_TIERS:
             tasks = " or ".join(TASKS_WITH_TIERS)
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
@@ -206,6 +215,11 @@ class Config:
                 f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
                 f"use at most {self.prompts_per_step}"
             )
+
+    @property
+    def is_own_task(self) -> bool:
+        """Whether the task is the user's."""
+        return self.task not in get_args(TaskName)
 
     @property
     def share(self) -> int:
@@ -251,6 +265,12 @@ class Config:
 
 
 _GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
+_ZORPLEX_ONLY = {
+    "curriculum": "climbs the tiers of Zorplex tasks",
+    "difficulty": "is about Zorplex tasks",
+    "hints": "is about the prompts of Zorplex tasks",
+}
+"""Settings that mean nothing in a task of the user, and what the error says of them."""
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas trainer_processes "
@@ -313,6 +333,8 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
 
     Raises ConfigError where it is of another type. True and False are no numbers, although Python counts them among the integers.
     """
+    if expected == TaskName | str:
+        expected = str
     if get_origin(expected) is Literal:
         expected = type(get_args(expected)[0])
     if type(None) in get_args(expected):

@@ -9,6 +9,10 @@ class PolicyError(ConfigError):
     """A policy that cannot be used."""
 
 
+class TaskError(ConfigError):
+    """A task of the user (``--task FILE:CLASS``) that cannot be used, or that failed. The message says where."""
+
+
 class SiteError(RuntimeError):
     """A notebook that cannot be published: a cell of it failed, or did not run."""
 

@@ -14,6 +14,7 @@ from zorplex_rl.config import (
     Device,
     Difficulty,
     Dtype,
+    TaskName,
     check_range,
     check_seed,
     check_temperature,
@@ -25,12 +26,16 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Eval:
-    """Benchmark a policy on held-out tasks of all four kinds."""
+    """Benchmark a policy on held-out tasks: of all four kinds, of one, or of a task of your own."""
 
     policy: str = "embedded"
     """embedded, the folder of a model, or a hub id."""
     tasks: int = 200
     """Held-out tasks of each kind."""
+    task: TaskName | str = "mix"
+    """Kind of task; mix is each of the four. Or a task of your own, as in train."""
+    task_data: str | None = None
+    """A text file for a task of your own."""
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
@@ -68,21 +73,27 @@ def evaluate(command: Eval) -> int:
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices
 
     for name in ("tasks", "max_tokens", "max_turns"):
         check_range(name, getattr(command, name), 1, MOST_EPISODES)
     check_temperature(command.temperature, greedy=True)
     check_seed(command.seed)
-    Config(difficulty=command.difficulty, device=command.device, dtype=command.dtype).check()
+    config = Config(
+        task=command.task, task_data=command.task_data, difficulty=command.difficulty, hints=command.hints,
+        seed=command.seed, device=command.device, dtype=command.dtype,
+    )  # fmt: skip
+    config.check()
+    source = EnvironmentSource.of(config)
+    environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
     if command.json:
         _check_writable("--json", command.json)
     device = assign_devices(command.device, ["policy"])["policy"]
     policy = load_policy(command.policy, device, command.dtype)
-    zorplex = Zorplex(command.seed, command.hints)
-    names = tier_of("mix", command.difficulty)
+    names = tier_of(command.task, command.difficulty)
     check_limits_of(
-        zorplex,
+        environment,
         names,
         command,
         lambda text: len(encode_text(policy.tokenizer, text)),
@@ -90,7 +101,9 @@ def evaluate(command: Eval) -> int:
     )
     sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
     console = Console()
-    reports = _measure(console, policy, zorplex, names, command.tasks, sampling, command.seed)
+    reports = _measure(
+        console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
+    )
     console.print(
         _table(f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports)
     )
@@ -114,7 +127,7 @@ def show(command: Show) -> int:
     from zorplex_rl.task.environment import Zorplex
 
     check_range("tasks", command.tasks, 1, MOST_EPISODES)
-    policy, zorplex = load_policy(command.policy), Zorplex()
+    policy, environments = load_policy(command.policy), {name: Zorplex().at((name,)) for name in tier_of("mix")}
     config = policy.model.config
     console = Console(highlight=False)
     console.print(f"policy        {policy.name}")
@@ -125,22 +138,24 @@ def show(command: Show) -> int:
     console.print(f"parameters    {policy.model.num_parameters():,}")
     console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        reports = _measure(console, policy, zorplex, tier_of("mix"), command.tasks, Sampling(temperature))
+        reports = _measure(console, policy, environments, command.tasks, Sampling(temperature))
         console.print(_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
     return 0
 
 
 def _measure(
-    console: Any, policy: Any, zorplex: Any, names: Sequence[str], tasks: int, sampling: Any, seed: int = 0
+    console: Any, policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0
 ) -> list[Any]:
-    """Return a report on ``tasks`` held-out tasks of each of ``names``."""
+    """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
     from zorplex_rl.policy.evaluate import evaluate as measure
 
     reports = []
-    for name in names:
+    for name, environment in environments.items():
         with console.status(f"{name} …"):
-            held_out = zorplex.tasks((name,), tasks, "held_out")
-            reports.append(measure(policy, name, held_out, zorplex.execute, sampling, seed)[0])
+            held_out = [environment.task(index, "held_out") for index in range(tasks)]
+            reports.append(
+                measure(policy, name, held_out, environment.execute, sampling, seed, environment=environment)[0]
+            )
     return reports
 
 
@@ -151,7 +166,7 @@ def _table(title: str, reports: list[Any]) -> Any:
     table = Table(title=title, title_justify="left")
     table.add_column()
     for report in reports:
-        table.add_column(report.name.partition(":")[0], justify="right")
+        table.add_column(column_name(report.name), justify="right")
     lines: dict[str, Callable[[Any], str]] = {
         "accuracy": lambda r: f"{r.accuracy:.1%}",
         "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
@@ -171,14 +186,24 @@ def _table(title: str, reports: list[Any]) -> Any:
     return table
 
 
+def column_name(name: str) -> str:
+    """Return the kind of ``kind:difficulty``, or the class of ``FILE:CLASS``.
+
+    >>> column_name("simple:easy"), column_name("examples/lockers.py:Lockers")
+    ('simple', 'Lockers')
+    """
+    kind, _, rest = name.partition(":")
+    return rest or kind if kind.endswith(".py") else kind
+
+
 def check_limits_of(
-    zorplex: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
+    environment: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
 ) -> None:
     """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks can."""
     from zorplex_rl.policy.limits import check_limits
 
     names = list(dict.fromkeys(names))
-    for warning in check_limits(zorplex, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
+    for warning in check_limits(environment, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
         print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
 
 

@@ -93,10 +93,18 @@ def _values() -> tyro.constructors.ConstructorRegistry:
 
 
 def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Return how one of several texts is read. tyro's own message would also rate how similar the choices are."""
-    if get_origin(info.type) is not Literal:
+    """Return how one of several texts is read. tyro's own message would also rate how similar the choices are.
+
+    A union of choices and text is a choice that may also be something else, which is checked later.
+    """
+    named = next((kind for kind in (info.type, *get_args(info.type)) if get_origin(kind) is Literal), None)
+    if named is None:
         return None
-    choices = get_args(info.type)
+    choices = get_args(named)
+    if named is not info.type:
+        return _one_word(
+            f"{{{','.join(choices)}}}|FILE:CLASS", lambda values: values[0], lambda value: isinstance(value, str)
+        )
 
     def read(values: list[str]) -> str:
         if values[0] not in choices:

@@ -1,6 +1,7 @@
 """The folder of a run, on disk.
 
     config.json        every setting
+    environment.json   with a task of the user: the text of its file and its data, and their checksum
     metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
@@ -25,14 +26,16 @@ from typing import Any, Self
 
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError, ConfigError
+from zorplex_rl.errors import CheckpointError, ConfigError, TaskError
 from zorplex_rl.manifest import seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.source import EnvironmentSource
 
 MetricsRow = dict[str, Any]
 """One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
 CONTROLLER = "controller.json"
+ENVIRONMENT = "environment.json"
 
 
 class RunFolder:
@@ -53,6 +56,7 @@ class RunFolder:
         """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
         if path.exists():
             raise _taken(path)
+        source = EnvironmentSource.of(config)
         parent = next((p for p in path.absolute().parents if p.exists()), Path("/"))
         try:
             free = shutil.disk_usage(parent).free
@@ -69,6 +73,8 @@ class RunFolder:
                 raise _taken(path) from error
             try:
                 (path / "config.json").write_text(config.to_json())
+                if source.is_own:
+                    (path / ENVIRONMENT).write_text(source.to_json())
             except OSError:
                 for folder in (path, *made):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -90,13 +96,7 @@ class RunFolder:
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
         """Return the folder of an earlier run with at least one checkpoint, and its configuration."""
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"--resume {str(path)!r} is not a run folder: it has no config.json")
-        try:
-            config = Config.from_dict(json.loads((path / "config.json").read_text()))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}, {error}"
-            raise ConfigError(f"--resume {str(path)!r} has a config.json that cannot be read: {reason}") from error
+        config = read_config(path, "--resume")
         folder = cls(path)
         if folder.newest_checkpoint() is None:
             raise ConfigError(
@@ -126,6 +126,32 @@ class RunFolder:
             yield
         finally:
             self._lock.release()
+
+    def environment(self, config: Config) -> EnvironmentSource:
+        """Return where the run's environment comes from: for a task of the user the copy that was made when the run began.
+
+        Raises TaskError if the user's file has changed since, or the copy. The file may be gone: another machine need not have it.
+        """
+        if not config.is_own_task:
+            return EnvironmentSource.of(config)
+        file = self.path / ENVIRONMENT
+        anew = f"restore it, or start anew with another --out; to go on with what is there now, delete {str(file)!r}"
+        if not file.is_file():
+            source = EnvironmentSource.of(config)
+            with self._writing():
+                write_whole(file, source.to_json())
+            return source
+        try:
+            copy = EnvironmentSource.from_json(file.read_text())
+        except (OSError, TaskError) as error:
+            raise TaskError(f"the copy of the task {config.task!r} in {str(file)!r} {error}; {anew}") from error
+        try:
+            now = EnvironmentSource.of(config)
+        except TaskError:
+            return copy
+        if now != copy:
+            raise TaskError(f"the file or the data of --task {config.task!r} have changed since this run began; {anew}")
+        return copy
 
     def save_config(self, config: Config) -> None:
         with self._writing():
@@ -275,6 +301,17 @@ class RunFolder:
 
 class FolderTaken(ConfigError):
     """A run folder that is to be made, and is there already."""
+
+
+def read_config(path: Path, called: str) -> Config:
+    """Return the configuration of the run in ``path``, which errors call ``called``. Raises ConfigError if there is none."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{called} {str(path)!r} is not a run folder: it has no config.json")
+    try:
+        return Config.from_dict(json.loads((path / "config.json").read_text()))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}, {error}"
+        raise ConfigError(f"{called} {str(path)!r} has a config.json that cannot be read: {reason}") from error
 
 
 def step_of(checkpoint: Path) -> int:

@@ -21,6 +21,7 @@ from zorplex_rl.analysis.fit import (
 from zorplex_rl.analysis.presets import PRESETS, PresetName
 from zorplex_rl.analysis.sizing import ModelShape, Workload
 from zorplex_rl.config import Config
+from zorplex_rl.task.source import EnvironmentSource
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -106,7 +107,11 @@ def budget(config: Config) -> list[Process]:
 
 
 def expect_fit(
-    config: Config, source: str, count_tokens: Callable[[str], int] | None, devices: Mapping[str, str]
+    config: Config,
+    source: str,
+    count_tokens: Callable[[str], int] | None,
+    devices: Mapping[str, str],
+    environment: EnvironmentSource,
 ) -> None:
     """Warn if a run of ``config`` may outgrow the memory of this machine. Raises ConfigError if it cannot fit.
 
@@ -116,7 +121,7 @@ def expect_fit(
         shape, stored = _read_shape(Path(source))
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return
-    prompt, _ = _prompt_tokens(config, count_tokens)
+    prompt, _ = _prompt_tokens(config, count_tokens, environment)
     gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
     if warning := check_fit(
         shape, config, prompt, min(SHORTEST_ANSWER, config.max_tokens), available_memory(), gpus, devices, stored
@@ -159,14 +164,16 @@ def _prompts(config: Config, source: str | None) -> tuple[int, int]:
     return _prompt_tokens(config, partial(token_count, tokenizer) if tokenizer else None)
 
 
-def _prompt_tokens(config: Config, count_tokens: Callable[[str], int] | None) -> tuple[int, int]:
+def _prompt_tokens(
+    config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
+) -> tuple[int, int]:
     """Return the tokens of the longest of some prompts, and how many all have in common. Without a tokenizer, four characters are a token."""
     from zorplex_rl.task.curriculum import ladder_of, tier_of
-    from zorplex_rl.task.environment import Zorplex
 
     count = count_tokens or (lambda text: len(text) // 4)
     tier = ladder_of(config.task)[-1] if config.curriculum else tier_of(config.task, config.difficulty)
-    tasks = Zorplex(config.seed, config.hints).tasks(tier, PROMPTS_TRIED, "train")
+    environment = (source or EnvironmentSource.of(config)).make(tier)
+    tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
     systems = {task.system: count(task.system) for task in tasks}
     longest = max(systems[task.system] + count(task.question) for task in tasks) + TEMPLATE_TOKENS
     return longest, next(iter(systems.values())) if len(systems) == 1 else 0

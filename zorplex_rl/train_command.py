@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TrainingDiverged
+from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TaskError, TrainingDiverged
 from zorplex_rl.manifest import storing
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
@@ -54,6 +54,8 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
                 _complain(errors, f"{cause}; {_what_is_intact(folder)}")
             case TrainingDiverged():
                 _complain(errors, _diverged(cause, config, folder))
+            case TaskError():
+                _complain(errors, f"{cause}; {_how_to_go_on(folder)}")
             case ConfigError():
                 raise cause from error
             case _:

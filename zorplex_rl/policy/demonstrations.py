@@ -122,7 +122,8 @@ def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[tuple[str
 def _work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
     """Return the demonstrator's answer and its written arithmetic: one line like ``17+25=42`` for each sign in the question."""
     if task.kind != "compositional":
-        return (_slip(task.answer, rng) if slips else task.answer), ""
+        value = int(task.answer)
+        return (_slip(value, rng) if slips else value), ""
     signs = [c for c in task.question if c in "+-"]
     slip_at = rng.randrange(len(signs)) if slips else None
     total, lines = task.table[task.words[0]], ""

@@ -8,8 +8,9 @@ import numpy as np
 from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Execute, RolloutRequest, Sampling, rollout
+from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.rewards import outcome_shares, score
+from zorplex_rl.task.rewards import outcome_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,19 @@ class Report:
 
 
 def evaluate(
-    policy: Policy, name: str, tasks: list[Task], execute: Execute, sampling: Sampling = Sampling(), seed: int = 0
+    policy: Policy,
+    name: str,
+    tasks: list[Task],
+    execute: Execute,
+    sampling: Sampling = Sampling(),
+    seed: int = 0,
+    environment: Environment = ZORPLEX,
 ) -> tuple[Report, list[Episode]]:
-    """Sample and score one episode for each of ``tasks``. Returns the report, called ``name``, and the episodes."""
+    """Sample one episode for each of ``tasks``, scored by ``environment``. Returns the report, called ``name``, and the episodes."""
     requests = [RolloutRequest(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
-    episodes = rollout(policy, requests, execute, sampling)
+    episodes = rollout(policy, requests, execute, sampling, environment=environment)
     for episode in episodes:
-        episode.score = score(episode)
+        episode.score = environment.score(*episode.attempt)
     return summarise(name, episodes), episodes
 
 
@@ -53,7 +60,7 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
         accuracy=outcomes["success"],
         interval=clustered_interval(
             [episode.scored.outcome == "success" for episode in episodes],
-            [tuple(sorted(episode.task.words)) for episode in episodes],
+            [tuple(sorted(episode.task.words)) or episode.task.question for episode in episodes],
         ),
         reward=fmean(episode.scored.reward for episode in episodes),
         outcomes=outcomes,

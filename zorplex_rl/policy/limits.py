@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Environment, Zorplex
 from zorplex_rl.task.parser import format_result
 
 TASKS_TRIED = 32
@@ -26,8 +26,20 @@ class Need:
     turns: int
 
 
-def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
-    """Return what each of the first tasks of ``name`` (``kind:difficulty``) needs. ``count_tokens`` returns the tokens of a text."""
+def needs(zorplex: Zorplex | Environment, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
+    """Return what each of the first tasks of ``name`` (``kind:difficulty``) needs. ``count_tokens`` returns the tokens of a text.
+
+    Of an environment of the user nobody knows the shortest answer, so only the prompt, the turns and the answer itself count.
+    """
+    if not isinstance(zorplex, Zorplex):
+        return [
+            Need(
+                count_tokens(task.system) + count_tokens(task.question),
+                count_tokens(zorplex.reference(task)),
+                task.min_tool_calls + 1,
+            )
+            for task in (zorplex.task(index, "train") for index in range(TASKS_TRIED))
+        ]
     spec, found = zorplex.spec(name), []
     for task in map(spec.task, range(TASKS_TRIED)):
         calls = spec.calls_needed(task)
@@ -38,7 +50,7 @@ def needs(zorplex: Zorplex, name: str, count_tokens: Callable[[str], int]) -> li
 
 
 def check_limits(
-    zorplex: Zorplex,
+    zorplex: Zorplex | Environment,
     names: Sequence[str],
     max_tokens: int,
     max_turns: int,

@@ -35,6 +35,7 @@ from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
+from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 
 # kv_cache.py needs transformers, which takes seconds to load: it is imported where a model is already there.
@@ -54,9 +55,15 @@ class Prefilled:
 class RolloutEngine:
     """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
 
-    def __init__(self, policy: Policy, execute: Execute, sampling: Sampling = Sampling()) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        execute: Execute,
+        sampling: Sampling = Sampling(),
+        environment: Environment = ZORPLEX,
+    ) -> None:
         self.policy, self.sampling, self.version = policy, sampling, 0
-        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling), decoder_of(policy.model)
+        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest]] = deque()
         self._demand: Counter[Task] = Counter()
@@ -260,8 +267,12 @@ def rollout(
     sampling: Sampling = Sampling(),
     version: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends."""
-    engine = RolloutEngine(policy, execute, sampling)
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends.
+
+    ``environment`` names the tools and finds the answer.
+    """
+    engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version
     return engine.run(requests, on_episode)

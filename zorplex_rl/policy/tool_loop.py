@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zorplex_rl.config import Config
+from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
@@ -87,10 +88,16 @@ def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 
 class ToolLoop:
-    """The rules of an episode: which text calls a tool, what is fed back, when the episode ends."""
+    """The rules of an episode: which text calls a tool, what is fed back, when the episode ends.
 
-    def __init__(self, policy: "Policy", execute: Execute, sampling: Sampling) -> None:
+    ``environment`` names the tools and finds the answer; ``execute`` runs a tool.
+    """
+
+    def __init__(
+        self, policy: "Policy", execute: Execute, sampling: Sampling, environment: Environment = ZORPLEX
+    ) -> None:
         self._policy, self._execute, self._sampling = policy, execute, sampling
+        self._tools, self._find_answer = environment.tools, environment.find_answer
         self._marks = _token_marks(policy)
         self._eos = frozenset(policy.eos_ids)
 
@@ -120,7 +127,7 @@ class ToolLoop:
         if token in self._eos:
             return "eos"
         line = self._policy.tokenizer.decode(row.episode.token_ids[row.line_start :], skip_special_tokens=True)
-        if call := find_call(line):
+        if call := find_call(line, self._tools):
             self._end_turn(row, call, version)
             if len(row.episode.turns) >= self._sampling.max_turns:
                 return "turns"
@@ -129,7 +136,7 @@ class ToolLoop:
                 row.pending, row.called = result, time.monotonic()
             else:
                 self._feed(row, result)
-        elif answer_is_complete(line):
+        elif answer_is_complete(line, self._find_answer):
             return "answer"
         elif "\n" in line:
             row.line_start = len(row.episode.token_ids)

@@ -20,6 +20,7 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.policy.tool_loop import Sampling
 from zorplex_rl.task.episode import Task
+from zorplex_rl.task.parser import Answer
 from zorplex_rl.task.rewards import score
 
 SYSTEM = "Think step by step. Do not use tools. End with a line that holds [ANSWER] and the integer, for example: [ANSWER] 12"
@@ -37,7 +38,7 @@ class Attempt:
     """One word problem: what the policy wrote, greedily, and whether the strict parser finds the right answer in it."""
 
     question: str
-    answer: int
+    answer: Answer
     text: str
     right: bool
 

@@ -14,6 +14,9 @@ def tier_of(task: str, difficulty: str = "easy") -> Tier:
     >>> tier_of("mix")
     ('simple:easy', 'compositional:easy', 'multi_step:easy', 'recursive:easy')
     """
+    if task not in (*TASK_SPECS, "mix"):
+        # A task of the user: one tier, under its own name.
+        return (task,)
     kinds = tuple(TASK_SPECS) if task == "mix" else (task,)
     return tuple(f"{kind}:{difficulty if kind == 'compositional' else 'easy'}" for kind in kinds)
 

@@ -1,15 +1,68 @@
-"""The environment of a run: draws the tasks of a tier and runs the tools that they call.
+"""What a run learns: an environment draws tasks, runs the tools that they call, and scores what a policy wrote.
+
+    class Doubling(Environment):                                       a whole environment; ``examples/`` has two more
+        tools = ("DOUBLE",)
+
+        def task(self, index, split):
+            number = 2 * random.Random(f"{self.seed}:{split}:{index}").randrange(10**6) + (split == "train")
+            return Task("doubling", f"Double {number}?", 2 * number, 1, "DOUBLE[n] doubles. End with [ANSWER] and the integer.")
+
+        def execute(self, task, call):
+            is_number = call.argument.isdecimal() and len(call.argument) < 20
+            return str(2 * int(call.argument)) if is_number else "ERROR: no number"
+
+``zorplex-rl env check FILE`` says what is wrong with one, and ``zorplex-rl train --task FILE`` trains on it. Every process of a run makes its own
+from the file's source, and asks it in its own order. So an environment keeps nothing about a task; what a tool has to know goes into the task.
 
 >>> Zorplex(seed=0).task(("simple:easy", "recursive:easy"), index=1).kind
 'recursive'
 """
 
 from functools import cache
+from typing import Protocol
 
-from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.episode import Task
-from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.task.curriculum import Tier, tier_of
+from zorplex_rl.task.episode import Finish, Task
+from zorplex_rl.task.parser import ANSWER_TAG, TOOL_NAMES, Answer, ToolCall, find_answer
+from zorplex_rl.task.rewards import Score, score_turns
 from zorplex_rl.task.specs import Split, TaskSpec, get_spec, run_tool
+
+
+class Environment(Protocol):
+    """Tasks with tools and a score. A subclass must have ``task``, and ``execute`` if it names ``tools``; the rest has a default.
+
+    ``data`` is the text of the file that ``--task-data`` names.
+    """
+
+    tools: tuple[str, ...] = ()
+    """The names that make a call, as in ``NAME[argument]``. Without any, an episode is one turn."""
+    seed: int
+    data: str
+    answer_tag: str = ANSWER_TAG
+    """What stands before the integer that is the answer."""
+
+    def __init__(self, seed: int = 0, data: str = "") -> None:
+        self.seed, self.data = seed, data
+
+    def task(self, index: int, split: Split) -> Task:
+        """Return task number ``index`` of ``split``, always the same one. The splits have no task in common."""
+        raise NotImplementedError
+
+    def execute(self, task: Task, call: ToolCall) -> str:
+        """Run ``call`` for ``task``. Returns the result as text, also for an argument that makes no sense: then what is wrong with it."""
+        return f"ERROR: no tool {call.name}"
+
+    def find_answer(self, text: str) -> Answer | None:
+        """Return the answer in ``text``, or None. Sampling stops at the end of a line in which it finds one."""
+        return find_answer(text, self.answer_tag)
+
+    def reference(self, task: Task) -> str:
+        """Return the text with which a perfect solver ends. Only ``zorplex-rl env check`` asks for it."""
+        return f"{self.answer_tag} {task.answer}"
+
+    def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
+        """Score what the policy wrote in each turn, by the rules of ``rewards.py``. A score of your own has its reward in ``correct``."""
+        return score_turns(task, turns, tool_calls, finish, self.find_answer)
 
 
 class Zorplex:
@@ -18,6 +71,10 @@ class Zorplex:
     def __init__(self, seed: int = 0, hints: bool = False) -> None:
         self.seed, self.hints = seed, hints
         self._spec = cache(lambda kind, difficulty: get_spec(kind, seed, difficulty, hints))
+
+    def at(self, tier: Tier) -> "ZorplexTier":
+        """Return the environment that draws the tasks of ``tier``."""
+        return ZorplexTier(self, tier)
 
     def spec(self, name: str) -> TaskSpec:
         """Return the spec of ``kind:difficulty``, or of ``kind`` at its easiest."""
@@ -35,3 +92,21 @@ class Zorplex:
     def execute(self, task: Task, call: ToolCall) -> str:
         """Run ``call`` with the tools and the table of ``task``. Returns the result as text."""
         return run_tool(task, call)
+
+
+class ZorplexTier(Environment):
+    """One tier of Zorplex tasks, as the environment of a run. Its tools and its scoring are the plain functions of the files beside this one."""
+
+    tools = TOOL_NAMES
+    execute, find_answer, score = staticmethod(run_tool), staticmethod(find_answer), staticmethod(score_turns)
+
+    def __init__(self, zorplex: Zorplex, tier: Tier) -> None:
+        super().__init__(zorplex.seed)
+        self.zorplex, self.tier = zorplex, tier
+
+    def task(self, index: int, split: Split) -> Task:
+        return self.zorplex.task(self.tier, index, split)
+
+
+ZORPLEX = Zorplex().at(tier_of("mix"))
+"""Runs the tools of every Zorplex task, and scores it: neither depends on seed or tier."""

@@ -13,7 +13,9 @@ The trainer learns from exactly these ids. They are never decoded and tokenised 
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from zorplex_rl.task.parser import Answer
 
 if TYPE_CHECKING:
     from zorplex_rl.task.rewards import Score  # rewards.py imports this file
@@ -27,17 +29,20 @@ class Task:
 
     ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver makes, ``words`` the words in the question. Only
     the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and the word that it points to.
+
+    An environment of your own needs the first five. What its tools have to know goes into ``table``. Tasks with the same ``words`` count as a
+    cluster when a confidence interval is computed; without ``words`` those with the same question do.
     """
 
     kind: str
     question: str
-    answer: int
+    answer: Answer
     min_tool_calls: int
     system: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     difficulty: str = "easy"
     split: str = "train"
-    table: dict[str, int] = field(default_factory=dict, hash=False, repr=False)
+    table: dict[str, Any] = field(default_factory=dict, hash=False, repr=False)
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
@@ -104,6 +109,11 @@ class Episode:
     def sampled_text(self) -> list[str]:
         """The text that the policy wrote in each turn, without the tools' results."""
         return [turn.text for turn in self.turns]
+
+    @property
+    def attempt(self) -> tuple[Task, list[str], int, Finish]:
+        """What a score is made from: the task, the sampled text turn by turn, the number of tool calls, and the end."""
+        return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property
     def text(self) -> str:

@@ -25,14 +25,17 @@ True
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
-"""The names that make a call. Which kind of task answers to which, ``tools`` in ``specs.py`` says."""
+"""The names that make a call in Zorplex tasks. Which kind of task answers to which, ``tools`` in ``specs.py`` says."""
+ANSWER_TAG = "[ANSWER]"
 
-_CALL = re.compile(r"\b(" + "|".join(TOOL_NAMES) + r")\[([^\[\]\n]*)\]")
-_ANSWER = re.compile(r"\[ANSWER\][ \t]*([+-]?[0-9]+)(?!\w)((?:(?!\[ANSWER\])[^\n])*)")
-"""A tag, its integer, and the rest of the line, up to the next tag."""
+Answer = int | str
+"""What an answer is: an integer, unless an environment has a ``find_answer`` of its own."""
+
 _SHARE = re.compile(r"\W*?[%‰‱％﹪٪؉؊]")
 
 
@@ -48,19 +51,33 @@ class ToolCall:
         return f"{self.name}[{self.argument}]"
 
 
-def find_call(text: str) -> ToolCall | None:
-    """Return the first complete tool call in ``text``, or None."""
-    match = _CALL.search(text)
+@cache
+def _call(tools: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(r"\b(" + "|".join(map(re.escape, tools)) + r")\[([^\[\]\n]*)\]")
+
+
+@cache
+def _answer(tag: str) -> re.Pattern[str]:
+    """Return the pattern of a tag, its integer, and the rest of the line, up to the next tag."""
+    tag = re.escape(tag)
+    return re.compile(rf"{tag}[ \t]*([+-]?[0-9]+)(?!\w)((?:(?!{tag})[^\n])*)")
+
+
+def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None:
+    """Return the first complete call of one of ``tools`` in ``text``, or None."""
+    match = _call(tools).search(text) if tools else None
     return ToolCall(match[1], match[2].strip(), match.end()) if match else None
 
 
-def find_answer(text: str) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None.
+def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
+    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None. Another ``tag`` may stand for ``[ANSWER]``.
 
     >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
     [None, 4, None, None]
+    >>> find_answer("3 * 4 = 12\\n#### 12", "####")
+    12
     """
-    answers = [digits for digits, rest in _ANSWER.findall(text) if _stands_alone(rest)]
+    answers = [digits for digits, rest in _answer(tag).findall(text) if _stands_alone(rest)]
     # Python refuses to convert absurdly long digit strings; no value of this task has more than a few digits.
     return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
 
@@ -70,13 +87,13 @@ def _stands_alone(rest: str) -> bool:
     return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
 
 
-def answer_is_complete(line: str) -> bool:
-    """Return whether ``line`` holds an answer and has ended, so that no more digits can follow.
+def answer_is_complete(line: str, find: Callable[[str], Answer | None] = find_answer) -> bool:
+    """Return whether ``line`` holds an answer, which ``find`` finds, and has ended, so that no more digits can follow.
 
     >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
     (False, True)
     """
-    return "\n" in line and find_answer(line) is not None
+    return "\n" in line and find(line) is not None
 
 
 def format_result(result: str) -> str:

@@ -11,12 +11,12 @@ The outcome is the first of these that holds, so every episode has exactly one:
     wrong_format   no answer: the policy ended its text without ``[ANSWER] <integer>``
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from zorplex_rl.task.episode import Episode, Finish, Task
-from zorplex_rl.task.parser import find_answer
+from zorplex_rl.task.parser import Answer, find_answer
 
 Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -25,13 +25,16 @@ CORRECT_REWARD = 1.0
 FORMAT_REWARD = 0.2
 EXTRA_CALL_PENALTY = 0.1
 
+FindAnswer = Callable[[str], Answer | None]
+"""Finds the answer in a text. Returns None where there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
 
     outcome: Outcome
-    answer: int | None
+    answer: Answer | None
     correct: float
     format: float
     extra_calls: float
@@ -47,13 +50,13 @@ class Score:
         return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
 
 
-def final_answer(turns: list[str]) -> int | None:
+def final_answer(turns: list[str], find: FindAnswer = find_answer) -> Answer | None:
     """Return the last answer that the policy wrote within one turn, or None. Text that tools injected never counts."""
-    answers = [answer for answer in map(find_answer, turns) if answer is not None]
+    answers = [answer for answer in map(find, turns) if answer is not None]
     return answers[-1] if answers else None
 
 
-def classify(answer: int | None, expected: int, finish: Finish) -> Outcome:
+def classify(answer: Answer | None, expected: Answer, finish: Finish) -> Outcome:
     """Return the outcome of an episode, by the rules at the top of this file in their order."""
     if answer is not None:
         return "success" if answer == expected else "wrong_answer"
@@ -64,9 +67,9 @@ def classify(answer: int | None, expected: int, finish: Finish) -> Outcome:
     return "wrong_format"
 
 
-def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-    """Score the sampled text ``turns`` of an episode with ``tool_calls`` calls."""
-    answer = final_answer(turns)
+def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish, find: FindAnswer = find_answer) -> Score:
+    """Score the sampled text ``turns`` of an episode with ``tool_calls`` calls. ``find`` finds the answer in a turn."""
+    answer = final_answer(turns, find)
     outcome = classify(answer, task.answer, finish)
     return Score(
         outcome=outcome,
@@ -79,7 +82,7 @@ def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish) -
 
 def score(episode: Episode) -> Score:
     """Score a finished episode."""
-    return score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)
+    return score_turns(*episode.attempt)
 
 
 def outcome_shares(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets them.
 
-    DatasetActor        Zorplex           which task has which number
-    ToolActor           run_tool          what a tool answers, after its latency
-    RewardActor         score_turns       what an episode is worth
+    DatasetActor        Environment       which task has which number
+    ToolActor           Environment       what a tool answers, after its latency
+    RewardActor         Environment       what an episode is worth
     ReplayBufferActor   ReplayBuffer      whole groups, bounded in age
     AdvantageActor      ADVANTAGES        how much better than expected
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
@@ -21,6 +21,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.analysis.setting import lognormal
@@ -30,17 +31,18 @@ from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.rewards import Score, score_turns
-from zorplex_rl.task.specs import run_tool
+from zorplex_rl.task.rewards import Score
+from zorplex_rl.task.source import EnvironmentSource
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 Group = list[Episode]
 Result = TypeVar("Result")
+ZORPLEX = EnvironmentSource(Config.task)
+"""Scores every kind of Zorplex task."""
 
 
 class TimedActor(Actor):
@@ -102,20 +104,22 @@ class ModelActor(TimedActor):
 class DatasetActor(Actor):
     """Numbers tasks. A group's task depends on its number and on the tier that was in force when its number first came up."""
 
-    def __init__(self, config: Config, tier: Tier) -> None:
-        self._zorplex = Zorplex(config.seed, config.hints)
+    def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
+        self._environment_of = cache((source or EnvironmentSource.of(config)).make)
         self._stages: list[tuple[int, Tier]] = [(0, tier)]
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
         tiers = [next(tier for first, tier in reversed(self._stages) if number >= first) for number in numbers]
-        return [self._zorplex.task(tier, number, "train") for tier, number in zip(tiers, numbers, strict=True)]
+        environments = map(self._environment_of, tiers)
+        return [environment.task(number, "train") for environment, number in zip(environments, numbers, strict=True)]
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
         """Return the first ``count`` held-out tasks of the newest tier."""
-        return self._zorplex.tasks(self._stages[-1][1], count, "held_out")
+        environment = self._environment_of(self._stages[-1][1])
+        return [environment.task(index, "held_out") for index in range(count)]
 
     @concurrent_endpoint
     async def advance(self, tier: Tier, first_number: int) -> None:
@@ -136,8 +140,9 @@ class DatasetActor(Actor):
 class ToolActor(TimedActor):
     """Runs tools, each call after a log-normal latency drawn for that call alone."""
 
-    def __init__(self, name: str, config: Config) -> None:
+    def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
+        self._environment = (source or EnvironmentSource.of(config)).make()
         self._mean, self._variation = config.tool_latency, config.tool_latency_variation
         self._rng = random.Random(f"latency:{config.seed}:{name}")
 
@@ -147,17 +152,21 @@ class ToolActor(TimedActor):
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
-        return run_tool(task, call)
+        return self._environment.execute(task, call)
 
 
 class RewardActor(TimedActor):
-    """Scores what policies wrote."""
+    """Scores what policies wrote, as the environment of ``source`` does."""
+
+    def __init__(self, name: str, source: EnvironmentSource = ZORPLEX) -> None:
+        super().__init__(name)
+        self._environment = source.make()
 
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return [score_turns(*attempt) for attempt in attempts]
+            return [self._environment.score(*attempt) for attempt in attempts]
 
 
 @dataclass(frozen=True, slots=True)

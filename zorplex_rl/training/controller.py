@@ -43,6 +43,7 @@ from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.curriculum import ladder_of, tier_of
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
@@ -88,7 +89,8 @@ class Controller:
 
     def __init__(self, config: Config, log: RunLog) -> None:
         self.config, self.log = config, log
-        self.services = services_of(config, log.say)
+        self.source = log.folder.environment(config)
+        self.services = services_of(config, self.source, log.say)
         self.trainer = Trainer(trainer_of(config, devices_of(config)))
         self._singletons: list[Replica] = []
         self.generators = [
@@ -114,7 +116,9 @@ class Controller:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         controller = cls(config, log)
         try:
-            controller.dataset = await controller._start_alone("dataset", actors.DatasetActor, controller._ladder[0])
+            controller.dataset = await controller._start_alone(
+                "dataset", actors.DatasetActor, controller._ladder[0], controller.source
+            )
             controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
             controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
             # All load side by side; a generator asks where weights come from only when it has a model to put them into.
@@ -288,7 +292,7 @@ class Controller:
 
     async def _score(self, episodes: list[Episode]) -> None:
         """Have the reward service score ``episodes``, in place. It is sent their texts alone."""
-        attempts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in episodes]
+        attempts = [episode.attempt for episode in episodes]
         for episode, score in zip(episodes, await self.services["reward"].score.route(attempts), strict=True):
             episode.score = score
 
@@ -347,8 +351,10 @@ class Controller:
         await asyncio.gather(*(service.close() for service in self._supervised.values()), *stops)
 
 
-def services_of(config: Config, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
-    """Return the services that ``config`` calls for, not yet open."""
+def services_of(
+    config: Config, source: EnvironmentSource, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Service]:
+    """Return the services that ``config`` calls for, not yet open. ``source`` is where their environment comes from."""
     devices = devices_of(config)
     say(f"starting actors on {devices['trainer']}")
     tools = "tools" if config.tool_latency > 0 else None
@@ -357,21 +363,22 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
         return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
 
     async def start_generator(name: str) -> Replica:
-        return await replicas_of(GeneratorActor, config, devices.get(name, devices["trainer"]), tools, named=True)(name)
+        device = devices.get(name, devices["trainer"])
+        return await replicas_of(GeneratorActor, config, device, tools, source, named=True)(name)
 
     scorers = {"replicas": config.services.reward_replicas, "idempotent": ("score",)}
     services = {
         "generator": service(
             "generator", start_generator, replicas=config.services.generators, spares=config.services.spares
         ),
-        "reward": service("reward", replicas_of(actors.RewardActor, named=True), **scorers),
+        "reward": service("reward", replicas_of(actors.RewardActor, source, named=True), **scorers),
     }
     if config.learner.kl_coefficient > 0:
         start_reference = replicas_of(actors.ReferenceActor, config, devices["reference"], named=True)
         services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
     if tools:
         limits = TOOL_LIMITS | {"replicas": config.services.tool_replicas, "idempotent": ("execute",)}
-        services[tools] = service(tools, replicas_of(actors.ToolActor, config, named=True), **limits)
+        services[tools] = service(tools, replicas_of(actors.ToolActor, config, source, named=True), **limits)
     return services
 
 

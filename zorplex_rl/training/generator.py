@@ -23,7 +23,7 @@ from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.specs import run_tool
+from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:
@@ -47,9 +47,12 @@ class GeneratorActor(ModelActor):
     _source: "Subscriber | WholeSubscriber"
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, name: str, config: Config, device: str, tools: str | None = None) -> None:
+    def __init__(
+        self, name: str, config: Config, device: str, tools: str | None = None, source: EnvironmentSource | None = None
+    ) -> None:
         super().__init__(name, config, device)
         self._tools = tools
+        self._environment = (source or EnvironmentSource.of(config)).make()
         self._tool_client: ServiceClient | None = None
         self._version = NO_WEIGHTS
 
@@ -123,7 +126,7 @@ class GeneratorActor(ModelActor):
         return await self.compute(self._evaluate, requests, temperature)
 
     def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
-        engine = self._engine(temperature, run_tool)
+        engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
             return engine.run(requests)
@@ -133,13 +136,16 @@ class GeneratorActor(ModelActor):
 
         config = self.config
         return RolloutEngine(
-            self.policy, execute, Sampling(temperature, config.max_tokens, config.max_turns, config.slots)
+            self.policy,
+            execute,
+            Sampling(temperature, config.max_tokens, config.max_turns, config.slots),
+            self._environment,
         )
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """Run a tool. Returns its answer where it runs in this process, else a future of the tool service's answer."""
         if self._tools is None:
-            return run_tool(task, call)
+            return self._environment.execute(task, call)
         return asyncio.run_coroutine_threadsafe(self._ask_tool(self._tools, task, call), self._loop)
 
     async def _ask_tool(self, service: str, task: Task, call: ToolCall) -> str:

@@ -1,0 +1,252 @@
+"""Where a run's environment comes from: Zorplex, a file of the user, or an installed package.
+
+    --task compositional          Zorplex
+    --task path/tasks.py:Sums     the class Sums in that file; its name may be left out where the file has only one
+    --task sums                   what an installed package calls so in its entry points, in the group ``zorplex_rl.environments``
+
+The processes of a run may be on machines that do not have the file. So the controller reads it once, and an ``EnvironmentSource`` with its text
+goes to every actor that needs the environment; the run folder keeps a copy. The file must stand alone: it may import what is installed there,
+and gets other data as the text of ``--task-data``.
+"""
+
+import hashlib
+import json
+import linecache
+import math
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self, get_args
+
+from zorplex_rl.config import Config, TaskName
+from zorplex_rl.errors import TaskError
+from zorplex_rl.task.curriculum import Tier
+from zorplex_rl.task.environment import Environment, Zorplex
+from zorplex_rl.task.episode import Finish, Task
+from zorplex_rl.task.parser import Answer, ToolCall
+from zorplex_rl.task.rewards import Score
+from zorplex_rl.task.specs import Split
+
+GROUP = "zorplex_rl.environments"
+METHODS = ("task", "execute", "find_answer", "score")
+"""What a class must have to be an environment. Those that inherit from ``Environment`` have all but ``task``."""
+
+
+@dataclass(frozen=True)
+class EnvironmentSource:
+    """What a process needs to make a run's environment. ``code`` is the text of the user's file, None for other tasks."""
+
+    task: str
+    seed: int = 0
+    hints: bool = False
+    code: str | None = None
+    data: str = ""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Read what ``config`` names. Raises TaskError if it is not there, or is no text."""
+        if not config.is_own_task:
+            return cls(config.task, config.seed, config.hints)
+        file, _ = split_name(config.task)
+        code = _read("--task", file) if file is not None else None
+        if file is None:
+            _entry_point(config.task)
+        data = _read("--task-data", config.task_data) if config.task_data is not None else ""
+        return cls(config.task, config.seed, code=code, data=data)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the task is the user's."""
+        return self.task not in get_args(TaskName)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the user's file and data, or of the package's name and version."""
+        package = "" if self.code is not None else _version_of(_entry_point(self.task))
+        return hashlib.sha256(json.dumps([self.task, self.code, self.data, package]).encode()).hexdigest()
+
+    def make(self, tier: Tier = ()) -> Environment:
+        """Make the environment of ``tier``; a task of the user has no tiers. Raises TaskError in one sentence for whatever is wrong with it."""
+        return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
+
+    def class_(self) -> type:
+        """Return the user's class. Raises TaskError if there is none."""
+        file, name = split_name(self.task)
+        if file is None:
+            point = _entry_point(self.task)
+            with _told(f"the entry point {self.task!r} ({point.value}) cannot be loaded"):
+                found = point.load()
+        else:
+            found = getattr(_module(file, self.code or ""), name, None) if name else self._only_class(file)
+        if not isinstance(found, type):
+            raise TaskError(
+                f"--task is {self.task!r}, but there is no class {name or self.task}; {self._classes(file)}"
+            )
+        return found
+
+    def _only_class(self, file: str) -> type:
+        if len(own := self._own_classes(file)) == 1:
+            return own[0]
+        raise TaskError(f"--task is {self.task!r}, but {file} has {len(own)} environments; {self._classes(file)}")
+
+    def _own_classes(self, file: str) -> list[type]:
+        """Return the classes that the user's file defines and that draw tasks."""
+        module = _module(file, self.code or "")
+        of_file = (found for found in vars(module).values() if isinstance(found, type))
+        return [found for found in of_file if found.__module__ == module.__name__ and hasattr(found, "task")]
+
+    def _classes(self, file: str | None) -> str:
+        names = [found.__name__ for found in self._own_classes(file)] if file else []
+        return f"name one of {', '.join(names)} after a colon" if names else "define a class that has a method task"
+
+    def to_json(self) -> str:
+        """Return what a run folder keeps: all of this, and its digest."""
+        return json.dumps({"sha256": self.digest, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what ``to_json`` wrote. Raises TaskError if it was changed, or the package has another version now."""
+        try:
+            values = json.loads(text)
+            digest, source = values.pop("sha256"), cls(**values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise TaskError(f"is no copy of a task ({error})") from error
+        if source.digest != digest:
+            what = "does not match its checksum" if source.code is not None else "is of another version of its package"
+            raise TaskError(what)
+        return source
+
+
+class OwnEnvironment(Environment):
+    """An environment of the user. What its code raises or wrongly returns becomes a TaskError of one sentence."""
+
+    def __init__(self, source: EnvironmentSource) -> None:
+        super().__init__(source.seed, source.data)
+        self._name = source.task
+        self._file = split_name(source.task)[0]
+        found = source.class_()
+        if missing := [name for name in METHODS if not callable(getattr(found, name, None))]:
+            raise TaskError(
+                f"the class {found.__name__} of {self._name!r} has no {' and no '.join(missing)}; "
+                f"inherit from zorplex_rl.task.environment.Environment, and write task"
+            )
+        with _told(f"{self._name!r} cannot be made with ({source.seed}, data)", self._file):
+            self._own = found(source.seed, source.data)
+            tools, self.answer_tag = self._own.tools, getattr(self._own, "answer_tag", "")
+        if not isinstance(tools, tuple | list) or not all(isinstance(t, str) and t.isidentifier() for t in tools):
+            raise TaskError(
+                f"the tools of {self._name!r} are {tools!r}; expected a tuple of names of letters and digits"
+            )
+        self.tools = tuple(tools)
+
+    def task(self, index: int, split: Split) -> Task:
+        found = self._call(Task, "task", index, split)
+        for name, kinds in _FIELDS.items():
+            if not isinstance(value := getattr(found, name), kinds) or isinstance(value, bool):
+                raise TaskError(
+                    f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
+                )
+        return found
+
+    def execute(self, task: Task, call: ToolCall) -> str:
+        return self._call(str, "execute", task, call)
+
+    def find_answer(self, text: str) -> Answer | None:
+        return self._call((int, str, type(None)), "find_answer", text)
+
+    def reference(self, task: Task) -> str:
+        return self._call(str, "reference", task) if hasattr(self._own, "reference") else super().reference(task)
+
+    def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
+        found = self._call(Score, "score", task, turns, tool_calls, finish)
+        if not math.isfinite(found.reward):
+            raise TaskError(f"{self._name!r}: the reward of {turns!r:.60} is {found.reward}; expected a finite number")
+        return found
+
+    def _call(self, expected: Any, method: str, *arguments: Any) -> Any:
+        shown = ", ".join(f"{a.question!r:.40}" if isinstance(a, Task) else f"{str(a)!r:.40}" for a in arguments)
+        with _told(f"{self._name!r} failed in {method}({shown})", self._file):
+            found = getattr(self._own, method)(*arguments)
+        if not isinstance(found, expected):
+            raise TaskError(f"{self._name!r}: {method}({shown}) returned {found!r:.60}; expected {_names(expected)}")
+        return found
+
+
+_FIELDS: dict[str, Any] = {
+    "kind": str, "question": str, "system": str, "answer": (int, str), "min_tool_calls": int, "words": (tuple, list),
+}  # fmt: skip
+
+
+def split_name(task: str) -> tuple[str | None, str]:
+    """Return the file and the class that ``task`` names; the file is None for an entry point, the class may be empty.
+
+    >>> split_name("tasks.py:Sums"), split_name("tasks.py"), split_name("sums")
+    (('tasks.py', 'Sums'), ('tasks.py', ''), (None, 'sums'))
+    """
+    file, colon, name = task.rpartition(":")
+    if task.endswith(".py"):
+        return task, ""
+    return (file, name) if colon else (None, name)
+
+
+@cache
+def _module(file: str, code: str) -> ModuleType:
+    """Return the user's file as a module. Raises TaskError if its code fails."""
+    module = ModuleType(f"zorplex_task_{hashlib.sha256(code.encode()).hexdigest()[:12]}")
+    module.__file__ = file
+    # Dataclasses look their module up, and tracebacks the lines of its file.
+    sys.modules[module.__name__] = module
+    linecache.cache[file] = (len(code), None, code.splitlines(True), file)
+    with _told(f"{file!r} cannot be run", file):
+        exec(compile(code, file, "exec"), module.__dict__)
+    return module
+
+
+def _entry_point(name: str) -> EntryPoint:
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        installed = f", or {', '.join(sorted(points))} of the installed packages" if points else ""
+        raise TaskError(
+            f"--task is {name!r:.60}; expected one of {', '.join(get_args(TaskName))}, or FILE.py:CLASS{installed}"
+        )
+    return points[name]
+
+
+def _version_of(point: EntryPoint) -> str:
+    return f"{point.value} {point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _read(flag: str, file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise TaskError(f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a file that exists") from error
+
+
+class _told:
+    """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last line in ``file``."""
+
+    def __init__(self, what: str, file: str | None = None) -> None:
+        self._what, self._file = what, file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, and no fault of the code.
+        if error is None or not isinstance(error, Exception | SystemExit) or isinstance(error, TaskError):
+            return
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        where = f", in line {line}" if line else ""
+        raise TaskError(f"{self._what}: {type(error).__name__}: {' '.join(said.split())[:300]}{where}") from error
+
+
+def _names(kinds: Any) -> str:
+    return " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
