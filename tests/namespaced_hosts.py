@@ -50,7 +50,7 @@ class Host:
         self._unshare = subprocess.Popen(
             ["nsenter", f"--net={NETNS / self.netns}", "unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child",
              "--mount-proc", "sh", "-c", INIT.format(name=self.name)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         assert self._unshare.stdout is not None
         assert self._unshare.stdout.readline() == b"up\n", f"host {self.name} did not start"

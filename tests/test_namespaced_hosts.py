@@ -16,7 +16,9 @@ pytestmark = needs_hosts
 
 def leftovers(pid: int) -> list[str]:
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
-    return [path.name for path in NETNS.glob(f"zx{pid}x*")] + [line for line in links.splitlines() if f"zx{pid}x" in line]
+    return [path.name for path in NETNS.glob(f"zx{pid}x*")] + [
+        line for line in links.splitlines() if f"zx{pid}x" in line
+    ]
 
 
 def test_hosts_share_neither_memory_nor_files_nor_names_nor_process_ids():
@@ -52,7 +54,14 @@ def test_a_cut_link_answers_nothing_and_works_again_once_it_is_restored():
 
 
 def test_the_hosts_of_a_killed_process_end_with_it_and_the_next_use_removes_the_rest(tmp_path):
-    program = "import namespaced_hosts as n, time\nwith n.namespaced_hosts('a') as w:\n  w['a'].popen('sleep', '4321'); print('up', flush=True); time.sleep(60)"
+    program = """if True:
+        import time
+        from namespaced_hosts import namespaced_hosts
+        with namespaced_hosts("a") as network:
+            network["a"].popen("sleep", "4321")
+            print("up", flush=True)
+            time.sleep(60)
+    """
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parent)
     assert owner.stdout.readline() == b"up\n"
     time.sleep(0.2)
@@ -66,5 +75,3 @@ def test_the_hosts_of_a_killed_process_end_with_it_and_the_next_use_removes_the_
     assert leftovers(owner.pid)
     with namespaced_hosts("b"):
         assert leftovers(owner.pid) == []
-
-
