@@ -134,7 +134,7 @@ def test_a_process_that_is_stopped_while_it_computes_is_noticed_as_soon_as_any_o
     class StoppedAfterASecond(Replica):
         """Was asked while it computed, and has never answered."""
 
-        def _processor_seconds(self):
+        async def _processor_seconds(self):
             return min(time.monotonic() - began, 1.0)
 
     async def scenario():

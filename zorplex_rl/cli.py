@@ -2,6 +2,7 @@
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
     zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all four kinds of task, or on one
+    zorplex-rl worker --listen tcp://HOST:PORT    let a run on another machine use this one
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
@@ -18,7 +19,7 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from zorplex_rl.config import (
     check_seed,
 )
 from zorplex_rl.env_command import Env, check_environment
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluate, show
 from zorplex_rl.export_command import Export, export
 from zorplex_rl.flags import parse_command
@@ -63,6 +64,18 @@ class Train:
     learning rate falls as it does in a run of that many steps."""
     from_checkpoint: int | None = None
     """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
+    plan: bool = False
+    """Only say which process would live on which host of --hosts. Nothing is started, reached or written."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Let a run on another machine start its processes here: `train --hosts attach:tcp://HOST:PORT,…`. Ends when that run ends, and within half a
+    minute if the run's controller dies or can no longer be reached. Trusted networks only: nothing is encrypted, and whoever reaches HOST:PORT can
+    run programs here as you. With the environment variable ZORPLEX_SECRET here and at the controller, whoever also knows it."""
+
+    listen: str
+    """tcp://HOST:PORT: an address of this machine that the controller can reach. Nothing else is listened at."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Env | Export | Check | Size
+Commands = Train | Eval | Worker | Bench | Policy | Env | Export | Check | Size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +144,8 @@ def _run(given: list[str]) -> int:
                 return train(command)
             case Eval() as command:
                 return evaluate(command)
+            case Worker() as command:
+                return work(command)
             case Bench() as command:
                 return bench(command)
             case Policy() as command:
@@ -155,6 +170,8 @@ def _run(given: list[str]) -> int:
 
 
 def train(command: Train) -> int:
+    if command.plan:
+        return show_plan(command.config)
     if command.resume:
         if command.out:
             raise ConfigError("--out and --resume exclude each other; a resumed run goes on in its own folder")
@@ -185,7 +202,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     config = command.config
-    free = {"steps": config.steps, "trainer_processes": config.services.trainer_processes}
+    # On how many processes and which machines a run goes on changes nothing of it.
+    free = {"steps": config.steps, "trainer_processes": config.services.trainer_processes, **asdict(config.cluster)}
     if difference := earlier.changed(**free).difference(config):
         raise ConfigError(
             f"--resume {str(path)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
@@ -218,8 +236,10 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
+    from zorplex_rl.training.hosts import check_hosts
 
     config.check()
+    check_hosts(config)
     environment = folder.environment(config) if folder else EnvironmentSource.of(config)
     environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -242,6 +262,31 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
     ranks = names_of_ranks(config.services.trainer_processes)
     one_each(list(assign_devices(config.device, ranks).values()))
     return source
+
+
+def show_plan(config: Config) -> int:
+    from zorplex_rl.training.hosts import PlanRow
+
+    config.check()
+    rows = PlanRow.rows(config)
+    width = max(len(row.host) for row in rows)
+    for row in rows:
+        print(f"{row.host:<{width}}  {', '.join(row.replicas) or '—'}")
+    return 0
+
+
+def work(command: Worker) -> int:
+    from zorplex_rl.training.hosts import check_address
+
+    check_address(command.listen, "--listen")
+    from zorplex_rl.services.host import serve
+
+    try:
+        serve(command.listen)
+    except HostError as error:
+        print(f"zorplex-rl: {error}", file=sys.stderr)
+        return FAILED
+    return 0
 
 
 def bench(command: Bench) -> int:

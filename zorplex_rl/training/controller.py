@@ -47,6 +47,7 @@ from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
+from zorplex_rl.training.hosts import Hosts, open_hosts
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.trainer import Trainer
 from zorplex_rl.training.trainer_group import trainer_of
@@ -87,11 +88,11 @@ class Controller:
     replay: Any
     advantage: Any
 
-    def __init__(self, config: Config, log: RunLog) -> None:
-        self.config, self.log = config, log
+    def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
+        self.config, self.log, self.hosts = config, log, hosts
         self.source = log.folder.environment(config)
-        self.services = services_of(config, self.source, log.say)
-        self.trainer = Trainer(trainer_of(config, devices_of(config)))
+        self.services = services_of(config, self.source, hosts, log.say)
+        self.trainer = Trainer(trainer_of(config, devices_of(config), hosts))
         self._singletons: list[Replica] = []
         self.generators = [
             GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
@@ -114,20 +115,21 @@ class Controller:
     @contextlib.asynccontextmanager
     async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
-        controller = cls(config, log)
-        try:
-            controller.dataset = await controller._start_alone(
-                "dataset", actors.DatasetActor, controller._ladder[0], controller.source
-            )
-            controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
-            controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
-            # All load side by side; a generator asks where weights come from only when it has a model to put them into.
-            await run_together(*(service.open() for service in controller._supervised.values()))
-            if "tools" in controller.services:
-                await register_service(controller.services["tools"])
-            yield controller
-        finally:
-            await asyncio.shield(controller._stop())
+        async with open_hosts(config) as hosts:
+            controller = cls(config, log, hosts)
+            try:
+                controller.dataset = await controller._start_alone(
+                    "dataset", actors.DatasetActor, controller._ladder[0], controller.source
+                )
+                controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
+                controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
+                # All load side by side; a generator asks where weights come from only when it has a model to put them into.
+                await run_together(*(service.open() for service in controller._supervised.values()))
+                if "tools" in controller.services:
+                    await register_service(controller.services["tools"])
+                yield controller
+            finally:
+                await asyncio.shield(controller._stop())
 
     async def _start_alone(self, name: str, actor_class: type, *args: Any) -> Any:
         """Start a role of which there is one, in a process of its own. Returns its actor."""
@@ -153,7 +155,7 @@ class Controller:
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
-        await self.trainer.call("export", str(unfinished))
+        await self.trainer.write("export", unfinished)
         folder.finish_policy(unfinished)
         return await self._evaluate_newest(final=True)
 
@@ -306,7 +308,7 @@ class Controller:
         log, folder = self.log, self.log.folder
         unfinished = folder.begin_checkpoint(self.step)
         try:
-            await self.trainer.call("save", str(unfinished / "trainer"))
+            await self.trainer.write("save", unfinished / "trainer")
             async with self._books:
                 state = await self._state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
@@ -341,7 +343,7 @@ class Controller:
         """Return what all timed actors have recorded since the last call; a dead one says nothing."""
         answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._supervised.values()))
         spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
-        return [span for part in spans for span in part]
+        return self.hosts.in_our_time(span for part in spans for span in part)
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.step, role, restart)
@@ -352,7 +354,7 @@ class Controller:
 
 
 def services_of(
-    config: Config, source: EnvironmentSource, say: Callable[[str], None] = lambda text: None
+    config: Config, source: EnvironmentSource, hosts: Hosts, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Service]:
     """Return the services that ``config`` calls for, not yet open. ``source`` is where their environment comes from."""
     devices = devices_of(config)
@@ -362,9 +364,8 @@ def services_of(
     def service(role: str, start: ReplicaStart, **options: Any) -> Service:
         return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
 
-    async def start_generator(name: str) -> Replica:
-        device = devices.get(name, devices["trainer"])
-        return await replicas_of(GeneratorActor, config, device, tools, source, named=True)(name)
+    def start_generator(name: str) -> Awaitable[Replica]:
+        return hosts.start(GeneratorActor, devices.get(name, devices["trainer"]), tools, source)(name)
 
     scorers = {"replicas": config.services.reward_replicas, "idempotent": ("score",)}
     services = {
@@ -374,11 +375,11 @@ def services_of(
         "reward": service("reward", replicas_of(actors.RewardActor, source, named=True), **scorers),
     }
     if config.learner.kl_coefficient > 0:
-        start_reference = replicas_of(actors.ReferenceActor, config, devices["reference"], named=True)
+        start_reference = hosts.start(actors.ReferenceActor, devices["reference"])
         services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
     if tools:
         limits = TOOL_LIMITS | {"replicas": config.services.tool_replicas, "idempotent": ("execute",)}
-        services[tools] = service(tools, replicas_of(actors.ToolActor, config, source, named=True), **limits)
+        services[tools] = service(tools, hosts.start(actors.ToolActor, None, source), **limits)
     return services
 
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.manifest import storing
-from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
+from zorplex_rl.services.replica import Replica, ReplicaStart, spawn
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint, current_rank
 from zorplex_rl.training.actors import Result
 from zorplex_rl.training.devices import names_of_ranks, one_each
+from zorplex_rl.training.hosts import Hosts
 from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:
@@ -184,10 +185,10 @@ async def _first_of(answers: Sequence[asyncio.Future[Any]]) -> Any:
     return answers[0].result()
 
 
-def trainer_of(config: Config, devices: dict[str, str]) -> ReplicaStart:
-    """Return a function that starts the trainer that ``config`` calls for: one process, or a group."""
+def trainer_of(config: Config, devices: dict[str, str], hosts: Hosts) -> ReplicaStart:
+    """Return a function that starts the trainer that ``config`` calls for: one process on one of ``hosts``, or a group on this machine."""
     if config.services.trainer_processes == 1:
-        return replicas_of(TrainerActor, config, devices["trainer"], named=True)
+        return hosts.start(TrainerActor, devices["trainer"])
     own = [devices[name] for name in names_of_ranks(config.services.trainer_processes)]
     return group_of(TrainerRankActor, config, one_each(own))
 
