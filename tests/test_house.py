@@ -16,6 +16,7 @@ TOP_LEVEL = {
     "train_command": "cli",
     "eval_command": "cli",
     "check_command": "cli",
+    "status_command": "cli",
     "output": "cli",
     "run_folder": "analysis",
     "config": "base",

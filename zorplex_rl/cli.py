@@ -4,6 +4,7 @@
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
+    zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
@@ -35,6 +36,7 @@ from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluat
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
+from zorplex_rl.status_command import Status, status
 
 PROGRAM = "zorplex-rl"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
@@ -82,7 +84,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Check
+Commands = Train | Eval | Bench | Policy | Status | Check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +121,8 @@ def _run(given: list[str]) -> int:
                 return bench(command)
             case Policy() as command:
                 return build(command.action) if isinstance(command.action, Build) else show(command.action)
+            case Status() as command:
+                return status(command)
             case Check():
                 return check()
     except ConfigError as error:

@@ -136,6 +136,8 @@ class Config:
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
     """Also write TensorBoard events to the run folder (needs the package tensorboard)."""
+    telemetry: bool = False
+    """Collect Monarch's own tables and trace, for zorplex-rl status RUN. They are served on the loopback interface, to every user of this machine."""
     learner: LearnerConfig = LearnerConfig()
     """How the learner makes the next version of the weights from a batch."""
     services: ServicesConfig = ServicesConfig()
