@@ -14,6 +14,7 @@ from zorplex_rl.config import (
     TASKS_WITH_TIERS,
     Config,
     Difficulty,
+    HostsConfig,
     LearnerConfig,
     LossName,
     ServicesConfig,
@@ -63,7 +64,7 @@ def test_a_setting_has_its_own_name_whatever_group_it_is_in():
     assert (
         len(names)
         == len(set(names))
-        == len(fields(Config)) - 2 + len(fields(LearnerConfig)) + len(fields(ServicesConfig))
+        == len(fields(Config)) - 3 + sum(len(fields(group)) for group in (LearnerConfig, ServicesConfig, HostsConfig))
     )
     config = Config().changed(steps=7, learning_rate=0.5, generators=3)
     assert (config.steps, config.learner.learning_rate, config.services.generators) == (7, 0.5, 3)

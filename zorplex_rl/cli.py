@@ -2,6 +2,7 @@
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
     zorplex-rl eval [--policy …]                  benchmark a policy on all four kinds of task
+    zorplex-rl worker --listen tcp://HOST:PORT    let a run on another machine use this one
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
@@ -31,7 +32,7 @@ from zorplex_rl.config import (
     check_range,
     check_seed,
 )
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.eval_command import FAILED, Eval, Show, check_limits_of, evaluate, show
 from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
@@ -55,6 +56,16 @@ class Train:
     learning rate falls as it does in a run of that many steps."""
     from_checkpoint: int | None = None
     """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Let a run on another machine start its processes here: `train --hosts attach:tcp://HOST:PORT,…`. Ends when that run ends, and within half a
+    minute if the run's controller dies or can no longer be reached. Trusted networks only: nothing is encrypted, and whoever reaches HOST:PORT can
+    run programs here as you."""
+
+    listen: str
+    """tcp://HOST:PORT: an address of this machine that the controller can reach. Nothing else is listened at."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Bench | Policy | Status | Check
+Commands = Train | Eval | Worker | Bench | Policy | Status | Check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,6 +128,8 @@ def _run(given: list[str]) -> int:
                 return train(command)
             case Eval() as command:
                 return evaluate(command)
+            case Worker() as command:
+                return work(command)
             case Bench() as command:
                 return bench(command)
             case Policy() as command:
@@ -208,6 +221,20 @@ def _check(config: Config) -> str:
     check_weights(config.policy, source)
     assign_devices(config.device, ["trainer"])
     return source
+
+
+def work(command: Worker) -> int:
+    from zorplex_rl.training.hosts import check_address
+
+    check_address(command.listen, "--listen")
+    from zorplex_rl.services.host import serve
+
+    try:
+        serve(command.listen)
+    except HostError as error:
+        print(f"zorplex-rl: {error}", file=sys.stderr)
+        return FAILED
+    return 0
 
 
 def bench(command: Bench) -> int:

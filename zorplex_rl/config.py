@@ -78,6 +78,23 @@ class ServicesConfig:
 
 
 @dataclass(frozen=True)
+class HostsConfig:
+    """Which machines a run uses, and what lives where. A run may be resumed on others."""
+
+    hosts: str = "this"
+    """this, processes:N (N workers on this machine, to try it out), or attach:tcp://HOST:PORT,… to machines where `zorplex-rl worker` runs. Trusted
+    networks only: nothing is encrypted, and whoever reaches a worker can run programs as its user."""
+    listen: str = ""
+    """Address at which this machine listens for the hosts: tcp://HOST:PORT. Left out, its own address on the network that leads to the first host."""
+    trainer_host: int = 0
+    """Number of the host on which the trainer begins, the first being 0."""
+    generators_on: Literal["spread", "others"] = "spread"
+    """Where generators, tools and reference live: spread over all hosts, or on all others than the trainer's, if there are any."""
+    lease: float = 10.0
+    """Seconds after which a host that was not heard of ends its processes; the trainer is started elsewhere only after that. At least 4."""
+
+
+@dataclass(frozen=True)
 class Config:
     """One training run."""
 
@@ -142,6 +159,8 @@ class Config:
     """How the learner makes the next version of the weights from a batch."""
     services: ServicesConfig = ServicesConfig()
     """How many processes each role has."""
+    cluster: HostsConfig = HostsConfig()
+    """Which machines a run uses, and what lives where."""
 
     def settings(self) -> dict[str, Any]:
         """Return every setting's value by its name, in one flat list."""
@@ -180,6 +199,7 @@ class Config:
         for name in ("learning_rate", "curriculum_threshold", "max_grad_norm", *set_knobs):
             if not values[name] > 0:
                 raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
+        check_range("lease", values["lease"], 4)
         check_temperature(self.temperature)
         check_seed(self.seed)
         for knob, losses in LOSS_KNOBS.items():
@@ -250,19 +270,23 @@ class Config:
         return next((f"{_flag(name)} {value} ≠ {theirs[name]}" for name, value in changed), None)
 
 
-_GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
+_GROUPS = {"learner": LearnerConfig, "services": ServicesConfig, "cluster": HostsConfig}
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas "
     "eval_every eval_tasks checkpoint_every threads"
 ).split()
-_AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation".split()
+_AT_LEAST_ZERO = (
+    "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host".split()
+)
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 """Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and every process, is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
 # AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
 _AT_MOST = {
     "learning_rate": 1e30,
+    "lease": 3600.0,
+    "trainer_host": MOST_PROCESSES,
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
     "tool_latency_variation": 1000.0,

@@ -23,3 +23,7 @@ class StorageError(RuntimeError):
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is not what was written. The message says what is wrong with it."""
+
+
+class HostError(RuntimeError):
+    """A host that does not answer, has another version of the package, or is lost; or no host that is left."""

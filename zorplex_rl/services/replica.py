@@ -27,9 +27,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from zorplex_rl.services.host import Host, processor_seconds
 from zorplex_rl.services.runtime import (
     Actor,
     ReplicaDied,
@@ -104,7 +104,11 @@ class Replica:
         self.place = 0
         """Its number in its set. A replacement gets the same number."""
         self.probe: Any = None
+        self.host: Host | None = None
+        """The host that it lives on, or None for this one."""
         self.pid = 0
+        self.pids: tuple[int, ...] = ()
+        """Its processes on the host that it lives on, whose keeper can kill them."""
         self.local_pids: tuple[int, ...] = ()
         """Its processes on this host, which can be killed."""
         self.state, self.reason = State.STARTING, ""
@@ -149,6 +153,10 @@ class Replica:
         for listener in list(self.on_change):
             listener(self)
 
+    def fail(self, reason: str) -> None:
+        """Count as failed from now on."""
+        self.move_to(State.FAILED, reason)
+
     async def beat(self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0) -> list[Beat]:
         """Probe all its processes and note their load.
 
@@ -162,10 +170,10 @@ class Replica:
         asked = self.probe.beat.call(caller, waiting).as_asyncio()
         try:
             while not asked.done():
-                before, late_at = self._processor_seconds(), min(was_busy_at + timeout, give_up_at)
+                before, late_at = await self._processor_seconds(), min(was_busy_at + timeout, give_up_at)
                 await asyncio.wait({asked}, timeout=min(glance, late_at - now))
                 now = time.monotonic()
-                if self._processor_seconds() - before > BUSY_SHARE * glance:
+                if not asked.done() and await self._processor_seconds() - before > BUSY_SHARE * glance:
                     was_busy_at = now
                 if not asked.done() and now >= min(was_busy_at + timeout, give_up_at):
                     raise TimeoutError
@@ -200,16 +208,15 @@ class Replica:
     async def kill(self) -> None:
         """Kill its processes at once: a process that hangs does not react to anything else."""
         self._kill_procs()
+        if self.host:
+            await self.host.kill(self.pids)
         await self.stop()
 
-    def _processor_seconds(self) -> float:
-        """Return the processor seconds of its processes on this host; 0.0 if the system does not report them."""
-        ticks = 0
-        for pid in self.local_pids:
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+    async def _processor_seconds(self) -> float:
+        """Return the processor seconds of its processes; 0.0 if nobody can say."""
+        if not self.host:
+            return processor_seconds(self.local_pids)
+        return await self.host.processor_seconds(self.pids)
 
     def _kill_procs(self) -> None:
         # Only once: afterwards the process id may belong to another process.
@@ -219,19 +226,25 @@ class Replica:
                 os.kill(pid, signal.SIGKILL)
 
 
-async def spawn(name: str, actor_class: type[Actor], *args: Any, procs: int = 1, **kwargs: Any) -> Replica:
-    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on this host, or one in each of ``procs``.
+async def spawn(
+    name: str, actor_class: type[Actor], *args: Any, procs: int = 1, host: Host | None = None, **kwargs: Any
+) -> Replica:
+    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on ``host``, or one in each of ``procs``. Without a host: on this one.
 
     What it imports can be much; a class says in ``imports`` which modules, beyond its own, a process should import before its actor is made.
     """
     start_runtime()
     prepare = functools.partial(_prepare_process, (actor_class.__module__, *getattr(actor_class, "imports", ())))
-    mesh = this_host().spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
-    return Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs), procs)
+    mesh = (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
+    replica = Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs), procs)
+    if host:
+        replica.host = host
+        host.replicas.append(replica)
+    return replica
 
 
 def replicas_of(
-    actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, **kwargs: Any
+    actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, host: Host | None = None, **kwargs: Any
 ) -> ReplicaStart:
     """Return a function that starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and calls its ``setup`` if it has one.
 
@@ -239,7 +252,7 @@ def replicas_of(
     """
 
     async def start(name: str) -> Replica:
-        replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, **kwargs)
+        replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, host=host, **kwargs)
         if hasattr(actor_class, "setup"):
             try:
                 await replica.actor.setup.call()
@@ -258,9 +271,11 @@ async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Repl
     try:
         replica.probe = replica.procs.spawn(f"{name}_probe", HealthProbe)
         # The first beat waits for the actor to be spawned, which may import a lot.
-        beats = await replica.beat(start_timeout)
-        replica.pid = beats[0].pid
-        replica.local_pids = tuple(beat.pid for beat in beats if beat.host == socket.gethostname())
+        first_beat = replica.beat(start_timeout)
+        beats = await (replica.host.unless_lost(first_beat) if replica.host else first_beat)
+        replica.pid, replica.pids = beats[0].pid, tuple(beat.pid for beat in beats)
+        if not replica.host:
+            replica.local_pids = tuple(beat.pid for beat in beats if beat.host == socket.gethostname())
     except BaseException:
         await replica.stop()
         raise

@@ -41,6 +41,7 @@ from monarch.actor import (  # noqa: F401, others import them from here
     context,
     current_rank,
     get_or_spawn_controller,
+    run_worker_loop_until_shutdown,
     shutdown_context,
     this_host,
 )
@@ -141,11 +142,35 @@ def _answering(reply: Any, method: Callable[..., Any]) -> Iterator[None]:
         reply.exception(ActorError(error, f"Actor call {method.__qualname__} failed."))
 
 
+def listen_at(address: str) -> None:
+    """Have this process's Monarch listen at ``address`` (``tcp://HOST:PORT``, and nowhere else), for hosts that are not this one.
+
+    Raises RuntimeError once the runtime has started: a process has one transport.
+    """
+    if start_runtime.cache_info().currsize:
+        raise RuntimeError("this process has started Monarch already, so it cannot begin to listen for other hosts")
+    monarch.actor.enable_transport(address)
+
+
+def serve_as_host(address: str) -> None:
+    """Make this process a host on which a controller may start processes. Returns when the controller has shut it down.
+
+    Monarch listens at ``address`` (``tcp://HOST:PORT``) and nowhere else. It authenticates nobody, and runs what it is sent.
+    """
+    _configure(streams=1)
+    run_worker_loop_until_shutdown(address=address, ca="trust_all_connections")
+
+
+def _configure(streams: int) -> None:
+    # Small chunks, two streams and one acknowledgement per message give two to four times the default bandwidth of the TCP fallback.
+    # With a fixed address, as hosts have, a second stream hangs.
+    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
+
+
 @functools.cache
 def start_runtime() -> None:
     """Configure Monarch and start this process's client. Does nothing on later calls."""
-    # Small chunks, two streams and one acknowledgement per message give two to four times the default bandwidth of the TCP fallback.
-    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=2, message_ack_every_n_messages=1)
+    _configure(streams=2 if get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix) else 1)
     # The default hook ends this process when any actor dies. Here the caller of the actor gets an exception, which is enough.
     monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
     with quiet_stderr(), _private_host():

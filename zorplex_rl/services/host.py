@@ -1,0 +1,334 @@
+"""A host: another machine, or a part of one, on which replicas run; whether it is still there, and what ends if it is not.
+
+    controller   Host ── renew(token), once a second ──►  HostKeeper   one process on the host, beside the replicas
+                  ▲                                           │
+                  └───────────── a new token ─────────────────┘
+
+A lease keeps two machines from doing the same work. The keeper counts ``lease`` seconds from the newest of its own tokens that has come back to
+it. When they are over, it kills every process of its host. So a host that is cut off ends by itself, and so does one whose controller
+has died. A token comes back only if the controller has received it: the controller knows that a host of which it last heard at time *t* has
+ended by *t + lease*, however late its own last messages arrive there. What must not exist twice (the trainer) is started elsewhere only then
+(``until_ended``). Everything else may start at once, because a replica that has failed answers nobody: ``router.py`` drops what arrives later.
+
+>>> keeper = Lease(seconds=10.0, now=100.0)
+>>> keeper.renew(token=101.0), keeper.runs_out
+(None, 111.0)
+>>> keeper.renew(token=100.5), keeper.runs_out  # A message that was late changes nothing.
+(None, 111.0)
+"""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from zorplex_rl import __version__
+from zorplex_rl.errors import HostError
+from zorplex_rl.services.runtime import Actor, serve_as_host, uncounted_endpoint
+
+if TYPE_CHECKING:
+    from zorplex_rl.services.replica import Replica
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+RENEW_EVERY = 1.0
+MARGIN_SECONDS = 1.0
+"""What is added to a lease before it counts as over: the keeper looks at its clock four times a second."""
+GREETING_SECONDS = 60.0
+ASK_SECONDS = 1.0
+STOP_SECONDS = 10.0
+WORKER_FOLDER = "zorplex-worker-"
+"""Prefix of the folder in which a worker and its processes keep what they need for a while."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """Until when a host may work: ``seconds`` from the newest token that has come back. A token is a time of the host's own clock."""
+
+    seconds: float
+    now: float
+
+    def renew(self, token: float) -> None:
+        self.now = max(self.now, token)
+
+    @property
+    def runs_out(self) -> float:
+        return self.now + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a host says of itself: its name, its package, and the number of its CUDA devices."""
+
+    hostname: str
+    version: str
+    digest: str
+    cuda_count: int
+
+
+class HostKeeper(Actor):
+    """Ends its host when the lease runs out, and looks after its processes: the controller cannot signal them from another machine."""
+
+    def __init__(self, seconds: float) -> None:
+        self._lease = Lease(seconds, clock())
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while clock() < self._lease.runs_out:
+            time.sleep(0.25)
+        end_host()
+
+    @uncounted_endpoint
+    async def greet(self) -> Greeting:
+        """Return what there is on this host."""
+        return Greeting(socket.gethostname(), __version__, source_digest(), await asyncio.to_thread(_cuda_count))
+
+    @uncounted_endpoint
+    async def renew(self, token: float) -> float:
+        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next one."""
+        self._lease.renew(min(token, clock()))
+        return clock()
+
+    @uncounted_endpoint
+    async def kill(self, pids: Collection[int]) -> None:
+        """Kill processes of this host."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @uncounted_endpoint
+    async def processor_seconds(self, pids: Collection[int]) -> float:
+        """Return the processor seconds that processes of this host have used."""
+        return processor_seconds(pids)
+
+
+class Host:
+    """The controller's view of one host. ``mesh`` is Monarch's, to start processes on; ``name`` is for people."""
+
+    def __init__(self, name: str, mesh: Any, lease: float) -> None:
+        self.name, self.mesh, self.lease = name, mesh, lease
+        self.keeper: Any = None
+        self.greeting: Greeting | None = None
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self.replicas: list[Replica] = []
+        self._procs: Any = None
+        self._heard = time.monotonic()
+        self._renewing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Host({self.name!r})"
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.lost.is_set()
+
+    @property
+    def occupants(self) -> int:
+        """Return how many replicas live here."""
+        self.replicas = [replica for replica in self.replicas if not replica.ended.is_set()]
+        return len(self.replicas)
+
+    async def open(self) -> None:
+        """Start its keeper. Raises HostError if the host does not answer, or has another version of the package."""
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                await self.mesh.initialized
+                self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
+                self.keeper = self._procs.spawn("keeper", HostKeeper, self.lease)
+                self.greeting = await self.keeper.greet.call_one().as_asyncio()
+                token = await self.keeper.renew.call_one(0.0).as_asyncio()
+        except TimeoutError:
+            raise HostError(
+                f"host {self.name} does not answer; is `zorplex-rl worker` running there, and can it reach this machine?"
+            ) from None
+        except Exception as error:
+            raise HostError(
+                f"host {self.name} could not start a process of this package ({str(error).strip().splitlines()[-1]}); "
+                f"install zorplex-rl {__version__} there, and start `zorplex-rl worker` with it"
+            ) from error
+        there, here = self.greeting, source_digest()
+        if (there.version, there.digest) != (__version__, here):
+            raise HostError(
+                f"host {self.name} has zorplex-rl {there.version} ({there.digest}), and this is {__version__} ({here}); install the same there"
+            )
+        self._heard = time.monotonic()
+        self._renewing = asyncio.create_task(self._renew(token))
+
+    async def close(self) -> None:
+        """Stop everything on the host, its worker included. One that is lost ends by itself."""
+        if self._renewing:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self.is_alive:
+            # Later nobody may wait for it any more; what is left there ends with the lease.
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self.mesh.shutdown().as_asyncio()
+
+    def lose(self, reason: str) -> None:
+        """Count this host as lost: its replicas have failed, and no other is started here."""
+        self.reason = reason
+        self.lost.set()
+        for replica in list(self.replicas):
+            replica.fail(f"its host {self.name} {reason}")
+
+    async def until_ended(self) -> None:
+        """Wait until whatever ran on this lost host has surely ended; see the top of this file."""
+        await asyncio.sleep(max(0.0, self._heard + self.lease + MARGIN_SECONDS - time.monotonic()))
+
+    async def kill(self, pids: Collection[int]) -> bool:
+        """Have the keeper kill processes. Returns whether it says that it has."""
+        if self.is_alive:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(ASK_SECONDS):
+                    await self.keeper.kill.call_one(pids).as_asyncio()
+                    return True
+        return False
+
+    async def processor_seconds(self, pids: Collection[int]) -> float:
+        """Return the processor seconds of processes of this host; 0.0 if it does not say."""
+        if self.is_alive:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(ASK_SECONDS):
+                    return await self.keeper.processor_seconds.call_one(pids).as_asyncio()
+        return 0.0
+
+    async def end(self, pids: Collection[int]) -> None:
+        """Return when processes of this host have surely ended: they are killed, or the host's lease is over."""
+        while self.is_alive:
+            if await self.kill(pids):
+                return
+            await asyncio.sleep(ASK_SECONDS)
+        await self.until_ended()
+
+    async def unless_lost(self, coroutine: Awaitable[Result]) -> Result:
+        """Return what ``coroutine`` returns. Raises HostError, and cancels it, when this host is lost before that."""
+        doing: asyncio.Future[Result] = asyncio.ensure_future(coroutine)
+        lost: asyncio.Future[Any] = asyncio.ensure_future(self.lost.wait())
+        try:
+            await asyncio.wait([doing, lost], return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                return doing.result()
+            raise HostError(f"host {self.name} {self.reason}")
+        finally:
+            lost.cancel()
+            doing.cancel()
+            # Nobody waits for it any more, so its exception has been seen.
+            doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _renew(self, token: float) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY)
+            try:
+                async with asyncio.timeout(max(0.1, self._heard + self.lease - time.monotonic())):
+                    token = await self.keeper.renew.call_one(token).as_asyncio()
+            except TimeoutError:
+                self.lose(f"has not answered for {self.lease:g} s")
+                return
+            except Exception as error:
+                log.debug("%s: %s", self.name, error)
+                self.lose("is gone, or cut off")
+                return
+            self._heard = time.monotonic()
+
+
+def clock() -> float:
+    """Return this machine's time in seconds. It also runs while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@functools.cache
+def source_digest() -> str:
+    """Return eight digits that differ where the package's programs differ: a version number stays the same while somebody works on them."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def processor_seconds(pids: Collection[int]) -> float:
+    """Return the processor seconds that processes of this machine have used; 0.0 if the system does not report them."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def serve(address: str) -> None:
+    """Be a host at ``address`` until a controller has shut it down, or the lease that it gave runs out. Leaves no file behind.
+
+    SIGTERM and Ctrl-C end it, and with it the processes that were started through it.
+    """
+    folder = tempfile.mkdtemp(prefix=WORKER_FOLDER)
+    # For the processes of this host, which inherit it.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    done = threading.Event()
+
+    def wait_for_shutdown() -> None:
+        try:
+            serve_as_host(address)
+        except Exception as error:
+            failures.append(error)
+        done.set()
+
+    failures: list[Exception] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: done.set())
+    # Signals come to the main thread, which must therefore not wait in native code.
+    threading.Thread(target=wait_for_shutdown, daemon=True).start()
+    done.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    if failures:
+        raise HostError(f"this machine cannot listen at {address} ({str(failures[0]).strip().splitlines()[-1]})")
+    # Not the usual way out, on which Monarch would wait for its own threads. The system ends the processes that were started from here.
+    os._exit(0)
+
+
+def end_host() -> None:
+    """Kill the worker that started this process, all its other processes, and this one."""
+    worker = os.getppid()
+    if (folder := Path(tempfile.gettempdir())).name.startswith(WORKER_FOLDER):
+        shutil.rmtree(folder, ignore_errors=True)
+    for pid in (*_descendants(worker), worker):
+        if pid not in (os.getpid(), 1):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    os._exit(1)
+
+
+def _descendants(root: int) -> list[int]:
+    """Return the processes that ``root`` has started, and those that they have; nothing where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(process.name))
+    found, left = [], [root]
+    while left:
+        left += (new := children.get(left.pop(), []))
+        found += new
+    return found
+
+
+def _cuda_count() -> int:
+    if not Path("/dev/nvidiactl").exists():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

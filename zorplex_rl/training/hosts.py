@@ -1,0 +1,273 @@
+"""Which machines a run has, and which role lives on which of them.
+
+    --hosts this                          every process on this machine (the default): nothing below is used
+    --hosts processes:N                   N workers on this machine, each with processes of its own, to look at what hosts are
+    --hosts attach:tcp://HOST:PORT,…      machines on which ``zorplex-rl worker --listen tcp://HOST:PORT`` runs
+
+    trainer                first host; if that is lost, another one
+    generators, spares     one after the other on the host with the fewest replicas
+    tools, reference       likewise
+    controller, dataset, replay buffer, advantages, rewards     this machine: the controller is who asks them
+
+A replica that is replaced gets a host that is alive at that moment. When none is left, the run ends, and can be resumed on others.
+
+A new kind of hosts is an entry in ``OPENERS``: an asynchronous context manager that makes one Monarch host mesh for each host, and takes down
+what it has made. Everything else (leases, versions, placement) is the same for all.
+"""
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from zorplex_rl.config import Config, HostsConfig
+from zorplex_rl.errors import ConfigError, HostError
+from zorplex_rl.services.host import Host
+from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
+from zorplex_rl.services.replica_set import GiveUp
+from zorplex_rl.services.runtime import Actor, listen_at, start_runtime
+
+THIS = "this machine"
+MESH = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HostsSpec:
+    """What ``--hosts`` asks for: a kind, a number of hosts, and their addresses if they have any."""
+
+    kind: str
+    count: int = 0
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Return one name for each host."""
+        if self.addresses:
+            return [address.removeprefix("tcp://") for address in self.addresses]
+        return [f"{self.kind} {number}" for number in range(self.count)]
+
+
+def parse_hosts(text: str) -> HostsSpec:
+    """Return what ``text``, the value of ``--hosts``, asks for. Raises ConfigError.
+
+    >>> parse_hosts("attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444").names
+    ['10.0.0.2:4444', '10.0.0.3:4444']
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in PARSERS:
+        raise ConfigError(f"--hosts is {text[:60]!r}; expected one of {', '.join(FORMS)}")
+    return PARSERS[kind](rest)
+
+
+def _parse_this(rest: str) -> HostsSpec:
+    if rest:
+        raise ConfigError(f"--hosts is 'this:{rest[:60]}'; expected this, alone")
+    return HostsSpec("this")
+
+
+def _parse_processes(rest: str) -> HostsSpec:
+    if not (rest.isdecimal() and 1 <= len(rest) <= 3 and int(rest) > 0):
+        raise ConfigError(f"--hosts is 'processes:{rest[:60]}'; expected a number of 1 to 999, as in processes:2")
+    return HostsSpec("processes", int(rest))
+
+
+def _parse_attach(rest: str) -> HostsSpec:
+    addresses = tuple(rest.split(","))
+    for address in addresses:
+        check_address(address, "--hosts")
+    if twice := [address for address, number in Counter(addresses).items() if number > 1]:
+        raise ConfigError(f"--hosts names {twice[0]} twice; each host has an address of its own")
+    return HostsSpec("attach", len(addresses), addresses)
+
+
+def check_address(address: str, flag: str) -> None:
+    """Raise ConfigError unless ``address`` is ``tcp://HOST:PORT``, with a host that others can reach by it."""
+    shown = repr(address[:60])
+    if not re.fullmatch(r"tcp://([^\s/:@*\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", address):
+        raise ConfigError(f"{flag} is given the address {shown}; expected tcp://HOST:PORT")
+    if not 0 < int(address.rpartition(":")[2]) < 65536:
+        raise ConfigError(f"{flag} is given the address {shown}; a port is between 1 and 65535")
+    if urlsplit(address).hostname in ("0.0.0.0", "::"):
+        raise ConfigError(
+            f"{flag} is given the address {shown}, which means all networks; name one address of this machine"
+        )
+
+
+PARSERS: dict[str, Callable[[str], HostsSpec]] = {
+    "this": _parse_this,
+    "processes": _parse_processes,
+    "attach": _parse_attach,
+}
+FORMS = ("this", "processes:N", "attach:tcp://HOST:PORT,…")
+
+
+@contextlib.asynccontextmanager
+async def _open_processes(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Any]]:
+    """Start workers on this machine, through Monarch's ``ProcessJob``."""
+    from monarch.job import ProcessJob
+
+    start_runtime()
+    job = ProcessJob({MESH: spec.count})
+    try:
+        mesh = getattr(job.state(cached_path=None), MESH)
+        yield [mesh.slice(hosts=number) for number in range(spec.count)]
+    finally:
+        await asyncio.to_thread(job.kill)
+
+
+@contextlib.asynccontextmanager
+async def _open_attached(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Any]]:
+    """Attach to workers that run already, each by itself, so that one that does not answer keeps none from the others."""
+    from monarch.actor import attach_to_workers
+
+    listen_at(settings.listen or own_address(spec.addresses[0]))
+    start_runtime()
+    yield [attach_to_workers(ca="trust_all_connections", workers=[address]) for address in spec.addresses]
+
+
+def own_address(peer: str) -> str:
+    """Return ``tcp://HOST:PORT`` with this machine's address on the network that leads to ``peer``, and a free port. Raises HostError."""
+    there = urlsplit(peer)
+    try:
+        family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as route:
+            # Sends nothing: it only looks up the way.
+            route.connect(target)
+            host = route.getsockname()[0]
+        with socket.create_server((host, 0), family=family) as free:
+            port = free.getsockname()[1]
+    except OSError as error:
+        raise HostError(
+            f"there is no way to {peer} ({error.strerror or error}); look at its name and at the network"
+        ) from error
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+Opener = Callable[[HostsSpec, HostsConfig], AbstractAsyncContextManager[list[Any]]]
+OPENERS: dict[str, Opener] = {
+    "processes": _open_processes,
+    "attach": _open_attached,
+}
+"""For each kind of hosts but ``this``: what makes a host mesh for each of them, in their order."""
+
+
+@contextlib.asynccontextmanager
+async def open_hosts(config: Config) -> "AsyncIterator[Hosts]":
+    """Reach every host of ``config``, and let go of all of them at the end. Raises HostError if one does not answer or is of another version."""
+    spec, settings = parse_hosts(config.cluster.hosts), config.cluster
+    if spec.kind == "this":
+        yield Hosts(config, [])
+        return
+    async with OPENERS[spec.kind](spec, settings) as meshes:
+        found = [Host(name, mesh, settings.lease) for name, mesh in zip(spec.names, meshes, strict=True)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in found:
+                    group.create_task(host.open())
+            yield Hosts(config, found)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await asyncio.gather(*(host.close() for host in found))
+
+
+class Hosts:
+    """The hosts of a run, and the placement of its replicas on them. Without any, everything is started on this machine."""
+
+    def __init__(self, config: Config, hosts: Sequence[Host]) -> None:
+        self.hosts = list(hosts)
+        self._by_name = {host.name: host for host in self.hosts}
+        self._plan = plan(config, self.names)
+
+    @property
+    def names(self) -> list[str]:
+        return [host.name for host in self.hosts]
+
+    @property
+    def alive(self) -> list[Host]:
+        return [host for host in self.hosts if host.is_alive]
+
+    async def spawn(self, host: str, name: str, actor_class: type[Actor], *args: Any, **kwargs: Any) -> Replica:
+        """Start ``actor_class(*args)`` as ``name`` on the host of that name. Raises HostError if it is lost meanwhile."""
+        place = self._by_name[host]
+        return await place.unless_lost(spawn(name, actor_class, *args, host=place, **kwargs))
+
+    def place(self, replica: str) -> Host | None:
+        """Return the host for a replica of this name, or None for this machine. Raises GiveUp if all hosts are lost."""
+        planned = self._plan.get(replica)
+        if not self.hosts or planned == THIS or _role_of(replica) not in SPREAD:
+            return None
+        if planned and (host := self._by_name[planned]).is_alive:
+            return host
+        if not self.alive:
+            raise GiveUp(
+                HostError(
+                    f"no host is left on which {replica} could run; the last one, {self.hosts[-1].name}, {self.hosts[-1].reason}"
+                )
+            )
+        return min(self.alive, key=lambda host: host.occupants)
+
+    def start(self, actor_class: type[Actor], arguments: Callable[[str, Host | None], tuple[Any, ...]]) -> ReplicaStart:
+        """Return what starts replicas of ``actor_class``, each where it belongs. ``arguments(name, host)`` are those of its actor."""
+
+        async def start(name: str) -> Replica:
+            host = self.place(name)
+            starting = replicas_of(actor_class, *arguments(name, host), host=host)(name)
+            return await (host.unless_lost(starting) if host else starting)
+
+        return start
+
+
+SPREAD = ("trainer", "generator", "reference", "tools")
+"""Roles that live on hosts, where there are some. The others are small, and beside their caller: the controller."""
+
+
+def _role_of(replica: str) -> str:
+    return replica.rpartition("_")[0] or replica
+
+
+def plan(config: Config, hosts: Sequence[str]) -> dict[str, str]:
+    """Return for each replica with which a run begins the name of its host; without hosts, this machine.
+
+    >>> plan(Config(), ["a", "b"])["generator_0"]
+    'b'
+    """
+    services = config.services
+    replicas = ["trainer", *(f"generator_{number}" for number in range(services.generators + services.spares))]
+    replicas += ["reference_0"] * (config.learner.kl_coefficient > 0)
+    replicas += [f"tools_{number}" for number in range(services.tool_replicas)] * (config.tool_latency > 0)
+    placed: dict[str, str] = {}
+    occupied = dict.fromkeys(hosts, 0)
+    for replica in replicas:
+        free = list(hosts)
+        if replica == "trainer":
+            free = free[config.cluster.trainer_host % len(free) :] if free else free
+        elif config.cluster.generators_on == "others" and len(free) > 1:
+            free.remove(placed["trainer"])
+        where = (free[0] if replica == "trainer" else min(free, key=lambda host: occupied[host])) if free else THIS
+        placed[replica] = where
+        if hosts:
+            occupied[where] += 1
+    small = ["dataset", "replay", "advantage", *(f"reward_{number}" for number in range(services.reward_replicas))]
+    return placed | dict.fromkeys(small, THIS)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One line of ``--plan``: a host, and what would live there."""
+
+    host: str
+    replicas: tuple[str, ...]
+
+    @classmethod
+    def rows(cls, config: Config) -> list[Self]:
+        """Return one row for each host, this machine first."""
+        spec = parse_hosts(config.cluster.hosts)
+        placed = plan(config, spec.names)
+        return [cls(host, tuple(r for r, where in placed.items() if where == host)) for host in (THIS, *spec.names)]
