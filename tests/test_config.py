@@ -55,7 +55,7 @@ def test_a_mode_that_never_was_is_refused(mode):
 
 
 def test_a_choice_that_is_none_is_refused_wherever_it_comes_from():
-    with pytest.raises(ConfigError, match="--transport is 'pigeon'; expected one of auto, shm, rdma, message"):
+    with pytest.raises(ConfigError, match="--transport is 'pigeon'; expected one of auto, shm, tcp, rdma, message"):
         Config(transport="pigeon").check()
 
 

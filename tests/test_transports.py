@@ -199,7 +199,7 @@ def test_auto_takes_the_first_transport_that_works():
             assert isinstance((await subscribe(elsewhere, "auto", make_model())).reader, RdmaReader)
             with pytest.raises(WeightPullError, match="another host"):
                 await subscribe(elsewhere, "shm", make_model())
-            with pytest.raises(ValueError, match="auto, shm, rdma, message"):
+            with pytest.raises(ValueError, match="auto, shm, tcp, rdma, message"):
                 await subscribe(handle, "pigeon", make_model())
         finally:
             await replica.stop()

@@ -56,6 +56,8 @@ class Train:
     learning rate falls as it does in a run of that many steps."""
     from_checkpoint: int | None = None
     """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
+    plan: bool = False
+    """Only say which process would live on which host of --hosts. Nothing is started, reached or written."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def _run(given: list[str]) -> int:
 
 
 def train(command: Train) -> int:
+    if command.plan:
+        return show_plan(command.config)
     if command.resume:
         if command.out:
             raise ConfigError("--out and --resume exclude each other; a resumed run goes on in its own folder")
@@ -176,7 +180,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     config = command.config
-    if difference := replace(earlier, steps=config.steps).difference(config):
+    # On which machines a run goes on changes nothing of it.
+    if difference := replace(earlier, steps=config.steps, cluster=config.cluster).difference(config):
         raise ConfigError(
             f"--resume {str(path)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
         )
@@ -204,8 +209,10 @@ def _check(config: Config) -> str:
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.training.devices import assign_devices
+    from zorplex_rl.training.hosts import check_hosts
 
     config.check()
+    check_hosts(config)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
@@ -221,6 +228,17 @@ def _check(config: Config) -> str:
     check_weights(config.policy, source)
     assign_devices(config.device, ["trainer"])
     return source
+
+
+def show_plan(config: Config) -> int:
+    from zorplex_rl.training.hosts import PlanRow
+
+    config.check()
+    rows = PlanRow.rows(config)
+    width = max(len(row.host) for row in rows)
+    for row in rows:
+        print(f"{row.host:<{width}}  {', '.join(row.replicas) or '—'}")
+    return 0
 
 
 def work(command: Worker) -> int:

@@ -19,7 +19,7 @@ from zorplex_rl.errors import ConfigError
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
 LossName = Literal["reinforce", "grpo", "dapo", "tis", "decoupled_ppo"]
-TransportName = Literal["auto", "shm", "rdma", "message"]
+TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -85,8 +85,8 @@ class HostsConfig:
     """this, processes:N (N workers on this machine, to try it out), attach:tcp://HOST:PORT,… to machines where `zorplex-rl worker` runs, slurm:N (N
     nodes, a job each), or kubernetes:N (N pods; needs the extra kubernetes and Monarch's operator; not run by this project's tests). Trusted networks
     only: nothing is encrypted, and whoever reaches a worker can run programs as its user."""
-    listen: str = ""
-    """Address at which this machine listens for the hosts: tcp://HOST:PORT. Left out, its own address on the network that leads to the first host."""
+    listen: str | None = None
+    """Address at which this machine listens for the hosts: tcp://HOST:PORT. None is its own address on the network that leads to the first host."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, the first being 0."""
     generators_on: Literal["spread", "others"] = "spread"
@@ -147,7 +147,8 @@ class Config:
     update: Literal["groups", "in-flight"] = "groups"
     """When a generator takes new weights: groups (between groups, so that each is of one version) or in-flight (between decode steps)."""
     transport: TransportName = "auto"
-    """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that works)."""
+    """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma (RDMABuffer, with its TCP fallback), message (inside a
+    reply), or auto (the first that works)."""
     transfer_dtype: Literal["same", "bfloat16"] = "same"
     """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32; metrics report the mismatch that it causes."""
     eval_every: int = 10

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError, ConfigError, StorageError, TrainingDiverged
+from zorplex_rl.errors import CheckpointError, ConfigError, HostError, StorageError, TrainingDiverged
 from zorplex_rl.manifest import storing
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
@@ -49,11 +49,13 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
             folder.save_config(config)
         with LiveView(config.steps, cast("IO[str]", output)) as view:
             return asyncio.run(_run(config, folder, resume, view, output, errors))
-    except (ActorError, StorageError, CheckpointError) as error:
+    except (ActorError, StorageError, CheckpointError, HostError) as error:
         cause = error.exception if isinstance(error, ActorError) else error
         match cause:
             case StorageError():
                 _complain(errors, f"{cause}; free some space, then {_how_to_go_on(folder)}")
+            case HostError():
+                _complain(errors, f"{cause}; {_how_to_go_on(folder)}")
             case CheckpointError():
                 _complain(errors, f"{cause}; {_what_is_intact(folder)}")
             case TrainingDiverged():

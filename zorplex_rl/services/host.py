@@ -33,6 +33,7 @@ from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from zorplex_rl import __version__
 from zorplex_rl.errors import HostError
@@ -49,7 +50,10 @@ MARGIN_SECONDS = 1.0
 """What is added to a lease before it counts as over: the keeper looks at its clock four times a second."""
 GREETING_SECONDS = 60.0
 ASK_SECONDS = 1.0
+CHUNK_BYTES = 4 << 20
 STOP_SECONDS = 10.0
+HOST_ADDRESS = "ZORPLEX_HOST_ADDRESS"
+"""Environment variable of all processes of a host: the host name or address at which its worker listens."""
 WORKER_FOLDER = "zorplex-worker-"
 """Prefix of the folder in which a worker and its processes keep what they need for a while."""
 
@@ -108,6 +112,32 @@ class HostKeeper(Actor):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @uncounted_endpoint
+    async def make_folder(self) -> str:
+        """Return a new, empty folder of this host."""
+        return tempfile.mkdtemp(prefix="zorplex-")
+
+    @uncounted_endpoint
+    async def list_folder(self, folder: str) -> list[tuple[str, int]]:
+        """Return all files in ``folder`` and below: their names and their sizes in bytes."""
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+
+    @uncounted_endpoint
+    async def read(self, folder: str, name: str, offset: int) -> bytes:
+        """Return the next bytes of a file, at most ``CHUNK_BYTES``."""
+        return await asyncio.to_thread(_read, Path(folder, name), offset)
+
+    @uncounted_endpoint
+    async def write(self, folder: str, name: str, offset: int, content: bytes) -> None:
+        """Write a part of a file, which is made by its first part."""
+        await asyncio.to_thread(_write, Path(folder, name), offset, content)
+
+    @uncounted_endpoint
+    async def remove_folder(self, folder: str) -> None:
+        """Remove what ``make_folder`` has made."""
+        await asyncio.to_thread(shutil.rmtree, folder, True)
 
     @uncounted_endpoint
     async def processor_seconds(self, pids: Collection[int]) -> float:
@@ -186,6 +216,32 @@ class Host:
         for replica in list(self.replicas):
             replica.fail(f"its host {self.name} {reason}")
 
+    async def make_folder(self) -> str:
+        """Return a new, empty folder of that host."""
+        return await self.unless_lost(self.keeper.make_folder.call_one().as_asyncio())
+
+    async def fetch_folder(self, there: str, here: Path) -> None:
+        """Copy the files of that host's folder ``there`` into ``here``. No file system is shared: they come as messages. Raises OSError."""
+        for name, size in await self.unless_lost(self.keeper.list_folder.call_one(there).as_asyncio()):
+            for offset in range(0, max(size, 1), CHUNK_BYTES):
+                part = await self.unless_lost(self.keeper.read.call_one(there, name, offset).as_asyncio())
+                await asyncio.to_thread(_write, here / name, offset, part)
+
+    async def send_folder(self, here: Path) -> str:
+        """Copy the files of ``here`` into a new folder of that host. Returns its path there."""
+        there = await self.make_folder()
+        for path in sorted(path for path in here.rglob("*") if path.is_file()):
+            name = path.relative_to(here).as_posix()
+            for offset in range(0, max(path.stat().st_size, 1), CHUNK_BYTES):
+                part = await asyncio.to_thread(_read, path, offset)
+                await self.unless_lost(self.keeper.write.call_one(there, name, offset, part).as_asyncio())
+        return there
+
+    async def remove_folder(self, there: str) -> None:
+        """Remove a folder of that host, if it is still there."""
+        with contextlib.suppress(Exception):
+            await self.unless_lost(self.keeper.remove_folder.call_one(there).as_asyncio())
+
     async def until_ended(self) -> None:
         """Wait until whatever ran on this lost host has surely ended; see the top of this file."""
         await asyncio.sleep(max(0.0, self._heard + self.lease + MARGIN_SECONDS - time.monotonic()))
@@ -260,6 +316,19 @@ def source_digest() -> str:
     return digest.hexdigest()[:8]
 
 
+def _read(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK_BYTES)
+
+
+def _write(path: Path, offset: int, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(content)
+
+
 def processor_seconds(pids: Collection[int]) -> float:
     """Return the processor seconds that processes of this machine have used; 0.0 if the system does not report them."""
     ticks = 0
@@ -278,6 +347,7 @@ def serve(address: str) -> None:
     folder = tempfile.mkdtemp(prefix=WORKER_FOLDER)
     # For the processes of this host, which inherit it.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ[HOST_ADDRESS] = urlsplit(address).hostname or ""
     done = threading.Event()
 
     def wait_for_shutdown() -> None:

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zorplex_rl.services.host import Host, processor_seconds
 from zorplex_rl.services.runtime import (
@@ -39,6 +39,7 @@ from zorplex_rl.services.runtime import (
     uncounted_endpoint,
 )
 
+Result = TypeVar("Result")
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
 
@@ -152,6 +153,10 @@ class Replica:
             self.ended.set()
         for listener in list(self.on_change):
             listener(self)
+
+    async def unless_lost(self, doing: Awaitable[Result]) -> Result:
+        """Return what ``doing`` returns. Raises HostError as soon as its host is lost."""
+        return await (self.host.unless_lost(doing) if self.host else doing)
 
     def fail(self, reason: str) -> None:
         """Count as failed from now on."""
@@ -271,8 +276,7 @@ async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Repl
     try:
         replica.probe = replica.procs.spawn(f"{name}_probe", HealthProbe)
         # The first beat waits for the actor to be spawned, which may import a lot.
-        first_beat = replica.beat(start_timeout)
-        beats = await (replica.host.unless_lost(first_beat) if replica.host else first_beat)
+        beats = await replica.unless_lost(replica.beat(start_timeout))
         replica.pid, replica.pids = beats[0].pid, tuple(beat.pid for beat in beats)
         if not replica.host:
             replica.local_pids = tuple(beat.pid for beat in beats if beat.host == socket.gethostname())

@@ -46,6 +46,7 @@ from zorplex_rl.task.episode import Episode
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
+from zorplex_rl.training.hosts import Hosts, open_hosts
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import Trainer, TrainerActor
@@ -86,10 +87,10 @@ class Controller:
     replay: Any
     advantage: Any
 
-    def __init__(self, config: Config, log: RunLog) -> None:
-        self.config, self.log = config, log
-        self.services = services_of(config, log.say)
-        self.trainer = Trainer(replicas_of(TrainerActor, config, devices_of(config)["trainer"], named=True))
+    def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
+        self.config, self.log, self.hosts = config, log, hosts
+        self.services = services_of(config, hosts, log.say)
+        self.trainer = Trainer(hosts.start(TrainerActor, devices_of(config)["trainer"]))
         self._singletons: list[Replica] = []
         self.generators = [
             GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
@@ -113,21 +114,24 @@ class Controller:
     @contextlib.asynccontextmanager
     async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
-        controller = cls(config, log)
-        try:
-            if config.telemetry:
-                # First, and stopped last: it sees only processes that are started after it.
-                await controller._around.enter_async_context(telemetry(log.folder, controller.report))
-            controller.dataset = await controller._start_alone("dataset", actors.DatasetActor, controller._ladder[0])
-            controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
-            controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
-            # All load side by side; a generator asks where weights come from only when it has a model to put them into.
-            await run_together(*(service.open() for service in controller._supervised.values()))
-            if "tools" in controller.services:
-                await register_service(controller.services["tools"])
-            yield controller
-        finally:
-            await asyncio.shield(controller._stop())
+        async with open_hosts(config) as hosts:
+            controller = cls(config, log, hosts)
+            try:
+                if config.telemetry:
+                    # First, and stopped last: it sees only processes that are started after it.
+                    await controller._around.enter_async_context(telemetry(log.folder, controller.report))
+                controller.dataset = await controller._start_alone(
+                    "dataset", actors.DatasetActor, controller._ladder[0]
+                )
+                controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
+                controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
+                # All load side by side; a generator asks where weights come from only when it has a model to put them into.
+                await run_together(*(service.open() for service in controller._supervised.values()))
+                if "tools" in controller.services:
+                    await register_service(controller.services["tools"])
+                yield controller
+            finally:
+                await asyncio.shield(controller._stop())
 
     async def _start_alone(self, name: str, actor_class: type, *args: Any) -> Any:
         """Start a role of which there is one, in a process of its own. Returns its actor."""
@@ -153,7 +157,7 @@ class Controller:
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
-        await self.trainer.call("export", str(unfinished))
+        await self.trainer.write("export", unfinished)
         folder.finish_policy(unfinished)
         return await self._evaluate_newest(final=True)
 
@@ -306,7 +310,7 @@ class Controller:
         log, folder = self.log, self.log.folder
         unfinished = folder.begin_checkpoint(self.step)
         try:
-            await self.trainer.call("save", str(unfinished / "trainer"))
+            await self.trainer.write("save", unfinished / "trainer")
             async with self._books:
                 state = await self._state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
@@ -359,7 +363,7 @@ class Controller:
             await self._around.aclose()
 
 
-def services_of(config: Config, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
+def services_of(config: Config, hosts: Hosts, say: Callable[[str], None] = lambda text: None) -> dict[str, Service]:
     """Return the services that ``config`` calls for, not yet open."""
     devices = devices_of(config)
     say(f"starting actors on {devices['trainer']}")
@@ -368,8 +372,8 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
     def service(role: str, start: ReplicaStart, **options: Any) -> Service:
         return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
 
-    async def start_generator(name: str) -> Replica:
-        return await replicas_of(GeneratorActor, config, devices.get(name, devices["trainer"]), tools, named=True)(name)
+    def start_generator(name: str) -> Awaitable[Replica]:
+        return hosts.start(GeneratorActor, devices.get(name, devices["trainer"]), tools)(name)
 
     scorers = {"replicas": config.services.reward_replicas, "idempotent": ("score",)}
     services = {
@@ -379,11 +383,11 @@ def services_of(config: Config, say: Callable[[str], None] = lambda text: None) 
         "reward": service("reward", replicas_of(actors.RewardActor, named=True), **scorers),
     }
     if config.learner.kl_coefficient > 0:
-        start_reference = replicas_of(actors.ReferenceActor, config, devices["reference"], named=True)
+        start_reference = hosts.start(actors.ReferenceActor, devices["reference"])
         services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
     if tools:
         limits = TOOL_LIMITS | {"replicas": config.services.tool_replicas, "idempotent": ("execute",)}
-        services[tools] = service(tools, replicas_of(actors.ToolActor, config, named=True), **limits)
+        services[tools] = service(tools, hosts.start(actors.ToolActor), **limits)
     return services
 
 

@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -66,6 +67,19 @@ def parse_hosts(text: str) -> HostsSpec:
     if kind not in PARSERS:
         raise ConfigError(f"--hosts is {text[:60]!r}; expected one of {', '.join(FORMS)}")
     return PARSERS[kind](rest)
+
+
+def check_hosts(config: Config) -> None:
+    """Raise ConfigError for the first setting of ``config.cluster`` that cannot work."""
+    spec, settings = parse_hosts(config.cluster.hosts), config.cluster
+    if settings.listen is not None:
+        check_address(settings.listen, "--listen")
+        if spec.kind != "attach":
+            raise ConfigError("--listen is for --hosts attach:…; leave it out")
+    if settings.trainer_host >= max(1, spec.count):
+        raise ConfigError(
+            f"--trainer-host is {settings.trainer_host}, but --hosts names {spec.count}; they are numbered from 0"
+        )
 
 
 def _parse_this(rest: str) -> HostsSpec:
@@ -194,7 +208,8 @@ class Hosts:
     """The hosts of a run, and the placement of its replicas on them. Without any, everything is started on this machine."""
 
     def __init__(self, config: Config, hosts: Sequence[Host]) -> None:
-        self.hosts = list(hosts)
+        self.config, self.hosts = config, list(hosts)
+        self._policies: dict[Host, asyncio.Future[str]] = {}
         self._by_name = {host.name: host for host in self.hosts}
         self._plan = plan(config, self.names)
 
@@ -226,15 +241,42 @@ class Hosts:
             )
         return min(self.alive, key=lambda host: host.occupants)
 
-    def start(self, actor_class: type[Actor], arguments: Callable[[str, Host | None], tuple[Any, ...]]) -> ReplicaStart:
-        """Return what starts replicas of ``actor_class``, each where it belongs. ``arguments(name, host)`` are those of its actor."""
+    def start(self, actor_class: type[Actor], device: str | None = None, *args: Any) -> ReplicaStart:
+        """Return what starts replicas of ``actor_class(name, config, device, *args)``, each where it belongs; without ``device`` if it has none.
+
+        ``device`` is the one of this machine. On a host, the replicas there take turns with its own devices.
+        """
 
         async def start(name: str) -> Replica:
             host = self.place(name)
-            starting = replicas_of(actor_class, *arguments(name, host), host=host)(name)
-            return await (host.unless_lost(starting) if host else starting)
+            if host is None:
+                return await replicas_of(actor_class, self.config, *([device] if device else []), *args, named=True)(
+                    name
+                )
+            config = await host.unless_lost(self._config_on(host))
+            own = [self._device_on(host)] if device else []
+            return await host.unless_lost(replicas_of(actor_class, config, *own, *args, named=True, host=host)(name))
 
         return start
+
+    def _device_on(self, host: Host) -> str:
+        count = host.greeting.cuda_count if host.greeting else 0
+        if self.config.device == "cuda" and not count:
+            raise GiveUp(
+                HostError(f"--device is cuda, but host {host.name} has no CUDA device; use --device auto or cpu")
+            )
+        return "cpu" if self.config.device == "cpu" or not count else f"cuda:{host.occupants % count}"
+
+    async def _config_on(self, host: Host) -> Config:
+        """Return the configuration with a policy that can be loaded on ``host``: one that is not in the package travels there, once."""
+        from zorplex_rl.policy.load import check_policy
+
+        if self.config.policy == "embedded":
+            return self.config
+        if host not in self._policies:
+            source = Path(check_policy(self.config.policy))
+            self._policies[host] = asyncio.ensure_future(host.send_folder(source))
+        return self.config.changed(policy=await asyncio.shield(self._policies[host]))
 
 
 SPREAD = ("trainer", "generator", "reference", "tools")
@@ -281,6 +323,7 @@ class PlanRow:
     @classmethod
     def rows(cls, config: Config) -> list[Self]:
         """Return one row for each host, this machine first."""
+        check_hosts(config)
         spec = parse_hosts(config.cluster.hosts)
         placed = plan(config, spec.names)
         return [cls(host, tuple(r for r, where in placed.items() if where == host)) for host in (THIS, *spec.names)]

@@ -15,13 +15,13 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from zorplex_rl.manifest import write_whole
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.runtime import quiet_stderr, start_runtime, this_host
+from zorplex_rl.services.runtime import ChannelTransport, get_global_config, monarch, quiet_stderr, start_runtime
 
 SECONDS_BETWEEN_REPORTS = 1.0
 RETENTION_SECONDS = 600
@@ -31,12 +31,10 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def telemetry(
-    folder: RunFolder, report: Callable[[], dict[str, Any]], hosts: dict[str, Any] | None = None
-) -> AsyncIterator[None]:
-    """Collect Monarch's telemetry of all processes that are started meanwhile, and keep ``report()`` in the run's folder once a second.
+async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
+    """Collect Monarch's telemetry of all processes that are started here meanwhile, and keep ``report()`` in the run's folder once a second.
 
-    ``hosts`` are Monarch's host meshes on which they are started, this host if left out.
+    Of processes on other hosts it has what the controller sees: their replicas, and the calls to them.
     """
     start_runtime()
     # Only now: importing it before the runtime's settings are made would undo them.
@@ -45,14 +43,14 @@ async def telemetry(
     from monarch._src.job.telemetry_actor import telemetry_socket_dir
     from monarch.job import TelemetryConfig
 
-    job = _job_on(hosts)
+    job = _job()
     job.enable_telemetry(TelemetryConfig(retention_secs=RETENTION_SECONDS, snapshot_interval_secs=0))
     # ``enable_telemetry`` also asks for the mesh admin. No public call leaves it out, and by default it listens on all interfaces.
     job._components.admin = job._components.snapshot = None
     logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
     watcher, rubbish = None, []
     try:
-        with quiet_stderr():
+        with quiet_stderr(), _over_unix_sockets():
             state = job.state(cached_path=None)
         lock = job_sidecar_lock_path(job.apply_id)
         rubbish = [telemetry_socket_dir(job.apply_id), lock, daemon_log_path(lock)]
@@ -99,13 +97,13 @@ async def _keep_reporting(folder: RunFolder, url: str, report: Callable[[], dict
         await asyncio.sleep(SECONDS_BETWEEN_REPORTS)
 
 
-def _job_on(hosts: dict[str, Any] | None) -> Any:
-    """Return a Monarch job that owns nothing but its telemetry: ``hosts`` are there already, and stay."""
+def _job() -> Any:
+    """Return a Monarch job that owns nothing but its telemetry."""
     from monarch.job import JobState, JobTrait
 
-    class Running(JobTrait):  # type: ignore[misc, unused-ignore]
+    class Nothing(JobTrait):  # type: ignore[misc, unused-ignore]
         def _state(self) -> Any:
-            return JobState(hosts or {"this": this_host()})
+            return JobState({})
 
         def _create(self, client_script: str | None = None) -> None:
             pass
@@ -116,11 +114,18 @@ def _job_on(hosts: dict[str, Any] | None) -> Any:
         def _kill(self) -> None:
             pass
 
-        def _should_spawn_telemetry_worker_collector_actors(self) -> bool:
-            # What is on this host goes to the first collector already.
-            return hosts is not None
+    return Nothing()
 
-    return Running()
+
+@contextlib.contextmanager
+def _over_unix_sockets() -> Iterator[None]:
+    """Have the collecting process use Unix sockets: it would copy this process's transport, whose address is taken."""
+    usual = get_global_config()["default_transport"]
+    monarch.configure(default_transport=ChannelTransport.Unix)
+    try:
+        yield
+    finally:
+        monarch.configure(default_transport=usual)
 
 
 def _watcher(pid: int, rubbish: list[str]) -> subprocess.Popen[bytes]:

@@ -11,12 +11,13 @@ bound allows.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.analysis.recorded import group_latencies
-from zorplex_rl.errors import CheckpointError
+from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
@@ -133,6 +134,7 @@ class Trainer:
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
         self._published = False
+        self._last: Replica | None = None
         self._deaths_in_a_row = -1
         """Before the first process is there; its start is no death."""
 
@@ -165,8 +167,40 @@ class Trainer:
 
     async def load(self, folder: Path) -> None:
         """Continue from what ``save`` wrote to ``folder``."""
-        await self.call("load", str(folder))
+        while True:
+            replica = await self.service.replica_at(0)
+            with suppress(ReplicaFailed, HostError):
+                await self._load(replica, folder)
+                break
         self.checkpointed(folder)
+
+    async def write(self, endpoint: str, folder: Path) -> None:
+        """Have ``endpoint`` (``save`` or ``export``) write into ``folder`` of this machine, wherever the trainer lives."""
+        while True:
+            replica = await self.service.replica_at(0)
+            if not (host := replica.host):
+                await self.call(endpoint, str(folder))
+                return
+            with suppress(ReplicaFailed, HostError):
+                there = await host.make_folder()
+                try:
+                    await self.service.call(replica, endpoint, there)
+                    with storing(f"the trainer's files in {str(folder)!r}"):
+                        await host.fetch_folder(there, folder)
+                finally:
+                    await host.remove_folder(there)
+                return
+
+    async def _load(self, replica: Replica, folder: Path) -> None:
+        """Have ``replica`` load a checkpoint of this machine."""
+        if not (host := replica.host):
+            await replica.actor.load.call_one(str(folder))
+            return
+        there = await host.send_folder(folder)
+        try:
+            await replica.actor.load.call_one(there)
+        finally:
+            await host.remove_folder(there)
 
     def checkpointed(self, folder: Path) -> None:
         """Note that all steps so far are in ``folder``: a restart begins there."""
@@ -188,17 +222,14 @@ class Trainer:
         if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
             times = f"{self._deaths_in_a_row} times without finishing a step"
             raise GiveUp(ServiceError(f"the trainer has died {times}; the last time: {self.replica.reason}"))
-        replica = await self._start(name.removesuffix("_0"))
+        if self._last and (host := self._last.host):
+            # There is never more than one trainer, not even where nobody can see the other.
+            await host.end(self._last.pids)
+        replica = self._last = await self._start(name.removesuffix("_0"))
         # Both of the same moment: a checkpoint that was written by the last process may be noted while this one catches up.
         checkpoint, batches = self._checkpoint, list(self._since_checkpoint)
         try:
-            if checkpoint:
-                await asyncio.to_thread(verify, checkpoint.parent)
-                await replica.actor.load.call_one(str(checkpoint))
-            for batch in batches:
-                await replica.actor.step.call_one(*batch)
-            if self._published:
-                await replica.actor.publish.call_one()
+            await replica.unless_lost(self._catch_up(replica, checkpoint, batches))
         except CheckpointError as error:
             await replica.stop()
             broken = "the trainer died, and the checkpoint that it comes back from is not whole any more"
@@ -207,3 +238,13 @@ class Trainer:
             await replica.stop()
             raise
         return replica
+
+    async def _catch_up(self, replica: Replica, checkpoint: Path | None, batches: list[tuple[Any, ...]]) -> None:
+        """Take ``replica`` to where the last one was."""
+        if checkpoint:
+            await asyncio.to_thread(verify, checkpoint.parent)
+            await self._load(replica, checkpoint)
+        for batch in batches:
+            await replica.actor.step.call_one(*batch)
+        if self._published:
+            await replica.actor.publish.call_one()

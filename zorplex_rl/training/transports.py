@@ -5,17 +5,20 @@
       └► WeightRing (K slots + headers)  ─────►   └► swap()            staging ──► model                      between two steps
 
     reader    how it reads headers and slots
-    shm       the same memory, mapped by both: for processes of one host
+    shm       the same memory, mapped by both: for processes that share memory, which is proven and not guessed
+    tcp       a plain socket of the publisher: between hosts, where there is no RDMA hardware
     rdma      one-sided reads through Monarch's RDMABuffer: over ibverbs where there is hardware, else over its TCP fallback
     message   the bytes in the reply to a call: the baseline that needs nothing
     auto      the first of these that works
 
-All three read the same ring with the same seqlock (``weights/ring.py``). The model changes only after a whole version has arrived.
+All read the same ring with the same seqlock (``weights/ring.py``). The model changes only after a whole version has arrived.
 
 A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.services.host import HOST_ADDRESS
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
@@ -35,7 +39,9 @@ from zorplex_rl.weights.ring import (
     ring_views,
 )
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_shared
+from zorplex_rl.weights.socket_ring import SocketHandle, SocketRing, serve
 
+log = logging.getLogger(__name__)
 READ_TIMEOUT_SECONDS = 10
 SLOTS = 3
 """One that is being written, one that is being read, and one between them."""
@@ -53,6 +59,7 @@ class WeightSource:
     headers: Any
     slots: tuple[Any, ...]
     shared: SharedHandle | None
+    socket: SocketHandle | None = None
     owner: Any = None
 
 
@@ -86,7 +93,22 @@ def offer(ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dty
 
     _start_rdma()
     headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
-    return WeightSource(ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared)
+    return WeightSource(
+        ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared, _serve(ring)
+    )
+
+
+def _serve(ring: WeightRing) -> SocketHandle | None:
+    """Serve ``ring`` to other hosts if this process lives on one, at the address that its worker was given, and has no RDMA hardware."""
+    from monarch.rdma import is_ibverbs_available
+
+    if not (host := os.environ.get(HOST_ADDRESS)) or is_ibverbs_available():
+        return None
+    try:
+        return serve(ring, host)
+    except OSError as error:
+        log.warning("weights are not served at %s: %s", host, error)
+        return None
 
 
 class SharedReader:
@@ -109,6 +131,38 @@ class SharedReader:
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
         await asyncio.to_thread(staging.copy_, self._slots[slot])
+
+
+class SocketReader:
+    """Reads from a plain socket of the publisher, of which only one thread runs for it."""
+
+    def __init__(self, source: WeightSource) -> None:
+        if source.socket is None:
+            raise WeightPullError(
+                "the trainer serves no socket: it does so on a host of --hosts attach:… that has no RDMA hardware; use --transport rdma, or auto"
+            )
+        self.layout, self._handle, self._number = source.layout, source.socket, len(source.slots)
+        self._ring: SocketRing | None = None
+
+    async def read_headers(self) -> Tensor:
+        return await self._ask(lambda ring: ring.read_headers(self._number))
+
+    async def read_slot(self, slot: int, staging: Tensor) -> None:
+        await self._ask(lambda ring: ring.read_slot(slot, staging))
+
+    async def _ask(self, question: Callable[[SocketRing], Any]) -> Any:
+        def answer() -> Any:
+            self._ring = self._ring or SocketRing(self._handle)
+            return question(self._ring)
+
+        try:
+            return await asyncio.to_thread(answer)
+        except OSError as error:
+            # What is left of this answer would be taken for the next one.
+            if self._ring:
+                self._ring.close()
+            self._ring = None
+            raise WeightPullError(f"the trainer's weights could not be read: {error}") from error
 
 
 class RdmaReader:
@@ -158,6 +212,7 @@ class MessageReader:
 
 READERS: dict[str, Callable[[WeightSource], Reader]] = {
     "shm": SharedReader,
+    "tcp": SocketReader,
     "rdma": RdmaReader,
     "message": MessageReader,
 }
