@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_pods_need_an_image():
 def test_the_script_for_slurm_starts_one_worker_on_one_node_with_the_given_options():
     script = in_another_process(
         "from zorplex_rl.config import Config; from zorplex_rl.training.clusters import slurm_script;"
-        "print(slurm_script(Config().changed(slurm_options='--partition=gpu --gpus-per-node=1').cluster))"
+        "print(slurm_script(Config().changed(slurm_options='partition=gpu gpus-per-node=1').cluster))"
     )
     lines = script.splitlines()
     for option in ("--nodes=1", "--no-requeue", "--partition=gpu", "--gpus-per-node=1"):
@@ -104,7 +105,7 @@ def test_without_slurm_one_sentence_says_where_to_run(monkeypatch, tmp_path: Pat
         check_slurm(Config().cluster)
 
 
-@pytest.mark.parametrize("options", ["--partition debug", "'--time=1"])
+@pytest.mark.parametrize("options", ["partition gpu=", "--time=1", "'time=1"])
 def test_options_that_sbatch_would_not_understand_are_refused(options):
     from zorplex_rl.training.clusters import slurm_job
 
@@ -118,3 +119,15 @@ def test_a_number_of_nodes_is_demanded(hosts):
 
     with pytest.raises(ConfigError, match="expected a number of 1 to 999"):
         parse_hosts(hosts)
+
+
+def test_a_plan_shows_the_placement_and_what_would_be_submitted_and_submits_nothing(tmp_path: Path):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\ntouch $0.called\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "zorplex_rl", "train", "--hosts", "slurm:2", "--slurm-options", "partition=gpu", "--plan"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "slurm 1" in done.stdout and "#SBATCH --partition=gpu" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["sbatch"]

@@ -20,7 +20,7 @@ from zorplex_rl.run_folder import RunFolder
 
 pytestmark = needs_slurm
 NODES = ("n1", "n2")
-CONFIG = SMALL.changed(max_lag=1, generators=2, checkpoint_every=1, hosts="slurm:2", generators_on="others", lease=6.0)
+CONFIG = SMALL.changed(max_lag=1, generators=2, checkpoint_every=1, hosts="slurm:2", generators_on="others")
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "slurm_batch.sh"
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
 
@@ -92,9 +92,10 @@ def test_a_batch_job_trains_with_its_controller_inside_the_allocation(cluster, f
 def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
     with slurm_cluster(*NODES) as cluster, tempfile.TemporaryDirectory(prefix="zorplex-run-", dir="/var/tmp") as above:
         folder = Path(above, "run")
-        run = train(cluster, folder, steps=8)
+        run = train(cluster, folder, steps=8, telemetry=True)
         wait_for(lambda: rows(folder, "step") or run.poll() is not None, 200, "a step is done")
         assert run.poll() is None, finish(run)
+        assert "trainer" in cluster.run(*PROGRAM, "status", str(folder), timeout=120)
         nodes = dict(line.split() for line in cluster.run("squeue", "-h", "-o", "%j %N").splitlines())
         (lost,) = [node for job, node in nodes.items() if job.startswith("zorplex-1_")]
         cluster.nodes[lost].kill()

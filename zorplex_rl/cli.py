@@ -14,6 +14,7 @@ Bad input gets one sentence and exit code 2, before anything is started or writt
 
 import contextlib
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -205,14 +206,18 @@ def _continue(command: Train, path: Path) -> int:
 
 def _check(config: Config) -> str:
     """Check everything that a run of ``config`` needs. Returns the folder of its policy. Raises ConfigError for the first thing that is wrong."""
+    if config.telemetry:
+        # Before Monarch is first imported: at its other levels it records no spans, so there is no trace.
+        os.environ.setdefault("MONARCH_FILE_LOG", "info")
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.training.devices import assign_devices
-    from zorplex_rl.training.hosts import check_hosts
+    from zorplex_rl.training.hosts import check_cluster, check_hosts
 
     config.check()
     check_hosts(config)
+    check_cluster(config)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
@@ -231,13 +236,15 @@ def _check(config: Config) -> str:
 
 
 def show_plan(config: Config) -> int:
-    from zorplex_rl.training.hosts import PlanRow
+    from zorplex_rl.training.hosts import PlanRow, cluster_request
 
     config.check()
     rows = PlanRow.rows(config)
     width = max(len(row.host) for row in rows)
     for row in rows:
         print(f"{row.host:<{width}}  {', '.join(row.replicas) or '—'}")
+    if request := cluster_request(config):
+        print(f"\n{request}")
     return 0
 
 

@@ -96,7 +96,7 @@ class HostsConfig:
     start_seconds: float = 600.0
     """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
     slurm_options: str | None = None
-    """With --hosts slurm:N: options of sbatch for every node, as in '--partition=gpu --gpus-per-node=1 --time=04:00:00'."""
+    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1 time=04:00:00'."""
     image: str | None = None
     """With --hosts kubernetes:N: the container image, with this version of zorplex-rl in it."""
     namespace: str = "default"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -35,9 +34,6 @@ SAME_WISH_SECONDS = 1.0
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None) -> int:
     """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the exit code."""
-    if config.telemetry:
-        # Before Monarch is first imported: at its other levels it records no spans, so there is no trace.
-        os.environ.setdefault("MONARCH_FILE_LOG", "info")
     from zorplex_rl.services.runtime import ActorError
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")

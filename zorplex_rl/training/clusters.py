@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -40,10 +41,7 @@ NODE_LOGS = "/tmp"
 @contextlib.asynccontextmanager
 async def open_slurm(spec: "HostsSpec", settings: HostsConfig) -> AsyncIterator[list[Any]]:
     """Submit a job for each host, wait until all run, and cancel them all at the end. Raises HostError."""
-    check_slurm(settings)
     jobs = [slurm_job(settings, number) for number in range(spec.count)]
-    logging.getLogger("monarch._src.job.slurm").setLevel(logging.ERROR)
-    logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
     # After the jobs are made, which choose the transport.
     start_runtime()
     try:
@@ -60,6 +58,9 @@ def slurm_job(settings: HostsConfig, number: int) -> Any:
     """Return the job of host ``number``, not yet submitted."""
     from monarch.job import SlurmJob
 
+    # Only now: importing it makes them talkative.
+    logging.getLogger("monarch._src.job.slurm").setLevel(logging.ERROR)
+    logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
     # A job that Slurm starts again on another node would run a worker that nobody knows.
     options = ["--no-requeue", *_words(settings)]
     return SlurmJob(
@@ -99,7 +100,6 @@ def slurm_script(settings: HostsConfig) -> str:
         usual = os.environ["PATH"]
         os.environ["PATH"] = f"{folder}{os.pathsep}{usual}"
         try:
-            logging.getLogger("monarch._src.job.slurm").setLevel(logging.ERROR)
             slurm_job(settings, 0).apply()
         finally:
             os.environ["PATH"] = usual
@@ -113,11 +113,11 @@ def _words(settings: HostsConfig) -> list[str]:
     except ValueError as error:
         raise ConfigError(f"--slurm-options is {settings.slurm_options!r}; it cannot be read: {error}") from error
     for word in words:
-        if not word.startswith("-"):
+        if not re.fullmatch(r"[a-z][a-z0-9-]*(=.+)?", word):
             raise ConfigError(
-                f"--slurm-options has {word!r}; write an option and its value as one, as in --time=01:00:00"
+                f"--slurm-options has {word!r}; write each as name=value, as in 'partition=gpu time=01:00:00'"
             )
-    return words
+    return [f"--{word}" for word in words]
 
 
 @contextlib.asynccontextmanager
@@ -140,6 +140,8 @@ def kubernetes_job(count: int, settings: HostsConfig) -> Any:
     """Return a job of ``count`` pods, not yet applied. Raises ConfigError."""
     check_kubernetes(settings)
     from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+
+    logging.getLogger("monarch._src.job.kubernetes").setLevel(logging.WARNING)
 
     file = Path(os.environ.get("KUBECONFIG") or "~/.kube/config").expanduser()
     job = KubernetesJob(

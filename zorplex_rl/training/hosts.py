@@ -18,6 +18,7 @@ what it has made. Everything else (leases, versions, placement) is the same for 
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 from collections import Counter
@@ -35,7 +36,14 @@ from zorplex_rl.services.host import Host
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.replica_set import GiveUp
 from zorplex_rl.services.runtime import Actor, listen_at, start_runtime
-from zorplex_rl.training.clusters import open_kubernetes, open_slurm
+from zorplex_rl.training.clusters import (
+    check_kubernetes,
+    check_slurm,
+    kubernetes_objects,
+    open_kubernetes,
+    open_slurm,
+    slurm_script,
+)
 
 THIS = "this machine"
 MESH = "host"
@@ -80,6 +88,28 @@ def check_hosts(config: Config) -> None:
         raise ConfigError(
             f"--trainer-host is {settings.trainer_host}, but --hosts names {spec.count}; they are numbered from 0"
         )
+
+
+def check_cluster(config: Config) -> None:
+    """Raise ConfigError if what the scheduler of ``--hosts`` needs is missing on this machine."""
+    match parse_hosts(config.cluster.hosts).kind:
+        case "slurm":
+            check_slurm(config.cluster)
+        case "kubernetes":
+            check_kubernetes(config.cluster)
+
+
+def cluster_request(config: Config) -> str:
+    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none. Nothing is sent."""
+    spec = parse_hosts(config.cluster.hosts)
+    match spec.kind:
+        case "slurm":
+            return (
+                f"submitted {spec.count} times, each with names and ids of its own:\n\n{slurm_script(config.cluster)}"
+            )
+        case "kubernetes":
+            return json.dumps(kubernetes_objects(spec.count, config.cluster), indent=2)
+    return ""
 
 
 def _parse_this(rest: str) -> HostsSpec:

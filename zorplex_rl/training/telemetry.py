@@ -15,13 +15,13 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from zorplex_rl.manifest import write_whole
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.runtime import ChannelTransport, get_global_config, monarch, quiet_stderr, start_runtime
+from zorplex_rl.services.runtime import quiet_stderr, start_runtime
 
 SECONDS_BETWEEN_REPORTS = 1.0
 RETENTION_SECONDS = 600
@@ -38,7 +38,7 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
     """
     start_runtime()
     # Only now: importing it before the runtime's settings are made would undo them.
-    from monarch._src.job.job_sidecar import find_job_sidecar, job_sidecar_lock_path
+    from monarch._src.job.job_sidecar import job_sidecar_lock_path, spawn_module
     from monarch._src.job.once_daemon import daemon_log_path
     from monarch._src.job.telemetry_actor import telemetry_socket_dir
     from monarch.job import TelemetryConfig
@@ -48,17 +48,21 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
     # ``enable_telemetry`` also asks for the mesh admin. No public call leaves it out, and by default it listens on all interfaces.
     job._components.admin = job._components.snapshot = None
     logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
-    watcher, rubbish = None, []
+    job.apply()
+    lock = job_sidecar_lock_path(job.apply_id)
+    rubbish = [telemetry_socket_dir(job.apply_id), lock, daemon_log_path(lock)]
+    watcher = None
     try:
-        with quiet_stderr(), _over_unix_sockets():
-            state = job.state(cached_path=None)
-        lock = job_sidecar_lock_path(job.apply_id)
-        rubbish = [telemetry_socket_dir(job.apply_id), lock, daemon_log_path(lock)]
-        if (url := state.telemetry_url) is None:
-            raise RuntimeError(f"Monarch's telemetry did not start; its log is {daemon_log_path(lock)}")
-        collector = find_job_sidecar(job.apply_id)
+        # Made beforehand, because Monarch would have it listen where this process does, which with hosts is an address that is taken.
+        collector = await asyncio.to_thread(
+            spawn_module, lock, job.apply_id, "monarch._src.job._job_sidecar_worker", runtime_transport="unix"
+        )
         rubbish.append(collector._socket_path)
         watcher = _watcher(collector._pid, rubbish)
+        # In a thread: the hosts of the run count on being heard meanwhile.
+        state = await asyncio.to_thread(job.state, cached_path=None)
+        if (url := state.telemetry_url) is None:
+            raise RuntimeError(f"Monarch's telemetry did not start; its log is {daemon_log_path(lock)}")
         reporting = asyncio.create_task(_keep_reporting(folder, url, report))
         try:
             yield
@@ -67,8 +71,7 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
             await asyncio.gather(reporting, return_exceptions=True)
             folder.telemetry.unlink(missing_ok=True)
     finally:
-        with quiet_stderr():
-            job.kill()
+        await asyncio.to_thread(job.kill)
         if watcher:
             watcher.kill()
             watcher.communicate()
@@ -115,17 +118,6 @@ def _job() -> Any:
             pass
 
     return Nothing()
-
-
-@contextlib.contextmanager
-def _over_unix_sockets() -> Iterator[None]:
-    """Have the collecting process use Unix sockets: it would copy this process's transport, whose address is taken."""
-    usual = get_global_config()["default_transport"]
-    monarch.configure(default_transport=ChannelTransport.Unix)
-    try:
-        yield
-    finally:
-        monarch.configure(default_transport=usual)
 
 
 def _watcher(pid: int, rubbish: list[str]) -> subprocess.Popen[bytes]:
