@@ -101,6 +101,15 @@ class Host:
         """Return the names of all files in this host's /dev/shm."""
         return sorted(path.name for path in Path(f"/proc/{self._init}/root/dev/shm").iterdir())
 
+    def path(self, inside: str) -> Path:
+        """Return where this process finds the file ``inside`` of the host, also one in its own /tmp."""
+        return Path(f"/proc/{self._init}/root{inside}")
+
+    def listening(self) -> set[str]:
+        """Return the addresses (without ports) at which TCP sockets of this host listen."""
+        lines = self.run("ss", "-Hltn", cwd="/").splitlines()
+        return {line.split()[3].rpartition(":")[0] for line in lines}
+
     def cut(self) -> None:
         """Cut its link: nothing is refused, nothing is answered, and what runs on it goes on."""
         _ip("-n", self.netns, "link", "set", "eth0", "down")

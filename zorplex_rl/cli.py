@@ -65,7 +65,7 @@ class Train:
 class Worker:
     """Let a run on another machine start its processes here: `train --hosts attach:tcp://HOST:PORT,…`. Ends when that run ends, and within half a
     minute if the run's controller dies or can no longer be reached. Trusted networks only: nothing is encrypted, and whoever reaches HOST:PORT can
-    run programs here as you."""
+    run programs here as you. With the environment variable ZORPLEX_SECRET here and at the controller, whoever also knows it."""
 
     listen: str
     """tcp://HOST:PORT: an address of this machine that the controller can reach. Nothing else is listened at."""

@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 from zorplex_rl import __version__
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.runtime import Actor, serve_as_host, uncounted_endpoint
+from zorplex_rl.services.runtime import SECRET, Actor, serve_as_host, uncounted_endpoint
 
 if TYPE_CHECKING:
     from zorplex_rl.services.replica import Replica
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 RENEW_EVERY = 1.0
 MARGIN_SECONDS = 1.0
 """What is added to a lease before it counts as over: the keeper looks at its clock four times a second."""
-GREETING_SECONDS = 60.0
+GREETING_SECONDS = 30.0
 ASK_SECONDS = 1.0
 CHUNK_BYTES = 4 << 20
 STOP_SECONDS = 10.0
@@ -183,7 +183,8 @@ class Host:
                 token = await self.keeper.renew.call_one(0.0).as_asyncio()
         except TimeoutError:
             raise HostError(
-                f"host {self.name} does not answer; is `zorplex-rl worker` running there, and can it reach this machine?"
+                f"host {self.name} does not answer; is `zorplex-rl worker` running there, with the same {SECRET} in its environment as here, "
+                "and can it reach this machine?"
             ) from None
         except Exception as error:
             raise HostError(

@@ -14,6 +14,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import hashlib
 import inspect
 import logging
 import os
@@ -34,6 +35,7 @@ os.environ.setdefault("MONARCH_FILE_LOG", "error")
 import monarch
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
+from monarch._rust_bindings.monarch_hyperactor.proc import ProcId, Uid
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import (  # noqa: F401, others import them from here
     Actor,
@@ -48,6 +50,8 @@ from monarch.actor import (  # noqa: F401, others import them from here
 from monarch.config import get_global_config
 
 log = logging.getLogger(__name__)
+SECRET = "ZORPLEX_SECRET"
+"""Environment variable with the secret that the hosts of a run share with its controller."""
 
 ReplicaDied = SupervisionError
 """A call raises this if its process is gone. An exception raised *by* an endpoint is an ActorError instead."""
@@ -155,10 +159,27 @@ def listen_at(address: str) -> None:
 def serve_as_host(address: str) -> None:
     """Make this process a host on which a controller may start processes. Returns when the controller has shut it down.
 
-    Monarch listens at ``address`` (``tcp://HOST:PORT``) and nowhere else. It authenticates nobody, and runs what it is sent.
+    Monarch listens at ``address`` (``tcp://HOST:PORT``) and nowhere else. It runs what it is sent; see ``addressed``.
     """
     _configure(streams=1)
-    run_worker_loop_until_shutdown(address=address, ca="trust_all_connections")
+    run_worker_loop_until_shutdown(address=addressed(address), ca="trust_all_connections")
+
+
+def attach(address: str) -> Any:
+    """Return Monarch's mesh of the one host at ``address``, which may not be there."""
+    return monarch.actor.attach_to_workers(ca="trust_all_connections", workers=[addressed(address)])
+
+
+def addressed(address: str) -> str:
+    """Return ``address`` with the name that a host answers to, where the environment variable ``ZORPLEX_SECRET`` is set.
+
+    Monarch has no authentication. But a host agent drops what is addressed to another name than its own, and this name, 64 bits, is made of the
+    secret. So without the secret nobody starts processes there. It crosses the network in the clear: who can listen there knows it.
+    """
+    if not (secret := os.environ.get(SECRET)):
+        return address
+    number = int.from_bytes(hashlib.sha256(secret.encode()).digest()[:8], "big")
+    return f"{ProcId(Uid.instance_from_value(number, 'service'))}@{address}"
 
 
 def _configure(streams: int) -> None:

@@ -35,7 +35,7 @@ from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.replica_set import GiveUp
-from zorplex_rl.services.runtime import Actor, listen_at, start_runtime
+from zorplex_rl.services.runtime import Actor, attach, listen_at, start_runtime
 from zorplex_rl.training.clusters import (
     check_kubernetes,
     check_slurm,
@@ -179,11 +179,9 @@ async def _open_processes(spec: HostsSpec, settings: HostsConfig) -> AsyncIterat
 @contextlib.asynccontextmanager
 async def _open_attached(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Any]]:
     """Attach to workers that run already, each by itself, so that one that does not answer keeps none from the others."""
-    from monarch.actor import attach_to_workers
-
     listen_at(settings.listen or own_address(spec.addresses[0]))
     start_runtime()
-    yield [attach_to_workers(ca="trust_all_connections", workers=[address]) for address in spec.addresses]
+    yield [attach(address) for address in spec.addresses]
 
 
 def own_address(peer: str) -> str:

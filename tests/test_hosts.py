@@ -1,0 +1,293 @@
+"""A run on several hosts: what is asked for, where roles live, and what happens when hosts die, are cut off and come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from namespaced_hosts import Host, Network, namespaced_hosts, needs_hosts, wait_for
+from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
+
+import zorplex_rl
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.host import Lease
+from zorplex_rl.services.runtime import SECRET
+from zorplex_rl.training.hosts import THIS, PlanRow, check_hosts, parse_hosts, plan
+
+PORT = 4444
+PROGRAM = (sys.executable, "-m", "zorplex_rl")
+TWO = "attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pigeon", "expected one of this, processes:N, attach"),
+        ("this:2", "expected this, alone"),
+        ("processes:0", "expected a number of 1 to 999"),
+        ("processes:two", "expected a number of 1 to 999"),
+        ("attach:", "expected tcp://HOST:PORT"),
+        ("attach:tcp://a:4444,b:4444", "'b:4444'; expected tcp://HOST:PORT"),
+        ("attach:tcp://a:70000", "between 1 and 65535"),
+        ("attach:tcp://0.0.0.0:4444", "means all networks"),
+        ("attach:tcp://*:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://a:4444,tcp://a:4444", "names tcp://a:4444 twice"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listen": "tcp://10.0.0.1:5555"}, "--listen is for --hosts attach"),
+        ({"hosts": TWO, "listen": "10.0.0.1"}, "--listen is given the address '10.0.0.1'"),
+        ({"hosts": TWO, "trainer_host": 2}, "--trainer-host is 2, but --hosts names 2"),
+    ],
+)
+def test_settings_that_contradict_the_hosts_are_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        check_hosts(Config().changed(**settings))
+
+
+def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():
+    config = Config().changed(hosts=TWO, generators=2, spares=1, tool_latency=0.1, tool_replicas=2)
+    placed = plan(config, ["a", "b"])
+    assert placed["trainer"] == "a" and placed["generator_0"] == "b"
+    assert sorted(placed[f"generator_{number}"] for number in range(3)) == ["a", "b", "b"]
+    assert {placed[name] for name in ("dataset", "replay", "advantage", "reward_0")} == {THIS}
+    assert {placed["tools_0"], placed["tools_1"]} == {"a", "b"}
+    assert plan(config.changed(trainer_host=1), ["a", "b"])["trainer"] == "b"
+    apart = plan(config.changed(generators_on="others"), ["a", "b"])
+    assert {apart[f"generator_{number}"] for number in range(3)} == {"b"}
+    assert set(plan(config, []).values()) == {THIS}
+
+
+def test_every_replica_is_in_exactly_one_row_of_the_plan_and_nothing_is_written(tmp_path):
+    config = SMALL.changed(hosts=TWO, generators=2)
+    rows = PlanRow.rows(config)
+    assert sorted(replica for row in rows for replica in row.replicas) == sorted(plan(config, ["a", "b"]))
+    command = [*PROGRAM, "train", "--plan", "--hosts", TWO, "--generators", "2"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["this", "10.0.0.2:4444", "10.0.0.3:4444"]
+    assert "trainer" in shown.splitlines()[1] and "generator_0" in shown.splitlines()[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_message_that_was_long_on_its_way_does_not_extend_a_lease():
+    """The controller has ended its wait at (the arrival of the last token + the lease); by then the host must be over."""
+    lease = Lease(seconds=10.0, now=0.0)
+    last_token = 5.0
+    lease.renew(last_token)
+    # The link is cut here. The last renewal that was sent, with the same token, arrives when it is restored.
+    lease.renew(last_token)
+    assert lease.runs_out == 15.0
+
+
+PUBLISHER = """if True:
+    import json, sys, time
+    from zorplex_rl.weights.shared_memory import allocate
+    memory, handle = allocate(1 << 16)
+    memory.fill_(7)
+    print(json.dumps([handle.boot_id, handle.pid, handle.descriptor, handle.size, handle.proof.hex()]), flush=True)
+    time.sleep(600)
+"""
+FOREIGNER = """if True:
+    import os, sys, time
+    pid, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    if os.getpid() != pid:
+        open("/proc/sys/kernel/ns_last_pid", "w").write(str(pid - 1))
+        if os.fork():
+            os.wait()
+    from zorplex_rl.weights.shared_memory import allocate
+    memory, handle = allocate(1 << 16)
+    memory.fill_(9)
+    os.dup2(handle.descriptor, descriptor)
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+READER = """if True:
+    import json, os, sys
+    from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
+    boot_id, pid, descriptor, size, proof = json.loads(sys.argv[1])
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        same_boot = file.read().strip() == boot_id
+    there = os.stat(f"/proc/{pid}/fd/{descriptor}").st_size
+    try:
+        said = f"read {set(open_shared(SharedHandle(boot_id, pid, descriptor, size, bytes.fromhex(proof))).tolist())}"
+    except OSError as error:
+        said = str(error)
+    print(json.dumps([same_boot, there, said]))
+"""
+
+
+@needs_hosts
+def test_foreign_memory_of_the_same_size_behind_the_same_process_number_is_not_taken_for_the_publishers():
+    with namespaced_hosts("a", "b") as network:
+        a, b = network["a"], network["b"]
+        publisher = a.popen(sys.executable, "-c", PUBLISHER, stdout=subprocess.PIPE, text=True)
+        handle = publisher.stdout.readline().strip()
+        _, pid, descriptor, size, proof = json.loads(handle)
+        foreigner = b.popen(
+            sys.executable, "-c", FOREIGNER, str(pid), str(descriptor), stdout=subprocess.PIPE, text=True
+        )
+        assert int(foreigner.stdout.readline()) == pid
+        here = json.loads(a.run(sys.executable, "-c", READER, handle))
+        elsewhere = json.loads(b.run(sys.executable, "-c", READER, handle))
+        # What was checked before the proof was there is the same on both.
+        assert here[:2] == elsewhere[:2] == [True, size + len(proof) // 2]
+        assert here[2] == "read {7}"
+        assert elsewhere[2] == f"process {pid} is not the one that shared these weights"
+
+
+@contextmanager
+def workers(network: Network, *names: str, environment: dict[str, str] | None = None):
+    """Workers on these hosts; what to give to ``--hosts``."""
+    environment = os.environ | {SECRET: "between us"} | (environment or {})
+    with ExitStack() as running:
+        for name in names:
+            host = network[name]
+            process = host.popen(*PROGRAM, "worker", "--listen", address_of(host), cwd="/", env=environment)
+            running.callback(process.wait)
+            running.callback(process.kill)
+        for name in names:
+            wait_for(lambda host=network[name]: host.address in host.listening(), 120, "the worker listens")
+        yield "attach:" + ",".join(address_of(network[name]) for name in names)
+
+
+def address_of(host: Host) -> str:
+    return f"tcp://{host.address}:{PORT}"
+
+
+def begin(controller: Host, config: Config, *more: str, secret: str = "between us") -> subprocess.Popen:
+    """Train on ``controller``, into a folder that no other host can see."""
+    return controller.popen(
+        *PROGRAM, "train", *as_flags(config), "--out", "/tmp/run", *more, cwd="/", env=os.environ | {SECRET: secret},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def rows(path: Path, event: str) -> list[dict]:
+    return [row for row in RunFolder(path).metrics() if row["event"] == event]
+
+
+LONGER = SMALL.changed(steps=14, checkpoint_every=3)
+
+
+@needs_hosts
+def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_the_run_ends_as_if_nothing_had_happened(
+    once, tmp_path
+):
+    """The weights are those of a run on one machine that nothing disturbed, bit for bit: every group was trained on once, in its turn."""
+    undisturbed = once("longer", lambda folder: train_here(LONGER, folder))
+    with namespaced_hosts("ctl", "a", "b", "c", "d") as network, workers(network, "a", "b", "c", "d") as hosts:
+        controller, path = network["ctl"], network["ctl"].path("/tmp/run")
+        began = time.monotonic()
+        run = begin(controller, LONGER.changed(hosts=hosts))
+
+        def step(number: int) -> None:
+            wait_for(lambda: len(rows(path, "step")) >= number or run.poll() is not None, 200, f"step {number}")
+            assert run.poll() is None, run.stdout.read()
+
+        def recovered(number: int, struck: float) -> float:
+            wait_for(lambda: len(rows(path, "restart")) >= number or run.poll() is not None, 200, f"restart {number}")
+            assert run.poll() is None, run.stdout.read()
+            return time.monotonic() - struck
+
+        step(1)
+        set_up = time.monotonic() - began
+        # Nothing listens but what was asked for, and no host has touched its /dev/shm.
+        assert controller.listening() == {controller.address}
+        for name in "abcd":
+            assert network[name].listening() == {network[name].address}
+            assert network[name].shared_memory() == []
+        network["b"].kill()
+        seconds = {"generator's host killed": recovered(1, time.monotonic())}
+        step(5)
+        network["a"].kill()
+        seconds["trainer's host killed"] = recovered(2, time.monotonic())
+        step(9)
+        network["c"].cut()
+        cut = time.monotonic()
+        seconds["generator's host cut off"] = recovered(3, cut)
+        # Cut off, it ends by itself; when it is back, there is nothing on it that could do anything.
+        wait_for(lambda: not network["c"].processes(), LONGER.cluster.lease + 5 - (time.monotonic() - cut), "c is over")
+        network["c"].restore()
+        output, _ = run.communicate(timeout=200)
+        assert run.returncode == 0, output
+        assert [row["role"] for row in rows(path, "restart")] == ["generator", "trainer", "generator"]
+        assert [row["step"] for row in rows(path, "step")] == list(range(1, LONGER.steps + 1))
+        found = counters(RunFolder(path))
+        assert found["trained"] == LONGER.steps * LONGER.prompts_per_step
+        assert found["started"] == found["trained"] + found["abandoned"]
+        assert same_weights(final_weights(path), final_weights(undisturbed))
+        wait_for(lambda: not any(network[name].processes() for name in ("ctl", *"abcd")), 30, "nothing is left")
+        assert not list(network["d"].path("/tmp").glob("zorplex*"))
+        print({what: round(took, 1) for what, took in seconds.items()}, f"set-up {set_up:.1f}")
+        assert max(seconds.values()) < 15 + set_up
+
+
+@needs_hosts
+def test_workers_end_by_themselves_when_the_controller_is_killed():
+    with namespaced_hosts("ctl", "a") as network, workers(network, "a") as hosts:
+        run = begin(network["ctl"], SMALL.changed(hosts=hosts, steps=500))
+        wait_for(lambda: len(rows(network["ctl"].path("/tmp/run"), "step")) >= 1, 200, "a step")
+        assert len(network["a"].processes()) >= 3
+        network["ctl"].kill()
+        wait_for(lambda: not network["a"].processes(), 30, "the worker and its processes end")
+        assert not list(network["a"].path("/tmp").glob("zorplex*"))
+        run.wait(timeout=10)
+        run.stdout.close()
+
+
+@needs_hosts
+def test_a_host_with_another_version_is_refused_and_so_is_a_controller_without_the_secret(tmp_path):
+    shutil.copytree(Path(zorplex_rl.__file__).parent, tmp_path / "other" / "zorplex_rl")
+    module = tmp_path / "other" / "zorplex_rl" / "__init__.py"
+    module.write_text(module.read_text().replace(zorplex_rl.__version__, "0.0.1"))
+    with namespaced_hosts("ctl", "a", "b") as network:
+        # Into the host's own /tmp, since that of this process is not seen there.
+        shutil.copytree(tmp_path / "other", network["a"].path("/tmp/other"))
+        with workers(network, "a", environment={"PYTHONPATH": "/tmp/other"}) as hosts:
+            run = begin(network["ctl"], SMALL.changed(hosts=hosts))
+            output, _ = run.communicate(timeout=120)
+            assert run.returncode == 1 and "Traceback" not in output
+            assert f"host {network['a'].address}:{PORT} has zorplex-rl 0.0.1" in output.splitlines()[-1]
+        with workers(network, "b") as hosts:
+            run = begin(network["ctl"], SMALL.changed(hosts=hosts), "--out", "/tmp/other-run", secret="guessed")
+            output, _ = run.communicate(timeout=120)
+            assert run.returncode == 1 and "Traceback" not in output
+            assert f"host {network['b'].address}:{PORT} does not answer" in output.splitlines()[-1]
+
+
+@needs_hosts
+def test_a_run_on_this_machine_listens_nowhere():
+    with namespaced_hosts("ctl") as network:
+        run = begin(network["ctl"], SMALL.changed(steps=3))
+        seen: set[str] = set()
+        while run.poll() is None:
+            seen |= network["ctl"].listening()
+            time.sleep(0.3)
+        assert run.returncode == 0, run.stdout.read()
+        assert seen == set()
+        run.stdout.close()
+
+
+def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path):
+    environment = os.environ | {"PYTHONPATH": ""}
+    config = SMALL.changed(hosts="processes:2", steps=2, tool_latency=0.01)
+    command = [*PROGRAM, "train", *as_flags(config), "--out", str(tmp_path / "run")]
+    run = subprocess.run(command, env=environment, timeout=200, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert len(rows(tmp_path / "run", "step")) == 2
