@@ -10,6 +10,8 @@
 #SBATCH --signal=B:TERM@120
 set -u
 port=4444
+# What the workers and the controller share; Slurm passes it on to the nodes.
+export ZORPLEX_SECRET=${ZORPLEX_SECRET:-$(head -c 24 /dev/urandom | base64)}
 srun --no-kill --kill-on-bad-exit=0 bash -c "exec zorplex-rl worker --listen tcp://\$(hostname):$port" &
 hosts=$(scontrol show hostnames | sed "s,.*,tcp://&:$port," | paste -sd, -)
 zorplex-rl train --hosts "attach:$hosts" "$@" &

@@ -60,7 +60,12 @@ def all_is_gone(cluster: Cluster) -> None:
 
 
 def test_a_run_is_submitted_and_trains_to_the_end_and_leaves_nothing_behind(cluster, folder):
-    code, said = finish(train(cluster, folder))
+    began = time.monotonic()
+    run = train(cluster, folder)
+    wait_for(lambda: list(cluster.jobs().values()).count("RUNNING") == 2 or run.poll() is not None, 200, "two jobs run")
+    print(f"two jobs run {time.monotonic() - began:.1f} s after the command began")
+    code, said = finish(run)
+    print(f"the run ends {time.monotonic() - began:.1f} s after it began")
     assert code == 0, said
     assert [row["step"] for row in rows(folder, "step")] == [1, 2, 3, 4]
     all_is_gone(cluster)
@@ -71,7 +76,9 @@ def test_a_run_that_is_stopped_writes_a_checkpoint_and_cancels_its_jobs(cluster,
     wait_for(lambda: rows(folder, "step") or run.poll() is not None, 200, "a step is done")
     assert len(cluster.jobs()) == 2, finish(run)
     signal_in(cluster, "zorplex_rl train", signal.SIGTERM)
+    asked = time.monotonic()
     code, said = finish(run)
+    print(f"stopped {time.monotonic() - asked:.1f} s after SIGTERM")
     assert code == 130 and "stopped after a checkpoint" in said, said
     assert RunFolder(folder).newest_checkpoint() is not None
     all_is_gone(cluster)
@@ -101,8 +108,9 @@ def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
         cluster.nodes[lost].kill()
         killed_at = time.monotonic()
         wait_for(lambda: rows(folder, "restart") or run.poll() is not None, 100, "what was lost is replaced")
-        print(f"replaced {time.monotonic() - killed_at:.1f} s after the loss")
+        print(f"the first replica is replaced {time.monotonic() - killed_at:.1f} s after the loss of a node")
         code, said = finish(run)
+        print([(row["died"], round(row["recovery_seconds"], 1), row["reason"]) for row in rows(folder, "restart")])
         assert code == 0, said
         assert [row["step"] for row in rows(folder, "step")] == list(range(1, 9))
         assert counters(RunFolder(folder))["trained"] == 8 * CONFIG.prompts_per_step
