@@ -11,6 +11,7 @@ at the end, however the run ends. If the controller is killed, the workers end w
 
 import asyncio
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -163,9 +164,7 @@ def kubernetes_job(count: int, settings: HostsConfig) -> Any:
 def kubernetes_objects(count: int, settings: HostsConfig) -> list[dict[str, Any]]:
     """Return the objects that would be created, and create nothing: nobody is asked, and Monarch is given another client."""
     job = kubernetes_job(count, settings)
-    from kubernetes import client
-    from kubernetes.client.rest import ApiException
-
+    client: Any = importlib.import_module("kubernetes.client")
     created: list[dict[str, Any]] = []
 
     class Recorder:
@@ -173,7 +172,7 @@ def kubernetes_objects(count: int, settings: HostsConfig) -> list[dict[str, Any]
             pass
 
         def get_namespaced_custom_object(self, **address: Any) -> None:
-            raise ApiException(status=404)
+            raise client.ApiException(status=404)
 
         def create_namespaced_custom_object(self, body: dict[str, Any], **address: Any) -> None:
             created.append(body)
