@@ -44,7 +44,7 @@ def train(cluster: Cluster, folder: Path, **settings: object) -> subprocess.Pope
     return cluster.popen(*PROGRAM, "train", *flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(run: subprocess.Popen[str], timeout: float = 300) -> tuple[int, str]:
+def finish(run: subprocess.Popen[str], timeout: float = 500) -> tuple[int, str]:
     try:
         said, _ = run.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -73,7 +73,7 @@ def test_a_run_is_submitted_and_trains_to_the_end_and_leaves_nothing_behind(clus
 
 def test_a_run_that_is_stopped_writes_a_checkpoint_and_cancels_its_jobs(cluster, folder):
     run = train(cluster, folder, steps=1000)
-    wait_for(lambda: rows(folder, "step") or run.poll() is not None, 200, "a step is done")
+    wait_for(lambda: rows(folder, "step") or run.poll() is not None, 400, "a step is done")
     assert len(cluster.jobs()) == 2, finish(run)
     signal_in(cluster, "zorplex_rl train", signal.SIGTERM)
     asked = time.monotonic()
@@ -90,7 +90,7 @@ def test_a_batch_job_trains_with_its_controller_inside_the_allocation(cluster, f
     del flags[(hosts := flags.index("--hosts")) : hosts + 2]
     output = folder.with_name("batch.log")
     cluster.run("sbatch", "--nodes=2", f"--output={output}", str(SCRIPT), *flags)
-    wait_for(lambda: not cluster.jobs(), 300, "the job is over")
+    wait_for(lambda: not cluster.jobs(), 500, "the job is over")
     assert set(cluster.ended().values()) <= {"COMPLETED", "CANCELLED"}, output.read_text()
     assert RunFolder(folder).is_finished(CONFIG.steps), output.read_text()
     all_is_gone(cluster)
@@ -100,14 +100,14 @@ def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
     with slurm_cluster(*NODES) as cluster, tempfile.TemporaryDirectory(prefix="zorplex-run-", dir="/var/tmp") as above:
         folder = Path(above, "run")
         run = train(cluster, folder, steps=8, telemetry=True)
-        wait_for(lambda: rows(folder, "step") or run.poll() is not None, 200, "a step is done")
+        wait_for(lambda: rows(folder, "step") or run.poll() is not None, 400, "a step is done")
         assert run.poll() is None, finish(run)
         assert "trainer" in cluster.run(*PROGRAM, "status", str(folder), timeout=120)
         nodes = dict(line.split() for line in cluster.run("squeue", "-h", "-o", "%j %N").splitlines())
         (lost,) = [node for job, node in nodes.items() if job.startswith("zorplex-1_")]
         cluster.nodes[lost].kill()
         killed_at = time.monotonic()
-        wait_for(lambda: rows(folder, "restart") or run.poll() is not None, 100, "what was lost is replaced")
+        wait_for(lambda: rows(folder, "restart") or run.poll() is not None, 200, "what was lost is replaced")
         print(f"the first replica is replaced {time.monotonic() - killed_at:.1f} s after the loss of a node")
         code, said = finish(run)
         print([(row["died"], round(row["recovery_seconds"], 1), row["reason"]) for row in rows(folder, "restart")])

@@ -15,6 +15,7 @@ from runs import SMALL, Command, as_flags, command, eventually, rows
 from zorplex_rl.run_folder import RunFolder
 
 LONG = SMALL.changed(steps=500, checkpoint_every=1, max_lag=1, spares=1)
+START_SECONDS = 500
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who listens is read from /proc")
 
 
@@ -60,7 +61,7 @@ def watched(tmp_path_factory):
     """A run with telemetry that has taken a step, and goes on for longer than the tests need."""
     folder = tmp_path_factory.mktemp("watched") / "run"
     with command("train", *as_flags(LONG.changed(telemetry=True)), "--out", str(folder)) as running:
-        assert eventually(lambda: len(rows(folder, "step")) >= 2), running.process.poll()
+        assert eventually(lambda: len(rows(folder, "step")) >= 2, START_SECONDS), running.process.poll()
         yield running, folder
 
 
@@ -75,7 +76,7 @@ def test_only_one_port_is_open_and_only_on_the_loopback_interface(watched):
 
 def test_status_shows_replicas_endpoints_and_messages_of_the_run_and_none_of_its_instruments(watched):
     code, said = status(watched[1])
-    assert code == 0
+    assert code == 0, said
     words = [line.split() for line in said.splitlines()]
     states = {line[0]: line[1] for line in words if len(line) > 1}
     assert {states[name] for name in ("generator_0", "reward_0")} == {"ready"}
@@ -121,7 +122,7 @@ def test_a_killed_run_is_called_killed_and_leaves_neither_a_process_nor_a_socket
 def test_without_the_flag_nothing_listens_and_status_says_how_to_look_into_a_run(tmp_path):
     folder = tmp_path / "run"
     with command("train", *as_flags(LONG), "--out", str(folder)) as running:
-        assert eventually(lambda: len(rows(folder, "step")) >= 2), running.process.poll()
+        assert eventually(lambda: len(rows(folder, "step")) >= 2, START_SECONDS), running.process.poll()
         assert listeners(running) == []
         code, said = status(folder)
         assert code == 1 and "only a run begun with --telemetry can be looked into" in said

@@ -21,7 +21,7 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder, step_of
 
 DONE, NOTHING_TO_SEE = 0, 1
-QUERY_SECONDS = 30.0
+QUERY_SECONDS = 60.0
 SILENT_SECONDS = 10.0
 """A controller that has not reported for so long is busy with something else, or hangs."""
 SLOWEST, LATEST_RESTARTS = 12, 5
