@@ -102,7 +102,7 @@ def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
         run = train(cluster, folder, steps=8, telemetry=True)
         wait_for(lambda: rows(folder, "step") or run.poll() is not None, 400, "a step is done")
         assert run.poll() is None, finish(run)
-        assert "trainer" in cluster.run(*PROGRAM, "status", str(folder), timeout=120)
+        assert "trainer" in cluster.run(*PROGRAM, "status", str(folder), timeout=300)
         nodes = dict(line.split() for line in cluster.run("squeue", "-h", "-o", "%j %N").splitlines())
         (lost,) = [node for job, node in nodes.items() if job.startswith("zorplex-1_")]
         cluster.nodes[lost].kill()

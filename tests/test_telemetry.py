@@ -24,7 +24,7 @@ def status(*arguments: object) -> tuple[int, str]:
         [sys.executable, "-m", "zorplex_rl", "status", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stderr == "" or done.returncode == 2, done.stderr
     return done.returncode, done.stdout + done.stderr
