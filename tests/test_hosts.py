@@ -12,16 +12,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from namespaced_hosts import Host, Network, namespaced_hosts, needs_hosts, wait_for
+from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
 
 import zorplex_rl
+from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Lease
+from zorplex_rl.services.host import Host, Lease
+from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.training.hosts import THIS, PlanRow, check_hosts, parse_hosts, plan
+from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_hosts, parse_hosts, plan
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
@@ -95,6 +97,15 @@ def test_a_message_that_was_long_on_its_way_does_not_extend_a_lease():
     assert lease.runs_out == 15.0
 
 
+def test_what_is_recorded_on_a_host_is_put_on_this_machines_clock():
+    far = Host("far", mesh=None, lease=10.0)
+    far.compare_clocks(sent=50.0, there=1050.5, received=51.0)
+    far.replicas.append(Replica("generator_0"))
+    hosts = Hosts(Config(), [far])
+    spans = [Span("generator_0", "generate", 1060.0, 1061.0, {}), Span("reward_0", "reward", 61.0, 62.0, {})]
+    assert [(span.start, span.end) for span in hosts.in_our_time(spans)] == [(60.0, 61.0), (61.0, 62.0)]
+
+
 PUBLISHER = """if True:
     import json, sys, time
     from zorplex_rl.weights.shared_memory import allocate
@@ -166,11 +177,11 @@ def workers(network: Network, *names: str, environment: dict[str, str] | None = 
         yield "attach:" + ",".join(address_of(network[name]) for name in names)
 
 
-def address_of(host: Host) -> str:
+def address_of(host) -> str:
     return f"tcp://{host.address}:{PORT}"
 
 
-def begin(controller: Host, config: Config, *more: str, secret: str = "between us") -> subprocess.Popen:
+def begin(controller, config: Config, *more: str, secret: str = "between us") -> subprocess.Popen:
     """Train on ``controller``, into a folder that no other host can see."""
     return controller.popen(
         *PROGRAM, "train", *as_flags(config), "--out", "/tmp/run", *more, cwd="/", env=os.environ | {SECRET: secret},

@@ -6,7 +6,7 @@
                                                              └─► save: a trace for ui.perfetto.dev
 
 Times are seconds on the machine's monotonic clock. All processes of one host share it, so spans of their actors can be compared directly.
-Spans of different hosts cannot; see ``Timeline.shifted``.
+Spans of different hosts cannot; see ``Timeline.shifted``. ``training/hosts.py`` puts those of a run on the controller's clock.
 
 >>> timeline = Timeline()
 >>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])

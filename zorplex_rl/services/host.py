@@ -22,6 +22,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import os
 import shutil
 import signal
@@ -101,10 +102,10 @@ class HostKeeper(Actor):
         return Greeting(socket.gethostname(), __version__, source_digest(), await asyncio.to_thread(_cuda_count))
 
     @uncounted_endpoint
-    async def renew(self, token: float) -> float:
-        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next one."""
+    async def renew(self, token: float) -> tuple[float, float]:
+        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next one, and this host's monotonic clock."""
         self._lease.renew(min(token, clock()))
-        return clock()
+        return clock(), time.monotonic()
 
     @uncounted_endpoint
     async def kill(self, pids: Collection[int]) -> None:
@@ -156,6 +157,8 @@ class Host:
         self.reason = ""
         self.replicas: list[Replica] = []
         self._procs: Any = None
+        self.clock_ahead, self._round_trip = 0.0, math.inf
+        """By how many seconds its monotonic clock is ahead of this host's."""
         self._heard = time.monotonic()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -180,7 +183,7 @@ class Host:
                 self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
                 self.keeper = self._procs.spawn("keeper", HostKeeper, self.lease)
                 self.greeting = await self.keeper.greet.call_one().as_asyncio()
-                token = await self.keeper.renew.call_one(0.0).as_asyncio()
+                token = await self._ask_for_token(0.0)
         except TimeoutError:
             raise HostError(
                 f"host {self.name} does not answer; is `zorplex-rl worker` running there, with the same {SECRET} in its environment as here, "
@@ -287,12 +290,30 @@ class Host:
             # Nobody waits for it any more, so its exception has been seen.
             doing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
+    async def _ask_for_token(self, token: float) -> float:
+        sent = time.monotonic()
+        token, there = await self.keeper.renew.call_one(token).as_asyncio()
+        self.compare_clocks(sent, there, time.monotonic())
+        return token
+
+    def compare_clocks(self, sent: float, there: float, received: float) -> None:
+        """Note what that host's clock said between two moments of this one's. The shortest exchange so far says it best.
+
+        >>> host = Host("a", mesh=None, lease=10.0)
+        >>> host.compare_clocks(sent=100.0, there=7.5, received=101.0)
+        >>> host.compare_clocks(sent=200.0, there=190.0, received=300.0)
+        >>> host.clock_ahead
+        -93.0
+        """
+        if received - sent <= self._round_trip:
+            self._round_trip, self.clock_ahead = received - sent, there - (sent + received) / 2
+
     async def _renew(self, token: float) -> None:
         while True:
             await asyncio.sleep(RENEW_EVERY)
             try:
                 async with asyncio.timeout(max(0.1, self._heard + self.lease - time.monotonic())):
-                    token = await self.keeper.renew.call_one(token).as_asyncio()
+                    token = await self._ask_for_token(token)
             except TimeoutError:
                 self.lose(f"has not answered for {self.lease:g} s")
                 return

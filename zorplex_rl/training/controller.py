@@ -350,7 +350,7 @@ class Controller:
         """Return what all timed actors have recorded since the last call; a dead one says nothing."""
         answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._supervised.values()))
         spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
-        return [span for part in spans for span in part]
+        return self.hosts.in_our_time(span for part in spans for span in part)
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.step, role, restart)

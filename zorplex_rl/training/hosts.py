@@ -22,14 +22,15 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services.host import Host
@@ -253,6 +254,16 @@ class Hosts:
         """Start ``actor_class(*args)`` as ``name`` on the host of that name. Raises HostError if it is lost meanwhile."""
         place = self._by_name[host]
         return await place.unless_lost(spawn(name, actor_class, *args, host=place, **kwargs))
+
+    def in_our_time(self, spans: Iterable[Span]) -> list[Span]:
+        """Return ``spans`` on this machine's clock: every host has one of its own."""
+        if not self.hosts:
+            return list(spans)
+        ahead = {replica.name: host.clock_ahead for host in self.hosts for replica in host.replicas}
+        return [
+            replace(span, start=span.start - ahead.get(span.actor, 0.0), end=span.end - ahead.get(span.actor, 0.0))
+            for span in spans
+        ]
 
     def place(self, replica: str) -> Host | None:
         """Return the host for a replica of this name, or None for this machine. Raises GiveUp if all hosts are lost."""

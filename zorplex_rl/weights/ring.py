@@ -22,7 +22,7 @@ sequence, and the reader's three reads are done in their order.
                       writer needs its fences as above. Over TCP a thread of the writer's process reads. Over ibverbs the network card reads,
                       by DMA, which an x86 processor keeps coherent and in order. On ARM the fence orders the processors; a card outside
                       their (inner) shareable domain would need more, which no program outside the kernel can request portably.
-    message           As shared memory: another thread of the writer's process copies.
+    message, tcp      As shared memory: another thread of the writer's process copies.
 
 All of this was run on x86 only. A test simulates a processor that reorders stores, and checks that these fences are enough and each is needed.
 
