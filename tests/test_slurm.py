@@ -97,12 +97,13 @@ def test_a_batch_job_trains_with_its_controller_inside_the_allocation(cluster, f
 
 
 def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
-    with slurm_cluster(*NODES) as cluster, tempfile.TemporaryDirectory(prefix="zorplex-run-", dir="/var/tmp") as above:
+    with tempfile.TemporaryDirectory(prefix="zorplex-run-", dir="/var/tmp") as above, slurm_cluster(*NODES) as cluster:
         folder = Path(above, "run")
         run = train(cluster, folder, steps=8, telemetry=True)
         wait_for(lambda: rows(folder, "step") or run.poll() is not None, 400, "a step is done")
         assert run.poll() is None, finish(run)
-        assert "trainer" in cluster.run(*PROGRAM, "status", str(folder), timeout=300)
+        looking = cluster.popen(*PROGRAM, "status", str(folder), stdout=subprocess.PIPE, text=True)
+        assert "\n  trainer" in looking.communicate(timeout=300)[0]
         nodes = dict(line.split() for line in cluster.run("squeue", "-h", "-o", "%j %N").splitlines())
         (lost,) = [node for job, node in nodes.items() if job.startswith("zorplex-1_")]
         cluster.nodes[lost].kill()

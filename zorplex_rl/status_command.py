@@ -77,11 +77,11 @@ def status(command: Status) -> int:
         return NOTHING_TO_SEE
 
     print(_headline(path, report))
+    # What the controller knows comes first, and also where Monarch does not answer.
+    _print_table("replicas", _replicas(report["services"]))
     ask = partial(_query, report["url"])
     try:
-        _print_table(
-            "replicas", _replicas(report["services"]) + _alone(ask(ALONE), {s["name"] for s in report["services"]})
-        )
+        _print_table("one of each", _alone(ask(ALONE), {service["name"] for service in report["services"]}))
         _print_table("slowest endpoints", _endpoints(ask(ENDPOINTS), ask(FAILURES)))
         print(_messages(ask(MESSAGES)[0]))
         if command.trace:
@@ -152,7 +152,7 @@ def _alone(rows: Rows, services: set[str]) -> Rows:
     # "<root>.<zorplex_rl.training.actors.DatasetActor dataset{'procs': 0/1}>"
     states = {row["display_name"].partition("{")[0].rpartition(" ")[2]: row["new_status"] for row in rows}
     return [
-        {"replica": name, "state": state.lower()}
+        {"role": name, "state": state.lower()}
         for name, state in sorted(states.items())
         if name.rpartition("_")[0] not in services
     ]
