@@ -19,6 +19,7 @@ TOP_LEVEL = {
     "size_command": "cli",
     "env_command": "cli",
     "export_command": "cli",
+    "status_command": "cli",
     "output": "cli",
     "run_folder": "analysis",
     "config": "base",

@@ -8,6 +8,7 @@
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
+    zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
@@ -16,6 +17,7 @@ Bad input gets one sentence and exit code 2, before anything is started or writt
 
 import contextlib
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -44,6 +46,7 @@ from zorplex_rl.flags import parse_command
 from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
 from zorplex_rl.size_command import Size, expect_fit, size
+from zorplex_rl.status_command import Status, status
 
 PROGRAM = "zorplex-rl"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
@@ -105,7 +108,7 @@ class Policy:
     action: Build | Show
 
 
-Commands = Train | Eval | Worker | Bench | Policy | Env | Export | Check | Size
+Commands = Train | Eval | Worker | Bench | Policy | Env | Export | Status | Check | Size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,6 +157,8 @@ def _run(given: list[str]) -> int:
                 return check_environment(command)
             case Export() as command:
                 return export(command)
+            case Status() as command:
+                return status(command)
             case Check():
                 return check()
             case Size() as command:
@@ -231,15 +236,19 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
 
     Raises ConfigError for the first thing that is wrong.
     """
+    if config.telemetry:
+        # Before Monarch is first imported: at its other levels it records no spans, so there is no trace.
+        os.environ.setdefault("MONARCH_FILE_LOG", "info")
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
-    from zorplex_rl.training.hosts import check_hosts
+    from zorplex_rl.training.hosts import check_cluster, check_hosts
 
     config.check()
     check_hosts(config)
+    check_cluster(config)
     environment = folder.environment(config) if folder else EnvironmentSource.of(config)
     environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -265,13 +274,15 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
 
 
 def show_plan(config: Config) -> int:
-    from zorplex_rl.training.hosts import PlanRow
+    from zorplex_rl.training.hosts import PlanRow, cluster_request
 
     config.check()
     rows = PlanRow.rows(config)
     width = max(len(row.host) for row in rows)
     for row in rows:
         print(f"{row.host:<{width}}  {', '.join(row.replicas) or '—'}")
+    if request := cluster_request(config):
+        print(f"\n{request}")
     return 0
 
 

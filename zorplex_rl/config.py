@@ -84,8 +84,9 @@ class HostsConfig:
     """Which machines a run uses, and what lives where. A run may be resumed on others."""
 
     hosts: str = "this"
-    """this, processes:N (N workers on this machine, to try it out), or attach:tcp://HOST:PORT,… to machines where `zorplex-rl worker` runs. Trusted
-    networks only: nothing is encrypted, and whoever reaches a worker can run programs as its user."""
+    """this, processes:N (N workers on this machine, to try it out), attach:tcp://HOST:PORT,… to machines where `zorplex-rl worker` runs, slurm:N (N
+    nodes, a job each), or kubernetes:N (N pods; needs the extra kubernetes and Monarch's operator; not run by this project's tests). Trusted networks
+    only: nothing is encrypted, and whoever reaches a worker can run programs as its user."""
     listen: str | None = None
     """Address at which this machine listens for the hosts: tcp://HOST:PORT. None is its own address on the network that leads to the first host."""
     trainer_host: int = 0
@@ -94,6 +95,18 @@ class HostsConfig:
     """Where generators, tools and reference live: spread over all hosts, or on all others than the trainer's, if there are any."""
     lease: float = 10.0
     """Seconds after which a host that was not heard of ends its processes; the trainer is started elsewhere only after that. At least 4."""
+    start_seconds: float = 600.0
+    """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
+    slurm_options: str | None = None
+    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1 time=04:00:00'."""
+    image: str | None = None
+    """With --hosts kubernetes:N: the container image, with this version of zorplex-rl in it."""
+    namespace: str = "default"
+    """With --hosts kubernetes:N: the namespace."""
+    pod_gpus: int = 0
+    """With --hosts kubernetes:N: NVIDIA GPUs of each pod."""
+    pod_memory: str = "1Gi"
+    """With --hosts kubernetes:N: size of each pod's /dev/shm."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +172,8 @@ class Config:
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
     """Also write TensorBoard events to the run folder (needs the package tensorboard)."""
+    telemetry: bool = False
+    """Collect Monarch's own tables and trace, for zorplex-rl status RUN. They are served on the loopback interface, to every user of this machine."""
     learner: LearnerConfig = LearnerConfig()
     """How the learner makes the next version of the weights from a batch."""
     services: ServicesConfig = ServicesConfig()
@@ -295,11 +310,9 @@ _ZORPLEX_ONLY = {
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas trainer_processes "
-    "eval_every eval_tasks checkpoint_every threads"
+    "eval_every eval_tasks checkpoint_every threads start_seconds"
 ).split()
-_AT_LEAST_ZERO = (
-    "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host".split()
-)
+_AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 """Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and every process, is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
@@ -307,6 +320,8 @@ MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 _AT_MOST = {
     "learning_rate": 1e30,
     "lease": 3600.0,
+    "start_seconds": 30 * 86400.0,
+    "pod_gpus": MOST_PROCESSES,
     "trainer_host": MOST_PROCESSES,
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,

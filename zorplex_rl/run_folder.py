@@ -8,6 +8,7 @@
     curve.svg          the learning curve
     checkpoints/       step_000020/: trainer state (torch.distributed.checkpoint), controller.json, and a manifest with their checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
+    telemetry.json     with --telemetry, while the run goes on: where Monarch's tables are, and the state of the replicas
     .lock              held by the process that writes here; the system lets go of it when that process ends, however it ends
 
 A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that stands in its place is whole. It also says how
@@ -47,6 +48,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
+        self.telemetry = path / "telemetry.json"
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self._checkpoints = path / "checkpoints"
         self._lock: Any = None
@@ -152,6 +154,20 @@ class RunFolder:
         if now != copy:
             raise TaskError(f"the file or the data of --task {config.task!r} have changed since this run began; {anew}")
         return copy
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a process is writing here at this moment."""
+        from filelock import FileLock, Timeout
+
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                return False
+        except Timeout:
+            return True
+        except (OSError, NotImplementedError):
+            # A folder that cannot be written, as one that was put on a shelf.
+            return False
 
     def save_config(self, config: Config) -> None:
         with self._writing():

@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +49,7 @@ from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
 from zorplex_rl.training.hosts import Hosts, open_hosts
 from zorplex_rl.training.run_log import RunLog
+from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import Trainer
 from zorplex_rl.training.trainer_group import trainer_of
 
@@ -105,6 +106,7 @@ class Controller:
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
         self._ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
         self._next_evaluation = 0
+        self._around = contextlib.AsyncExitStack()
         self._books = asyncio.Lock()
         """Held while an evaluation and what follows from it are written down, and while a checkpoint's state is gathered."""
         self._supervised = {**self.services, "trainer": self.trainer.service}
@@ -118,6 +120,9 @@ class Controller:
         async with open_hosts(config) as hosts:
             controller = cls(config, log, hosts)
             try:
+                if config.telemetry:
+                    # First, and stopped last: it sees only processes that are started after it.
+                    await controller._around.enter_async_context(telemetry(log.folder, controller.report))
                 controller.dataset = await controller._start_alone(
                     "dataset", actors.DatasetActor, controller._ladder[0], controller.source
                 )
@@ -320,6 +325,11 @@ class Controller:
             raise
         self.trainer.checkpointed(finished / "trainer")
 
+    def report(self) -> dict[str, Any]:
+        """Return how far the run is and the status of every service, for ``zorplex-rl status``."""
+        services = [asdict(service.status()) for service in self._supervised.values()]
+        return {"step": self.step, "steps": self.config.steps, "services": services}
+
     async def _state(self) -> dict[str, Any]:
         """Return what this controller and the small actors know. The log comes last: with what is written after that, a resumed run begins."""
         replay, stages = await asyncio.gather(self.replay.state.call_one(), self.dataset.state.call_one())
@@ -350,7 +360,10 @@ class Controller:
 
     async def _stop(self) -> None:
         stops = (replica.stop() for replica in self._singletons)
-        await asyncio.gather(*(service.close() for service in self._supervised.values()), *stops)
+        try:
+            await asyncio.gather(*(service.close() for service in self._supervised.values()), *stops)
+        finally:
+            await self._around.aclose()
 
 
 def services_of(

@@ -3,6 +3,7 @@
     --hosts this                          every process on this machine (the default): nothing below is used
     --hosts processes:N                   N workers on this machine, each with processes of its own, to look at what hosts are
     --hosts attach:tcp://HOST:PORT,…      machines on which ``zorplex-rl worker --listen tcp://HOST:PORT`` runs
+    --hosts slurm:N, kubernetes:N         what a cluster's scheduler lends (``clusters.py``)
 
     trainer                first host; if that is lost, another one
     generators, spares     one after the other on the host with the fewest replicas
@@ -17,12 +18,14 @@ what it has made. Everything else (leases, versions, placement) is the same for 
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -34,6 +37,14 @@ from zorplex_rl.services.host import Host
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.replica_set import GiveUp
 from zorplex_rl.services.runtime import Actor, attach, listen_at, start_runtime
+from zorplex_rl.training.clusters import (
+    check_kubernetes,
+    check_slurm,
+    kubernetes_objects,
+    open_kubernetes,
+    open_slurm,
+    slurm_script,
+)
 
 THIS = "this machine"
 MESH = "host"
@@ -85,6 +96,28 @@ def check_hosts(config: Config) -> None:
         )
 
 
+def check_cluster(config: Config) -> None:
+    """Raise ConfigError if what the scheduler of ``--hosts`` needs is missing on this machine."""
+    match parse_hosts(config.cluster.hosts).kind:
+        case "slurm":
+            check_slurm(config.cluster)
+        case "kubernetes":
+            check_kubernetes(config.cluster)
+
+
+def cluster_request(config: Config) -> str:
+    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none. Nothing is sent."""
+    spec = parse_hosts(config.cluster.hosts)
+    match spec.kind:
+        case "slurm":
+            return (
+                f"submitted {spec.count} times, each with names and ids of its own:\n\n{slurm_script(config.cluster)}"
+            )
+        case "kubernetes":
+            return json.dumps(kubernetes_objects(spec.count, config.cluster), indent=2)
+    return ""
+
+
 def _parse_this(rest: str) -> HostsSpec:
     if rest:
         raise ConfigError(f"--hosts is 'this:{rest[:60]}'; expected this, alone")
@@ -106,6 +139,12 @@ def _parse_attach(rest: str) -> HostsSpec:
     return HostsSpec("attach", len(addresses), addresses)
 
 
+def _parse_nodes(kind: str, rest: str) -> HostsSpec:
+    if not (rest.isdecimal() and 1 <= len(rest) <= 3 and int(rest) > 0):
+        raise ConfigError(f"--hosts is '{kind}:{rest[:60]}'; expected a number of 1 to 999, as in {kind}:2")
+    return HostsSpec(kind, int(rest))
+
+
 def check_address(address: str, flag: str) -> None:
     """Raise ConfigError unless ``address`` is ``tcp://HOST:PORT``, with a host that others can reach by it."""
     shown = repr(address[:60])
@@ -123,8 +162,10 @@ PARSERS: dict[str, Callable[[str], HostsSpec]] = {
     "this": _parse_this,
     "processes": _parse_processes,
     "attach": _parse_attach,
+    "slurm": partial(_parse_nodes, "slurm"),
+    "kubernetes": partial(_parse_nodes, "kubernetes"),
 }
-FORMS = ("this", "processes:N", "attach:tcp://HOST:PORT,…")
+FORMS = ("this", "processes:N", "attach:tcp://HOST:PORT,…", "slurm:N", "kubernetes:N")
 
 
 @contextlib.asynccontextmanager
@@ -171,6 +212,8 @@ Opener = Callable[[HostsSpec, HostsConfig], AbstractAsyncContextManager[list[Any
 OPENERS: dict[str, Opener] = {
     "processes": _open_processes,
     "attach": _open_attached,
+    "slurm": open_slurm,
+    "kubernetes": open_kubernetes,
 }
 """For each kind of hosts but ``this``: what makes a host mesh for each of them, in their order."""
 

@@ -1,0 +1,25 @@
+#!/bin/bash
+# Train within one Slurm allocation: a worker on each node, and the controller on the first one. Needs no machine that stays connected.
+#     sbatch --nodes=4 --time=04:00:00 examples/slurm_batch.sh --task mix --steps 500 --out /shared/runs/mix
+# What follows the script's name goes to `zorplex-rl train`. Its run folder has to outlive the job; no other node needs to see it.
+#SBATCH --job-name=zorplex
+#SBATCH --ntasks-per-node=1
+# A node that fails takes no other along. The first one is the exception: the controller runs there.
+#SBATCH --no-kill
+# Two minutes before the time is up, the run is asked to stop, and writes a checkpoint.
+#SBATCH --signal=B:TERM@120
+set -u
+port=4444
+# What the workers and the controller share; Slurm passes it on to the nodes.
+export ZORPLEX_SECRET=${ZORPLEX_SECRET:-$(head -c 24 /dev/urandom | base64)}
+srun --no-kill --kill-on-bad-exit=0 bash -c "exec zorplex-rl worker --listen tcp://\$(hostname):$port" &
+hosts=$(scontrol show hostnames | sed "s,.*,tcp://&:$port," | paste -sd, -)
+zorplex-rl train --hosts "attach:$hosts" "$@" &
+training=$!
+trap 'kill -TERM $training' TERM
+wait $training
+code=$?
+# Above 128, the trap has ended the first wait, not the run.
+if kill -0 $training 2>/dev/null; then wait $training; code=$?; fi
+wait
+exit $code
