@@ -293,7 +293,7 @@ def test_a_tool_that_fails_in_mid_run_ends_it_with_a_sentence_that_says_where(tm
         code, said = running.finish()
     assert code == 1
     line = next(number for number, text in enumerate(broken.splitlines(), start=1) if "[][3]" in text)
-    assert "failed in execute(" in said and f"IndexError: list index out of range, in line {line}" in said
+    assert "failed in execute(" in said and f"IndexError: list index out of range, in line {line};" in said
     assert "Traceback" not in said and "start again with another --out" in said
 
 
