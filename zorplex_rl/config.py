@@ -76,7 +76,7 @@ class ServicesConfig:
     reward_replicas: int = 1
     """Reward processes."""
     trainer_processes: int = 1
-    """Trainer processes; each holds a part of weights, gradients and optimizer (FSDP), for models too large for one. Saves memory, not time."""
+    """Trainer processes; each keeps a part of weights, gradients and optimizer (FSDP2), for models too large for one GPU. No gain in speed."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
     layer           gather its weights ──► forward, backward ──► add up the gradients, each rank its half
     optimizer       steps its half                  steps its half
 
-What a process holds of weights, gradients, masters and moments is divided by the number of ranks; one layer at a time is whole. Every loss is a sum
+What a process keeps of weights, gradients, masters and moments is divided by the number of ranks; one layer at a time is whole. Every loss is a sum
 over tokens divided by the tokens of the *whole* batch, so the gradients of the ranks add up to that of one process, in another order: the only
 difference that sharding makes.
 
