@@ -75,6 +75,7 @@ def test_only_one_port_is_open_and_only_on_the_loopback_interface(watched):
 
 
 def test_status_shows_replicas_endpoints_and_messages_of_the_run_and_none_of_its_instruments(watched):
+    assert eventually(lambda: status(watched[1])[0] == 0, START_SECONDS), status(watched[1])
     code, said = status(watched[1])
     assert code == 0, said
     words = [line.split() for line in said.splitlines()]

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -63,6 +64,8 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
         state = await asyncio.to_thread(job.state, cached_path=None)
         if (url := state.telemetry_url) is None:
             raise RuntimeError(f"Monarch's telemetry did not start; its log is {daemon_log_path(lock)}")
+        # The first question takes seconds, on a busy machine a minute, and the others milliseconds. So nobody has to wait for it later.
+        threading.Thread(target=_ask_once, args=(state.query_engine_client,), daemon=True).start()
         reporting = asyncio.create_task(_keep_reporting(folder, url, report))
         try:
             yield
@@ -77,6 +80,12 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
             watcher.communicate()
         for path in rubbish:
             _remove(path)
+
+
+def _ask_once(tables: Any) -> None:
+    # It may be that the run is over before there is an answer.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        tables.query("select count(*) as messages from messages", timeout=300.0)
 
 
 def record_trace(url: str, file: Path, seconds: float) -> None:
