@@ -766,7 +766,8 @@ async def two_players(procs):
 async def answers_within(seconds, reply):
     """Return True if ``reply`` comes in time."""
     try:
-        await asyncio.wait_for(reply.as_asyncio(), seconds)
+        async with asyncio.timeout(seconds):
+            await reply.as_asyncio()
     except TimeoutError:
         return False
     return True

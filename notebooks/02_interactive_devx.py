@@ -573,7 +573,8 @@ async def _(config, procs, workers):
 
     # The rescue: the other rank comes, too.
     answer_1 = await workers.slice(ranks=1).run.call_one(sum_over_ranks, 32.0)
-    answer_0 = await asyncio.wait_for(stuck, 10)
+    async with asyncio.timeout(10):
+        answer_0 = await stuck
     return answer_0, answer_1, came, looking, stacks
 
 

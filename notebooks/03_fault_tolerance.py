@@ -205,7 +205,8 @@ async def outcome(call, limit=30.0):
     """The answer, or the name of the error, and the seconds until it came."""
     began = time.monotonic()
     try:
-        answer = await asyncio.wait_for(call.as_asyncio(), limit)
+        async with asyncio.timeout(limit):
+            answer = await call.as_asyncio()
     except Exception as error:
         answer = type(error).__name__
     return answer, time.monotonic() - began
@@ -511,7 +512,8 @@ class Supervisor:
             await asyncio.sleep(self.every)
             probe = self.worker.probe.ping.call_one().as_asyncio()
             try:
-                await asyncio.wait_for(probe, self.limit)
+                async with asyncio.timeout(self.limit):
+                    await probe
             except (ReplicaDied, TimeoutError):
                 noticed = time.monotonic()
                 self.failed_at.append(noticed)

@@ -362,7 +362,8 @@ class Pool:
                 while replica in self.ready:
                     await asyncio.sleep(self.every)
                     probe = replica.ping.call_one().as_asyncio()
-                    await asyncio.wait_for(probe, self.limit)
+                    async with asyncio.timeout(self.limit):
+                        await probe
             except (ReplicaDied, TimeoutError):
                 pass  # and start the next
             finally:

@@ -154,6 +154,38 @@ def test_the_supervisor_of_03_ends_the_dead_before_it_begins_the_next_and_leaves
     assert len(guard.failed_at) == len(guard.starts) == 1
 
 
+def test_the_supervisor_of_03_ends_also_where_the_end_comes_in_the_moment_of_an_answer(monkeypatch):
+    notebook = load_03()
+    answer: asyncio.Future[str]
+
+    async def watch() -> bool:
+        nonlocal answer
+        answer = asyncio.get_running_loop().create_future()
+        asked = asyncio.Event()
+
+        def ping():
+            asked.set()
+            return SimpleNamespace(as_asyncio=lambda: answer)
+
+        async def begin():
+            return SimpleNamespace(probe=SimpleNamespace(ping=SimpleNamespace(call_one=ping)))
+
+        async def end(one):
+            pass
+
+        monkeypatch.setattr(notebook, "end", end)
+        async with notebook.Supervisor(begin, 0.01, 10.0) as guard:
+            await asked.wait()
+            await asyncio.sleep(0.01)
+            # The watcher has its answer, and has not run since: asyncio.wait_for of Python 3.11 forgets a cancellation then.
+            answer.set_result("here")
+            guard.watching.cancel()
+            await asyncio.wait([guard.watching], timeout=1)
+            return guard.watching.cancelled()
+
+    assert asyncio.run(watch())
+
+
 def test_the_supervisor_of_03_does_what_its_rule_says(monkeypatch):
     guard, did = supervise(monkeypatch, [worker(dead)] * 5, may_restart=load_03().may_restart_solution)
     assert len(guard.failed_at) == 3
