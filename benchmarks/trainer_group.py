@@ -30,6 +30,7 @@ from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import devices_of
+from zorplex_rl.training.hosts import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.trainer import Trainer
 from zorplex_rl.training.trainer_group import trainer_of
@@ -103,7 +104,7 @@ def random_model(folder: Path, layers: int) -> int:
 
 async def turn(config: Config, batch: tuple, steps: int) -> Measured:
     """Start a trainer, take ``steps`` steps after a first one, and stop it."""
-    trainer = Trainer(trainer_of(config, devices_of(config)))
+    trainer = Trainer(trainer_of(config, devices_of(config), Hosts(config, [])))
     async with trainer.service:
         pids = trainer.replica.local_pids
         await trainer.step(*batch)
