@@ -79,6 +79,10 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         wide.t() @ x  # gradient of the weights
 
     rows = min(work.slots, work.tasks * work.group_size)
+    layers = [(up, down)]
+    # As many layers as the model has, until they fill no cache: a decode step reads every weight once, and seldom finds one in a cache.
+    while len(layers) < shape.layers and len(layers) * 2 * up.nbytes < BEYOND_CACHES:
+        layers.append((up.clone(), down.clone()))
     entries = min(shape.vocabulary, 8192)
     few = min(256, tokens)
     states, table = torch.randn(few, h), torch.randn(entries, h)
@@ -109,10 +113,15 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         x = scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).to(dtype)
         torch.autograd.backward([x + residual, F.silu(gate) * value], [residual.detach(), gate.detach()])
 
-    whole = torch.randn(min(shape.parameters, 4_000_000))
+    whole = torch.randn(min(shape.parameters, 16_000_000))
     step_rows, weights = torch.randn(rows, h, dtype=dtype), torch.ones(h, dtype=dtype)
+
+    def decode() -> None:
+        for widen, narrow in layers:
+            F.linear(F.linear(step_rows, widen), narrow)
+
     with torch.no_grad():
-        decoding = speed(2 * rows * h * i * 2, lambda: F.linear(F.linear(step_rows, up), down))
+        decoding = speed(len(layers) * 2 * rows * h * i * 2, decode)
         found = Machine(
             product=speed(4 * 2 * tokens * h * i, products),
             logits=speed(3 * 2 * few * h * entries, output),
@@ -151,6 +160,8 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
     return {part: updates * seconds for part, seconds in parts.items()}
 
 
+BEYOND_CACHES = 200_000_000
+"""Bytes that no processor's caches hold."""
 TRAFFIC_PASSES = 5.0
 """Elementwise work of a whole step, in units of its forward pass: the backward pass reads more, and adds gradients up."""
 LOGIT_PASSES = 6.0
