@@ -56,7 +56,7 @@ SLOWEST_BYTES_PER_SECOND = 50_000_000
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
-GENERATOR_LIBRARIES = {"float32": 6_000_000, "bfloat16": 6_000_000}
+GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
 
 
 @dataclass(frozen=True, slots=True)
