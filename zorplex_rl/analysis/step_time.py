@@ -194,8 +194,10 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     """
     e = BYTES[work.dtype]
     episodes = work.tasks * work.group_size
-    rows = min(work.slots, episodes)
-    steps = steps if steps is not None else -(-episodes // rows) * (work.response - 1)
+    rows: float = min(work.slots, episodes)
+    steps = steps if steps is not None else -(-episodes // min(work.slots, episodes)) * (work.response - 1)
+    # The last episodes do not fill all slots.
+    rows = min(rows, episodes * (work.response - 1) / steps) if steps else rows
     prompts = work.tasks * (work.prompt - work.shared_prompt) + work.shared_prompt
     width = work.prompt + work.response / 2
     matrices = shape.layers * _matrices(shape) + shape.table
@@ -214,8 +216,8 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     }
 
 
-DECODE_CALLS = 50.0
-"""Tensor operations of one layer in ``LeanDecoder``."""
+DECODE_CALLS = 20.0
+"""Tensor operations of one layer in ``LeanDecoder``, in units of a norm, which is several."""
 ROW_CALLS = 5.0
 """What the engine does in Python for one token of one row, in units of a small tensor operation."""
 
