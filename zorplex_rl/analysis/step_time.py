@@ -29,7 +29,7 @@ class Machine:
 
     product      operations per second of a matrix product with as many rows as a micro-batch has tokens, in the number type of the model
     logits       the same for the output layer, in float32
-    decode       the same with as many rows as there are slots
+    decode       the same with as many rows as a decode step has on average
     attention    operations per second of attention, forward and backward
     traffic      bytes per second of norms, residuals and activations on tensors of the size of a micro-batch's, forward and backward
     update       bytes per second of elementwise work in place on tensors of the size of the weights
@@ -78,7 +78,9 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         wide @ up  # gradient of the input
         wide.t() @ x  # gradient of the weights
 
-    rows = min(work.slots, work.tasks * work.group_size)
+    # As many as a decode step has on average: the last episodes do not fill all slots.
+    episodes = work.tasks * work.group_size
+    rows = max(1, round(episodes / -(-episodes // min(work.slots, episodes))))
     layers = [(up, down)]
     # As many layers as the model has, until they fill no cache: a decode step reads every weight once, and seldom finds one in a cache.
     while len(layers) < shape.layers and len(layers) * 2 * up.nbytes < BEYOND_CACHES:
