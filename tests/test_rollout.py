@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import queue
 import random
@@ -757,3 +758,19 @@ def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedd
     requests = [RolloutRequest(Zorplex(0).task(("simple",), index)) for index in range(3)]
     with pytest.raises(TrainingDiverged, match="the weights of version 7 give logits that are not finite"):
         rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)
+
+
+def test_a_cache_that_nobody_needs_any_more_is_freed_at_once(tokenizer):
+    """Every evaluation has a cache of its own: until Python's collector came by, several would be there at once."""
+    import weakref
+
+    from zorplex_rl.policy.kv_cache import SlotCache
+
+    cache = SlotCache(babbler(tokenizer).model, 6, 64)
+    memory = weakref.ref(cache.kv)
+    gc.disable()
+    try:
+        del cache
+        assert memory() is None
+    finally:
+        gc.enable()

@@ -63,11 +63,11 @@ def test_each_zero_stage_divides_one_more_part():
 
 def test_a_token_by_hand():
     """One layer, one row after one prompt: every tensor that autograd keeps, counted by hand."""
-    shape = ModelShape(layers=1, hidden=8, heads=2, kv_heads=1, intermediate=16, vocabulary=10)
+    shape = ModelShape(layers=1, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=10)
     batch = MicroBatch(prompts=1, prompt=3, rows=1, response=5)
     tokens = 3 + 4
     norms, mlp, queries_and_outputs = 6 * 8 * tokens, 4 * 16 * tokens, 2 * 8 * tokens
-    keys_and_values = 2 * 8 * 7 + 2 * 4 * 3  # of the response repeated for both heads, of the prompt not
+    keys_and_values = 2 * 8 * 7 + 2 * 4 * 3  # of the response repeated for all heads, of the prompt not
     mask = 4 * 7
     ends = 3 * 8 * tokens
     by_hand = 4 * (norms + mlp + queries_and_outputs + keys_and_values + mask + ends)
@@ -106,11 +106,43 @@ def test_bfloat16_needs_less_for_a_model_of_some_size():
             dtype: memory(SHAPES[-1], Workload(dtype=dtype, transfer=dtype, stored=dtype)).total
             for dtype in sizing.BYTES
         }
-        assert total["bfloat16"] < 0.8 * total["float32"]
+        assert total["bfloat16"] < 0.85 * total["float32"]
 
 
-def test_what_one_phase_frees_the_next_one_does_not_get_unless_it_is_large():
-    """The parts of the table's gradient: 3 MB stay with the process, 300 MB go back to the system."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype):
+    """Every storage that a backward pass needs, once. A single key head is expanded for the query heads, which copies nothing."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from zorplex_rl.learning import batches, learner
+
+    shape = replace(SMALL, kv_heads=kv_heads, layers=4)
+    model = Qwen2ForCausalLM(Qwen2Config(**shape.as_config())).to(getattr(torch, dtype))
+    rows, prompt, response = 6, 40, 50
+    zeros = torch.zeros(rows, response)
+    batch = batches.MicroBatch(
+        tuple(range(rows)), torch.ones(2, prompt).long(), torch.tensor([prompt] * 2), torch.tensor([0, 1] * 3), zeros.long(), zeros, zeros, zeros,
+        torch.ones(rows),
+    )  # fmt: skip
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = learner.response_states(model, batch)
+    assert states.requires_grad
+    computed = sizing.activation_bytes(shape, MicroBatch(2, prompt, rows, response), dtype)
+    assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.1)
+
+
+def test_what_one_phase_frees_stays_with_the_process_unless_it_is_large():
+    """The optimizer's temporaries: 6 MB stay, 600 MB go back to the system."""
     small, large = (
         sizing.trainer_memory(replace(SMALL, vocabulary=vocabulary), Workload(token_budget=1)) for vocabulary in (12_000, 1_200_000)
     )  # fmt: skip

@@ -6,17 +6,18 @@
                                             activations            ■                         …
 
 A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in the highest one. In main memory the C
-library keeps freed blocks below 32 MiB, and the tensors of another phase seldom have the right sizes for them: these bytes are the part "kept by
-the allocator". A GPU's allocator is taken to waste nothing. Every term follows an allocation in the code: ``learning/learner.py`` (trainer),
-``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The activations are what autograd keeps for the backward
-pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
+library keeps freed blocks below 32 MiB. The tensors of the next phase take their places, but not without holes. Holes, and what another phase needed
+more of such blocks, are the part "kept by the allocator". A GPU's allocator is taken to waste nothing. Every term follows an allocation in the code:
+``learning/learner.py`` (trainer), ``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The activations are what
+autograd keeps for the backward pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
 
 Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i intermediate size, V vocabulary,
 e bytes of a number of the model (2 or 4).
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
     one token   L · (norms + e·(4i + 2a))   norms     24·h in float32, 16·h in bfloat16
-    attention   L · e · (2a · keys + mask)  keys and values, repeated for every query head that shares them; the mask once for each layer
+    attention   L · e · (2a · keys + mask)  keys and values, repeated for every query head that shares them (k for a, if there is one key head); the
+                                            mask once for each layer
     logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
@@ -45,15 +46,17 @@ LOGIT_COPIES = 4
 """Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs, probabilities, and their product."""
 RETURNED = 32 * 2**20
 """The C library gives freed blocks of this size or more back to the system, and keeps smaller ones (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
-FRAGMENTATION = 0.07
-"""What its holes add, as a share of the tensors that come and go. Measured, like the next two; see benchmarks/LOG.md."""
-TRAINER_LIBRARIES = {"float32": 35_000_000, "bfloat16": 85_000_000}
-"""What torch's kernels keep for the shapes that they have met, and the smallest blocks, after two steps."""
+FRAGMENTATION = 0.3
+"""What the holes between these blocks add in a trainer, as a share of them. Measured, like the next three; the same step took 0.2 to 0.6."""
+SAMPLING_FRAGMENTATION = 0.15
+"""The same in a generator, which keeps nothing for a backward pass."""
+TRAINER_LIBRARIES = {"float32": 5_000_000, "bfloat16": 5_000_000}
+"""What torch's kernels keep for the shapes that they have met."""
 SLOWEST_BYTES_PER_SECOND = 50_000_000
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
-GENERATOR_LIBRARIES = {"float32": 6_000_000, "bfloat16": 18_000_000}
+GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,17 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Number of parameters, tied weights counted once."""
-        return self.layers * self.layer + self.hidden + self.table * (1 if self.tied else 2)
+        return self.layers * self.layer + self.hidden + self.tables
+
+    @property
+    def tables(self) -> int:
+        """Parameters of the embedding table and the output layer, which are one if they are tied."""
+        return self.table * (1 if self.tied else 2)
+
+    @property
+    def copied_keys(self) -> int:
+        """Width of the keys as attention reads them: copied for each query head that shares them. A single key head needs no copy."""
+        return self.attention if self.heads > self.kv_heads > 1 else self.keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,48 +269,49 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
         "moments": 8 * n // parallel.of("moments"),
         "weight ring": RING_SLOTS * BYTES[work.transfer] * n,
     }
-    table = 4 * shape.table // parallel.tensor
+    table, of_gradients = 4 * shape.table // parallel.tensor, parallel.of("gradients")
+    whole = {"gradients": 4 * n // of_gradients}
+    small_gradients = 4 * (n - (shape.tables if table >= RETURNED else 0)) // of_gradients
     phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}
-    first, held = 0, dict[str, tuple[int, int]]()
+    # Of each phase the bytes in blocks that come and go and are not given back.
+    small, first = dict[str, int](), 0
     for batch, count in work.micro_batches:
         # The last of these: the gradients of the earlier ones are there when it begins.
         index, first = first + count - 1, first + count
         number = f" {index + 1}" if len(work.micro_batches) > 1 or index else ""
-        # The gradients of earlier micro-batches are there while this one runs.
-        gradients = {"gradients": 4 * n // parallel.of("gradients") if index else 0}
+        gradients, earlier = (whole, small_gradients) if index else ({"gradients": 0}, 0)
         kept = activation_bytes(shape, batch, work.dtype, parallel)
+        responses = e * batch.rows * batch.response
+        small_kept = earlier + kept - _returned(4 * shape.layers * responses * shape.intermediate, 4 * shape.layers)
         logits = logit_bytes(shape, batch, parallel)
         # In bfloat16 the output layer runs on a float32 copy of its weights.
-        logits += table if low else 0
-        width = batch.prompt + batch.response
-        cached = e * 2 * shape.keys * batch.rows * width // parallel.tensor
-        held |= {"activations": (kept, e * batch.rows * batch.response * shape.intermediate)}
-        held |= {"key-value copies": (shape.layers * cached, cached // 2), "logits": (logits, logits // LOGIT_COPIES)}
-        phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": shape.layers * cached}
-        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits}
+        copied = table if low else 0
+        keys = e * 2 * shape.layers * shape.keys * batch.rows * (batch.prompt + batch.response) // parallel.tensor
         # Tied or not, the gradient of the table comes in parts, one for each place where it is used.
         again = (2 * table if index else table) if not low else e * n // parallel.tensor + table
-        held["gradient parts"] = (again, table)
-        phases[f"backward{number}"] = base | {"gradients": 4 * n // parallel.of("gradients"), "gradient parts": again}
-    # Those of the step before, whose place the activations cannot take.
-    held["gradients"] = (4 * n // parallel.of("gradients"), 4 * shape.hidden * shape.intermediate)
+        phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": keys}
+        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits + copied}
+        phases[f"backward{number}"] = base | whole | {"gradient parts": again}
+        small[f"forward{number}"] = small_kept + keys
+        small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES) + copied - _returned(copied)
+        small[f"backward{number}"] = small_gradients + (again if table < RETURNED else e * small_gradients // 4 * low)
     # AdamW's square root and quotient of its largest tensor.
-    held["optimizer's temporaries"] = (2 * table, table)
-    phases["update"] = base | {"gradients": 4 * n // parallel.of("gradients"), "optimizer's temporaries": 2 * table}
-    return _with_allocator(phases, held, TRAINER_LIBRARIES[work.dtype])
+    largest = max(table, 4 * shape.hidden * max(shape.intermediate, shape.attention) // parallel.tensor)
+    phases["update"] = base | whole | {"optimizer's temporaries": 2 * largest}
+    small["update"] = small_gradients + 2 * largest - _returned(2 * largest, 2)
+    # In float32 autograd puts the gradients among the activations, one by one: in the next step the activations do not fit into their places.
+    scattered = 0 if low else small_gradients
+    # Holes, and what other phases had more of blocks that are not given back.
+    highest = max(small.values())
+    holes = int(FRAGMENTATION * highest) + scattered
+    for name, size in small.items():
+        phases[name] |= {KEPT: highest - size + holes, LIBRARIES: TRAINER_LIBRARIES[work.dtype]}
+    return Memory(phases)
 
 
-def _with_allocator(phases: dict[str, dict[str, int]], held: dict[str, tuple[int, int]], libraries: int) -> Memory:
-    """Add to each phase what the process keeps from the others. ``held`` has for each part that comes and goes its bytes and those of a block."""
-    found = {}
-    for name, parts in phases.items():
-        if name == "load":
-            found[name] = parts
-            continue
-        others = sum(size for part, (size, block) in held.items() if part not in parts and block < RETURNED)
-        holes = FRAGMENTATION * sum(parts.get(part, 0) for part in held if part != "gradients")
-        found[name] = parts | {KEPT: others + int(holes), LIBRARIES: libraries}
-    return Memory(found)
+def _returned(size: int, blocks: int = 1) -> int:
+    """Return how much of ``size`` bytes in ``blocks`` equal blocks goes back to the system when it is freed: all or nothing."""
+    return size if size // blocks >= RETURNED else 0
 
 
 def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
@@ -313,7 +327,7 @@ def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel:
     # Two norms in each layer: in float32 input, normalized and scaled; in bfloat16 the input is kept in float32, and the others in bfloat16.
     norms = (24 if e == 4 else 16) * h
     divided = e * (4 * i + 2 * a)
-    keys = 2 * (a if shape.heads > shape.kv_heads else k)
+    keys = 2 * shape.copied_keys
     mask = e * batch.rows * steps * width
     layer = norms * (responses + prompts) + mask
     layer += (divided * (responses + prompts) + e * (keys * batch.rows * width + 2 * k * prompts)) // parallel.tensor
@@ -348,9 +362,13 @@ def generator_memory(
         phases |= {f"evaluation, {name}": base | beside | parts for name, parts in evaluation.items()}
     come_and_go = ("prefill", "choice of tokens", "prompts' keys and values")
     largest = {part: max(parts.get(part, 0) for parts in phases.values()) for part in come_and_go}
-    # Of the largest of these, a block is about a quarter.
-    held = {part: (size, size // 4) for part, size in largest.items()}
-    return _with_allocator(phases, held, GENERATOR_LIBRARIES[work.dtype])
+    for name, parts in phases.items():
+        if name != "load":
+            # Of the largest of these, a block is about a quarter.
+            others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
+            holes = int(SAMPLING_FRAGMENTATION * sum(parts.get(part, 0) for part in come_and_go))
+            phases[name] = parts | {KEPT: others + holes, LIBRARIES: GENERATOR_LIBRARIES[work.dtype]}
+    return Memory(phases)
 
 
 def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = Parallel()) -> int:
@@ -370,7 +388,7 @@ def _sampling(
     shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
     new = prompts * (work.prompt - shared)
     prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, parallel)
-    repeated = 2 * shape.attention if shared and shape.heads > shape.kv_heads else 0
+    repeated = 2 * shape.copied_keys if shared and shape.heads > shape.kv_heads > 1 else 0
     layer = (
         e * (new * (4 * shape.intermediate + 4 * shape.attention) + prompts * work.prompt * repeated) // parallel.tensor
     )
@@ -384,8 +402,8 @@ def _sampling(
         "key-value cache": cache_bytes(shape, rows, length, work.dtype, parallel) + e * rows * length,
         "prompts' keys and values": prompt_keys,
         "logits": e * work.slots * v,
-        # New logits, log-probs, probabilities and their sums; in bfloat16 also the logits in float32.
-        "choice of tokens": rows * v * (12 if e == 4 else 16),
+        # Logits in float32 or what their product needs, log-probs, probabilities and their sums.
+        "choice of tokens": rows * v * 16,
     }
     return {"prefill": prefill, "sample": sample}
 

@@ -29,7 +29,7 @@ class Machine:
 
     product      operations per second of a matrix product with as many rows as a micro-batch has tokens, in the number type of the model
     logits       the same for the output layer, in float32
-    decode       the same with as many rows as there are slots
+    decode       the same with as many rows as a decode step has on average
     attention    operations per second of attention, forward and backward
     traffic      bytes per second of norms, residuals and activations on tensors of the size of a micro-batch's, forward and backward
     update       bytes per second of elementwise work in place on tensors of the size of the weights
@@ -78,7 +78,13 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         wide @ up  # gradient of the input
         wide.t() @ x  # gradient of the weights
 
-    rows = min(work.slots, work.tasks * work.group_size)
+    # As many as a decode step has on average: the last episodes do not fill all slots.
+    episodes = work.tasks * work.group_size
+    rows = max(1, round(episodes / -(-episodes // min(work.slots, episodes))))
+    layers = [(up, down)]
+    # As many layers as the model has, until they fill no cache: a decode step reads every weight once, and seldom finds one in a cache.
+    while len(layers) < shape.layers and len(layers) * 2 * up.nbytes < BEYOND_CACHES:
+        layers.append((up.clone(), down.clone()))
     entries = min(shape.vocabulary, 8192)
     few = min(256, tokens)
     states, table = torch.randn(few, h), torch.randn(entries, h)
@@ -109,10 +115,15 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         x = scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).to(dtype)
         torch.autograd.backward([x + residual, F.silu(gate) * value], [residual.detach(), gate.detach()])
 
-    whole = torch.randn(min(shape.parameters, 4_000_000))
+    whole = torch.randn(min(shape.parameters, 16_000_000))
     step_rows, weights = torch.randn(rows, h, dtype=dtype), torch.ones(h, dtype=dtype)
+
+    def decode() -> None:
+        for widen, narrow in layers:
+            F.linear(F.linear(step_rows, widen), narrow)
+
     with torch.no_grad():
-        decoding = speed(2 * rows * h * i * 2, lambda: F.linear(F.linear(step_rows, up), down))
+        decoding = speed(len(layers) * 2 * rows * h * i * 2, decode)
         found = Machine(
             product=speed(4 * 2 * tokens * h * i, products),
             logits=speed(3 * 2 * few * h * entries, output),
@@ -151,6 +162,8 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
     return {part: updates * seconds for part, seconds in parts.items()}
 
 
+BEYOND_CACHES = 200_000_000
+"""Bytes that no processor's caches hold."""
 TRAFFIC_PASSES = 5.0
 """Elementwise work of a whole step, in units of its forward pass: the backward pass reads more, and adds gradients up."""
 LOGIT_PASSES = 6.0
@@ -183,8 +196,10 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     """
     e = BYTES[work.dtype]
     episodes = work.tasks * work.group_size
-    rows = min(work.slots, episodes)
-    steps = steps if steps is not None else -(-episodes // rows) * (work.response - 1)
+    rows: float = min(work.slots, episodes)
+    steps = steps if steps is not None else -(-episodes // min(work.slots, episodes)) * (work.response - 1)
+    # The last episodes do not fill all slots.
+    rows = min(rows, episodes * (work.response - 1) / steps) if steps else rows
     prompts = work.tasks * (work.prompt - work.shared_prompt) + work.shared_prompt
     width = work.prompt + work.response / 2
     matrices = shape.layers * _matrices(shape) + shape.table
@@ -203,8 +218,8 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     }
 
 
-DECODE_CALLS = 50.0
-"""Tensor operations of one layer in ``LeanDecoder``."""
+DECODE_CALLS = 20.0
+"""Tensor operations of one layer in ``LeanDecoder``, in units of a norm, which is several."""
 ROW_CALLS = 5.0
 """What the engine does in Python for one token of one row, in units of a small tensor operation."""
 

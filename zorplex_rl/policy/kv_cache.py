@@ -14,6 +14,7 @@ all samples of a group start from.
 """
 
 import mmap
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ class _SlotLayer(CacheLayerMixin):
 
     def __init__(self, slots: SlotCache, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
-        self._slots, self.keys, self.values, self.is_initialized = slots, keys, values, True
+        # Weak: in a ring of references the keys and values of a cache that nobody needs would stay until Python's collector comes by.
+        self._slots, self.keys, self.values, self.is_initialized = weakref.proxy(slots), keys, values, True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
         slots = self._slots
