@@ -15,7 +15,7 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import tempfile
     import time
-    from dataclasses import asdict, replace
+    from dataclasses import replace
     from pathlib import Path
     from types import SimpleNamespace
 
@@ -76,7 +76,7 @@ def _():
     mo.md("""
     ## What takes the memory
 
-    The policy of this course fits everywhere. Yours may not, and a run that does not fit fails after an hour in a queue. So make a **budget**
+    The policy of this course fits everywhere. Yours may not, and a run that does not fit fails after an hour in a queue. So make a budget
     first: what is allocated, by whom, for how long. Most of it is multiplication.
 
     Besides its weights a trainer keeps **gradients** and AdamW's two **moments** for each parameter. If the weights have 16 bits, it also
@@ -515,7 +515,7 @@ def _(
         right=0 if _share > 0.9 else 1 if _share >= 0.5 else 2,
         why=f"""
         {chosen_case.slots} slots, chosen by {whose_slots}. Sampling took {_seconds(sampled):.1f} s of processor time in {sampled.decode_steps} steps, against {_seconds(few_sampled):.1f} s in {few_sampled.decode_steps}
-        with {few_case.slots} slots. The process took {sampled.peak / 1e6:.0f} MB at its highest: {"within" if _within else "**over**"} the budget of {config.budget / 1e6:.0f} MB{"." if _within else ". Somebody's machine has now stopped it."}
+        with {few_case.slots} slots. The process took {sampled.peak / 1e6:.0f} MB at its highest: {"within" if _within else "*over*"} the budget of {config.budget / 1e6:.0f} MB{"." if _within else ". Somebody's machine has now stopped it."}
         """,
         shows=[
             lesson.figure(

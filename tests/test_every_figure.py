@@ -17,6 +17,7 @@ from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
 from zorplex_rl.viz.actor_charts import calls_chart, seconds_chart
+from zorplex_rl.viz.budget_charts import parts_chart, rows_chart, split_drawing
 from zorplex_rl.viz.fault_charts import (
     answers_chart,
     detection_chart,
@@ -173,6 +174,13 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: loads_chart({"FSDP 4 → TP 2": (1e6, 7e6)}), 720,
         "FSDP 4 → TP 2: 1.00 MB with the plan, 7.00 MB with gather, then scatter",
     ),
+    "a budget": (
+        lambda: parts_chart({"trainer": {"weights": 2e6, "libraries": 1e6}}, "Memory", {"trainer": 4e6}, room=5e6), 720,
+        "trainer: 3 MB, weights 2, rest 1, measured 4; the line is at 5 MB",
+    ),
+    "a product by its rows": (
+        lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 560, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
+    ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
 DRAWINGS = (
@@ -183,6 +191,7 @@ DRAWINGS = (
     service_drawing,
     overlaps_drawing,
     planes_drawing,
+    split_drawing,
 )
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
@@ -257,7 +266,7 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.viz import budget_charts, figures, plots, runs, service_charts, staleness_charts, transfer; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "
         "transfer.copies_chart([[1, 2]]); "

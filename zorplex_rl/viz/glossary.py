@@ -102,8 +102,16 @@ GLOSSARY = {
     "column-parallel": "Said of a layer whose outputs are divided among the ranks: each computes some of them from all inputs.",
     "tensor parallel": "Cutting each layer's matrices over several processes, which compute one token together.",
     "FSDP": "Fully sharded data parallel: each process holds a part of the weights and gathers the rest when it needs them.",
+    "ZeRO": "Dividing what each rank of data parallelism keeps: first the optimizer's state, then gradients, then weights.",
     "DTensor": "PyTorch's tensor that knows its mesh and its placement.",
     "collective": "An operation in which all processes of a group take part, such as a sum over all.",
+    # Budgets
+    "moment": "A running mean that AdamW keeps for each parameter, one of its gradient and one of the gradient's square.",
+    "master weights": "A float32 copy of 16-bit weights, to which the optimizer's small steps are added.",
+    "activation": "What a layer has computed for a token. Autograd keeps it until the backward pass has used it.",
+    "key-value cache": "The keys and values of all earlier tokens in every layer, kept so that a new token need not compute them again.",
+    "grouped-query attention": "Attention in which several heads of queries share one head of keys and values.",
+    "arithmetic intensity": "Operations for each byte that is read from memory. Where it is low, reading decides how long a computation takes.",
 }  # fmt: skip
 
 
