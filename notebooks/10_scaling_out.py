@@ -358,7 +358,7 @@ def _(ask_measured, config, trained, trainer_work):
                     "A trainer's memory, computed and measured",
                     {"by hand": trained.peak, "sizing.py": trained.peak},
                 ),
-                "Bars: computed. Black marks: the measured peak of this run's process. A GPU's allocator keeps blocks too, but reuses them better.",
+                "Bars: computed. Marks: the measured peak of this run's process. A GPU's allocator keeps blocks too, but reuses them better.",
             )
         ],
     )
@@ -525,7 +525,7 @@ def _(
                     {f"{slots} slots": peak for slots, peak in _peaks.items()},
                     room=config.budget,
                 ),
-                "Bars: computed by sizing.py. Black marks: measured. Dashed: the budget. Most of the rest is the staging buffer for new weights.",
+                "Bars: computed by sizing.py. Marks: measured. Dashed: the budget. Most of the rest is the staging buffer for new weights.",
             ),
             lesson.table(
                 "The generator's parts, computed",
@@ -814,7 +814,7 @@ def _(one_answer, room):
     lesson.table(
         f"The first stage that fits, computed by {whose_stage}",
         [
-            {"model": name}
+            {"model": f"Qwen2.5, {name}"}
             | {
                 f"{ranks} GPU{'s' * (ranks > 1)}": _stage(shape, ranks)
                 for ranks in (1, 8, 64, 512)
@@ -828,7 +828,7 @@ def _(one_answer, room):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Where *none* stands at every size, the activations of one answer alone are too much. Then the layers themselves are cut (**tensor parallel**, notebook 04), or activations
+    More ranks do not help where the activations of one answer alone are too much. Then the layers themselves are cut (**tensor parallel**, notebook 04), or activations
     are computed again in the backward pass.
 
     ## Who gets the GPUs
@@ -914,7 +914,7 @@ def allocation(model, answer, gpus, prompt, eighths):
     else:
         who = "trainer waits" if mine.waits == "trainer" else "generators wait"
         said = f"With {mine.sampling.gpus} of {gpus} GPUs for generators a step takes {seconds_text(mine.seconds)} and the {who}; the best split has {best.sampling.gpus}: {seconds_text(best.seconds)}."
-    panel = Panel("Seconds of a step, by GPUs for generators + trainer", bars, most=longest)
+    panel = Panel("Seconds (GPUs: generators + trainer)", bars, most=longest)
     return Answer([panel], said, numbers=numbers)
 
 
@@ -971,9 +971,9 @@ def _(allocation_slider, ask_split):
             allocation_slider,
             "Blue: the trainer waits for the generators. Vermilion: the generators wait. ★ is the best split, ◂ is yours.",
             lesson.table(
-                "Share of 64 GPUs for generators in the best split, by tokens of an answer",
+                "Share of 64 GPUs for generators in the best of 15 splits, by tokens of an answer",
                 [
-                    {"model": model}
+                    {"model": f"Qwen2.5, {model}"}
                     | {
                         f"{answer:,}": "none" if share is None else f"{share:.0%}"
                         for answer, share in found.items()

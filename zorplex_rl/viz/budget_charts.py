@@ -64,14 +64,19 @@ def parts_chart(
             for part, size in parts.items():
                 axes.barh(index, size / unit, left=left, height=0.56, color=PARTS[part])
                 left += size / unit
-            at = max(left, measured.get(row, 0) / unit)
-            axes.text(at, index, f"  {left:,.0f}", va="center")
+            at, text = left, f"{left:,.0f}"
+            if row in measured:
+                at, text = max(at, measured[row] / unit), f"{text}, measured {measured[row] / unit:,.0f}"
+            # Not across the dashed line.
+            if room is not None and at <= room / unit < at + 0.1 * most:
+                at = room / unit
+            axes.text(at + 0.012 * most, index, text, va="center")
             if row in measured:
                 x = measured[row] / unit
                 axes.plot([x, x], [index - 0.42, index + 0.42], color=look.TEXT, linewidth=3)
         if room is not None:
             axes.axvline(room / unit, color=look.TEXT, linestyle="--", linewidth=1.2)
-        axes.set(xlim=(0, 1.12 * most), xlabel=name)
+        axes.set(xlim=(0, (1.3 if measured else 1.12) * most), xlabel=name)
         look.name_rows(axes, list(rows))
         look.bare_axes(axes, grid="x")
         used = [part for part in PARTS if any(part in parts for parts in stacked.values())]
