@@ -51,6 +51,25 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz import budget_charts, exercise, lesson
     from zorplex_rl.viz.loop_drawing import loop_drawing
     from zorplex_rl.viz.plug_in import plug_in
+    from zorplex_rl.viz.stack_commands import COUNTED_IN, LAUNCHES
+    from zorplex_rl.viz.stack_tables import (
+        axes_table,
+        choose_axis,
+        commands,
+        knob_table,
+        map_table,
+        named,
+        sources_table,
+    )
+    from zorplex_rl.viz.stacks import (
+        FAULTS,
+        NOT_FOUND,
+        ORCHESTRATION,
+        READ_ON,
+        STACKS,
+        STALENESS,
+        groups,
+    )
     from zorplex_rl.viz.widgets import WhatIf
     from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
 
@@ -66,6 +85,7 @@ def _():
             "say whether a step waits for operations or for bytes",
             "choose slots and a ZeRO stage that fit",
             "divide GPUs between generators and a trainer, and say when to divide them otherwise",
+            "carry one job over to four other stacks, and find any stack on a map of seven axes",
         ],
     )
     return
@@ -988,7 +1008,162 @@ def _(allocation_slider, ask_split):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(7)
+    mo.md("""
+    ## The same job in five stacks
+
+    Yours is not the only system that trains like this.
+    Here is one job in five of them: GRPO, a policy that uses tools, generators apart from the trainer.
+    Two generators, and data at most four versions old, wherever the stack can count versions.
+
+    Flags are those of each stack's documentation.
+    The values of the job are ours, and nothing but our own command was run here.
+    Names of models, data and batch sizes are left out where the documentation leaves them to you.
+    """)
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(commands())
+
+
+@app.cell(hide_code=True)
+def _():
+    same_unit = lesson.predict(
+        """
+        Every one of the five commands bounds how old the data may be.
+        In how many of the five does that bound count versions of the policy, as `--max-lag` does?
+        One weight update makes one version.
+        """,
+        "all five",
+        "three or four",
+        "one or two",
+    )
+    same_unit
+    return (same_unit,)
+
+
+@app.cell(hide_code=True)
+def _(same_unit):
+    _versions = [unit in ("versions", "weight updates") for unit in COUNTED_IN]
+    _others = named(
+        launch.stack
+        for launch, counts in zip(LAUNCHES, _versions, strict=True)
+        if not counts
+    )
+    lesson.reveal(
+        same_unit,
+        right=0 if all(_versions) else 1 if sum(_versions) >= 3 else 2,
+        why=f"""
+        {sum(_versions)} of {len(_versions)} count versions.
+        {_others} counts finished batches that wait in a queue.
+        A queue of four says how far generation may run ahead.
+        How old a batch is when the trainer takes it follows from that, but the flag does not name it.
+
+        So carry over the meaning, not the number.
+        Before you compare two stacks at the same setting, measure the lag in each, as you did here.
+        """,
+        shows=[knob_table()],
+    )
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A map of sixteen stacks, November 2026
+
+    Now step back from flags to design.
+    Seven questions tell these stacks apart, and you have met all seven in the course.
+    """)
+
+
+@app.cell(hide_code=True)
+def _():
+    axes_table()
+
+
+@app.cell(hide_code=True)
+def _():
+    replaces = lesson.predict(
+        """
+        Long runs on many machines lose processes.
+        Take the fifteen stacks of the map that are not ours.
+        How many have a documented way to replace a dead generator while the run goes on?
+        """,
+        "more than ten",
+        "six to ten",
+        "fewer than six",
+    )
+    replaces
+    return (replaces,)
+
+
+@app.cell(hide_code=True)
+def _(replaces):
+    _faults = groups(FAULTS)
+    _replacing = _faults["replaces generators"]
+    _again = _faults["starts again from a checkpoint"]
+    _unknown = _faults[NOT_FOUND]
+    _first_orchestration, _users = next(iter(groups(ORCHESTRATION).items()))
+    _first_bound, _bounded = next(iter(groups(STALENESS).items()))
+    _count = len(_replacing)
+    lesson.reveal(
+        replaces,
+        right=0 if _count > 10 else 1 if _count >= 6 else 2,
+        why=f"""
+        {_count}, by what we read on {READ_ON}: {named(stack.name for stack in _replacing)}.
+        {len(_again)} start again from a checkpoint.
+        For {named(stack.name for stack in _unknown)} we found no page about it.
+
+        What they agree on is the shape: a trainer, generators, and weights that travel from one to the others.
+        The largest group by orchestration is {_first_orchestration}, with {len(_users)} of {len(STACKS)}.
+        By how the age of data is bounded it is “{_first_bound}”, with {len(_bounded)}.
+
+        Choose an axis below the map: it groups the stacks and says how each does it.
+        The numbers in brackets lead to the sources.
+        """,
+        shows=[
+            map_table(f"Sixteen stacks on seven axes, read on {READ_ON}"),
+            choose_axis(),
+        ],
+    )
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Ours is on this map to be compared, not to win.
+    It has no inference engine such as vLLM or SGLang, and it divides a model only by FSDP2.
+    For a model of many billion parameters, take one of the others.
+    Ours is small enough to read, and every process in it may be killed while you watch.
+
+    How to use such a map:
+
+    - Begin with what you cannot change: your model's size, your cluster, the engine that you serve with.
+    - Then ask what a lost machine costs you, and look at the last axis.
+    - Read the sources of the two or three stacks that are left, at their present version.
+
+    A map like this ages within months.
+    Where a line says that something was not found, it may exist all the same: it was not in the pages that we read.
+    Another comparison, also of sixteen libraries on seven axes, is [Keep the Tokens Flowing](https://huggingface.co/blog/async-rl-training-landscape) of March 2026.
+    """)
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    Every line of the map comes from the pages below, all read on {READ_ON}.
+    A commit or release in the last column is the version that we read, which need not be the newest.
+    """)
+
+
+@app.cell(hide_code=True)
+def _():
+    sources_table("Sources of the map")
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(9)
     return
 
 
