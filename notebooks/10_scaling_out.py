@@ -188,7 +188,8 @@ def trainer_budget(shape, batch, e):
         "weight ring": 3 * e * n,
         "activations": layers * (norms + inner + attended + mask)
         + (2 * e + 4) * h * tokens,
-        "logits": 4 * 4 * shape.vocabulary * batch.rows * batch.response,
+        # Four float32 tensors; in 16 bits also a float32 copy of the output layer.
+        "logits": 4 * shape.vocabulary * (4 * batch.rows * batch.response + h * (e < 4)),
     }
 
 
@@ -745,14 +746,14 @@ def on_each_gpu(shape, ranks, stage, batch):
 
 @app.cell(hide_code=True)
 def _():
-    one_answer = MicroBatch(prompts=1, prompt=512, rows=1, response=1024)
+    one_answer = MicroBatch(prompts=1, prompt=512, rows=1, response=2048)
     room = MEMORY_SHARE * H100.memory
     stages = {
         f"stage {stage}": on_each_gpu(MODELS["7B"], 8, stage, one_answer)
         for stage in range(4)
     }
     ask_stage = lesson.predict(
-        f"A model of {MODELS['7B'].parameters / 1e9:.1f} billion parameters, 8 GPUs of {H100.memory / 1e9:.0f} GB, of which {MEMORY_SHARE:.0%} can be used. One answer of {one_answer.response} tokens goes through at once. At which stage does it fit first?",
+        f"A model of {MODELS['7B'].parameters / 1e9:.1f} billion parameters, 8 GPUs of {H100.memory / 1e9:.0f} GB, of which {MEMORY_SHARE:.0%} can be used. One answer of {one_answer.response:,} tokens goes through at once. At which stage does it fit first?",
         "stage 0: nothing divided",
         "stage 1",
         "stage 2",
