@@ -97,7 +97,7 @@ def _():
     ## What takes the memory
 
     The policy of this course fits everywhere. Yours may not, and a run that does not fit fails after an hour in a queue. So make a budget
-    first: what is allocated, by whom, for how long. Most of it is multiplication.
+    first. Most of it is multiplication.
 
     Besides its weights a trainer keeps **gradients** and AdamW's two **moments** for each parameter. If the weights have 16 bits, it also
     keeps a float32 copy of them, the **master weights**. For the backward pass autograd keeps **activations**: what each layer has computed for each token.
@@ -275,8 +275,8 @@ def _():
     mo.md("""
     ### Against a real process
 
-    Arithmetic is a claim. The next cell makes the model, starts a process that trains it for two steps, and reads the operating system's mark of the
-    highest memory. A second process samples with few slots; you will need it later. Both count from the moment at which everything is imported.
+    The next cell makes the model, starts a process that trains it for two steps, and reads the operating system's mark of the
+    highest memory. A second process samples with few slots, for later. Both count from the moment at which everything is imported.
     """)
     return
 
@@ -397,8 +397,7 @@ def _():
 
     ### Exercise 1: bytes of a cache
 
-    Complete `bytes_of_cache`: all keys and values of `slots` rows of `length` tokens. Every number has `itemsize` bytes. The heads divide `hidden` among them, so a
-    head has `hidden / heads` numbers.
+    Complete `bytes_of_cache`: all keys and values of `slots` rows of `length` tokens. Every number has `itemsize` bytes, and a head has `hidden / heads` numbers.
     """)
     return
 
@@ -415,7 +414,7 @@ def _():
         check_bytes_of_cache,
         bytes_of_cache_solution,
         level="warm-up",
-        minutes=4,
+        minutes=3,
         hints=(
             "How many numbers does one token leave in one layer? Keys and values, for each of `kv_heads` heads.",
             "`2 * kv_heads * hidden // heads` numbers, in each layer, for each token of each row.",
@@ -429,7 +428,7 @@ def _():
     mo.md("""
     ### Exercise 2: as many slots as fit
 
-    More slots, fewer decode steps. How many fit? Complete `largest_slots`: the largest number from 1 to `most` for which `bytes_of(slots)` is not above `budget`, or 0 if even
+    Complete `largest_slots`: the largest number from 1 to `most` for which `bytes_of(slots)` is not above `budget`, or 0 if even
     one slot is too much. `bytes_of` never falls when the slots grow, and it is slow: 20 calls must be enough for a thousand slots.
 
     Yours is plugged in. As soon as it returns a number from 1 to 64, right or wrong, a real generator runs with that many slots.
@@ -449,7 +448,7 @@ def _():
         check_largest_slots,
         largest_slots_solution,
         level="core",
-        minutes=6,
+        minutes=5,
         hints=(
             "Keep two numbers: one that is known to fit, and one that is known to be the most possible. Try the middle.",
             "Begin with 0 and `most`. If the middle (rounded up) fits, it becomes the lower one; if not, the upper one becomes the middle minus 1.",
@@ -573,8 +572,8 @@ def _():
     mo.md("""
     ## What takes the time
 
-    Time has a budget too. A weight of a matrix is used in one multiplication and one addition for each token: 2 operations, and 6 with the backward pass. Attention adds some for
-    each pair of tokens, and the output layer for each sampled one. Divide by what the machine can do in a second, and you have a time that no program can beat.
+    A weight of a matrix is used in one multiplication and one addition for each token: 2 operations, and 6 with the backward pass. Attention adds some for
+    each pair of tokens. Divide by what the machine can do in a second, and you have a time that no program can beat.
     """)
     return
 
@@ -678,8 +677,8 @@ def _():
     mo.md("""
     ### Operations or bytes
 
-    A decode step is different. Each row brings one token, and each weight is read from memory to serve those few rows. Operations for each byte that is read: that is the
-    **arithmetic intensity**. Below a certain number of rows, the reading decides. The cell above has multiplied one matrix with 1 to 256 rows.
+    In a decode step each row brings one token, and each weight is read from memory to serve those few rows. Operations for each byte that is read: that is the
+    **arithmetic intensity**. With few rows, the reading decides. The cell above has multiplied one matrix with 1 to 256 rows.
     """)
     return
 
@@ -726,7 +725,7 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here on nothing is measured: this machine has no GPU. The same arithmetic runs on published models (Qwen2.5) and a published GPU.
+    In this section and the next nothing is measured: no GPU is needed. The same arithmetic runs on published models (Qwen2.5) and a published GPU.
 
     **ZeRO** divides what a trainer keeps over the ranks of data parallelism. Stage 1 divides moments and master weights, stage 2 also the gradients, and stage 3 also the weights: that is
     **FSDP**. Activations stay: each rank has its own tokens.
@@ -809,7 +808,7 @@ def _():
         check_first_stage,
         first_stage_solution,
         level="stretch",
-        minutes=6,
+        minutes=5,
         hints=(
             "Of the 18 bytes of a parameter, how many are divided at each stage? 0, then 12, then 16, then all.",
             "A GPU needs `rest + parameters * (18 - divided + divided / ranks)` bytes. Return the first stage where that is not above `room`.",
@@ -854,8 +853,7 @@ def _():
 
     ## Who gets the GPUs
 
-    In the asynchronous loop both sides work at the same time. A step takes as long as the slower side, so a GPU on the faster one is wasted. How many should
-    generate, and how many train?
+    In the asynchronous loop both sides work at the same time, and a step takes as long as the slower one. How many GPUs should generate, and how many train?
     """)
     return
 
