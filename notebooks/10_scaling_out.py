@@ -73,12 +73,15 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz.widgets import WhatIf
     from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
 
+    # Seconds that a new process takes for the same imports.
+    IMPORTS = time.process_time()
+
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=42,
+        minutes=30,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "make the memory budget of a trainer and of a generator by hand, and check it against a real process",
@@ -136,8 +139,6 @@ def settings():
 @app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(1)
-    # What a new process that imports the same will take before it begins.
-    started = time.process_time()
     work = Workload(
         prompt=100,
         response=config.answer,
@@ -148,7 +149,7 @@ def _(config):
     )
     speeds = calibrate(config.shape, work, seconds=0.03)
     lesson.ran_on()
-    return speeds, started, work
+    return speeds, work
 
 
 @app.cell(hide_code=True)
@@ -294,7 +295,7 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config, speeds, started, work):
+def _(config, speeds, work):
     def seconds_of(case):
         """Expected seconds of a measurement: the process starts and warms up, then works."""
         busy = 2 * sum(train_seconds(config.shape, work, speeds).values())
@@ -303,7 +304,7 @@ def _(config, speeds, started, work):
         sampling = case.max_tokens * rows / case.slots * step
         return busy if case.role == "trainer" else sampling
 
-    start_seconds = 2 * started
+    start_seconds = 2 * IMPORTS  # it imports, and warms up
     trainer_case = Case(
         "trainer",
         "",
