@@ -933,7 +933,12 @@ def allocation(model, answer, gpus, prompt, eighths):
         said = f"This split has no room; the best one generates on {best.sampling.gpus} GPUs: {seconds_text(best.seconds)} a step."
     else:
         who = "trainer waits" if mine.waits == "trainer" else "generators wait"
-        said = f"With {mine.sampling.gpus} of {gpus} GPUs for generators a step takes {seconds_text(mine.seconds)} and the {who}; the best split has {best.sampling.gpus}: {seconds_text(best.seconds)}."
+        better = (
+            "no split is faster"
+            if mine is best
+            else f"the best split has {best.sampling.gpus}: {seconds_text(best.seconds)}"
+        )
+        said = f"With {mine.sampling.gpus} of {gpus} GPUs for generators a step takes {seconds_text(mine.seconds)} and the {who}; {better}."
     panel = Panel("Seconds (GPUs: generators + trainer)", bars, most=longest)
     return Answer([panel], said, numbers=numbers)
 
