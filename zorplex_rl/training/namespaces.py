@@ -96,6 +96,11 @@ class Host:
         """Return where this process finds the file ``inside`` of the host, also one in its own /tmp."""
         return Path(f"/proc/{self.inside.first}/root{inside}")
 
+    def listens(self, port: int) -> bool:
+        """Return whether a TCP socket of this host listens at ``port``."""
+        sockets = Path(f"/proc/{self.inside.first}/net/tcp").read_text().splitlines()
+        return any(f":{port:04X} 00000000:0000 0A" in line for line in sockets)
+
     def cut(self) -> None:
         """Cut its link: nothing is refused, nothing is answered, and what runs on it goes on."""
         self.inside.ip("link set eth0 down")

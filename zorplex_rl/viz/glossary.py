@@ -73,6 +73,7 @@ GLOSSARY = {
     "supervision": "Watching processes and telling those who wait for them when they are gone.",
     "supervisor": "The part of a program that probes workers and replaces those that have failed.",
     "fencing": "Making sure that a process that was given up can do nothing more, before another takes its place.",
+    "lease": "The right to go on working for some seconds. Who does not hear in time that it was renewed stops by itself.",
     "back-pressure": "Telling callers to wait or come back later when a queue is full, so that it does not grow without end.",
     "saturation": "The state in which a service works as fast as it can: more load makes nothing faster, only the waits longer.",
     "hysteresis": "A gap between the rule for going up and the rule for going down, so that a load that swings does not change the size each time.",
