@@ -17,6 +17,7 @@ with app.setup(hide_code=True):
     import contextlib
     import inspect
     import os
+    import re
     import shutil
     import signal
     import socket
@@ -35,8 +36,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.config import Config
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.host import MARGIN_SECONDS
-    from zorplex_rl.services.runtime import SECRET
-    from zorplex_rl.training.hosts import THIS, PlanRow
+    from zorplex_rl.services.runtime import SECRET, Actor
+    from zorplex_rl.training.hosts import THIS, PlanRow, open_hosts
     from zorplex_rl.training.namespaces import namespaced_hosts, why_not
     from zorplex_rl.viz import exercise, host_charts, lesson, scene
     from zorplex_rl.viz.plug_in import plug_in
@@ -61,7 +62,7 @@ def _():
     mo.md("""
     ## Hosts
 
-    One machine is not enough any more. The trainer goes on one **host**, generators on others, and only messages pass between them. Two new things
+    One machine is not enough any more. The trainer goes on one host, generators on others, and only messages pass between them. Two new things
     can happen then. A host dies as a whole, with everything on it. Or a cable is cut: everything on the host goes on, and nobody hears of it.
     """)
     return
@@ -80,6 +81,7 @@ def _():
 def settings_hosts():
     hosts_config = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
+        package_lease=4.0,  # seconds, the least that the package takes
         drift=1.0,  # in the exercise: the host's clock runs at half speed
         steps=20,  # of the run over two hosts
         kill_after=7,  # steps
@@ -120,6 +122,8 @@ def host(port, lease, drift, program, ledger):
 
     with open(ledger, "w") as file:
         child = subprocess.Popen([sys.executable, "-c", program], stdout=file)
+    while not os.path.getsize(ledger):
+        time.sleep(0.01)  # its trainer is not up yet
     link = socket.socket(type=socket.SOCK_DGRAM)
     link.settimeout(0.05)
     newest = clock()
@@ -193,19 +197,29 @@ class HostProcess:
     def __exit__(self, *_):
         self.kill()
         self.link.close()
-        # A line that was cut off by the kill is no moment.
-        text = self.ledger.read_text() if self.ledger.exists() else ""
-        self.wrote = [float(line) for line in text.rpartition("\n")[0].split()]
+        self.wrote = moments_in(self.ledger)
         self.folder.cleanup()
 
 
 @app.function(hide_code=True)
 def as_program(function, *arguments):
     """The text of a program that calls a function of this page."""
-    source = inspect.getsource(function)
-    source = source[source.index("def ") :]
-    imports = "import contextlib, socket, subprocess, sys, time"
-    return f"{imports}\n{source}\n{function.__name__}(*{arguments!r})"
+    imports = "import contextlib, os, socket, subprocess, sys, time"
+    return f"{imports}\n{source_of(function)}\n{function.__name__}(*{arguments!r})"
+
+
+@app.function(hide_code=True)
+def source_of(defined):
+    """The source of a function or class of this page, as it stands here."""
+    source = inspect.getsource(defined)
+    return source[re.search(r"^(async def|def|class) ", source, re.MULTILINE).start() :]
+
+
+@app.function(hide_code=True)
+def moments_in(ledger):
+    """What a trainer wrote. A line that was cut off by a kill is no moment."""
+    text = ledger.read_text() if ledger.exists() else ""
+    return [float(line) for line in text.rpartition("\n")[0].split()]
 
 
 @app.function(hide_code=True)
@@ -281,6 +295,123 @@ def _(ask_silence, hosts_config, lives):
             )
         ],
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### The package's lease
+
+    `HostKeeper` in `services/host.py` is `host` above as an actor: a thread watches its lease, and ends the worker with all its processes. `Host` is the
+    controller's side. Its `lost` is set when the host is not heard any more, and `until_ended` waits for the end of the lease. The input is the same: a trainer
+    that writes the time, on a host whose link is cut, here for real.
+    """)
+    return
+
+
+@app.class_definition
+class Clock(Actor):
+    """Stand for a trainer: write the time into a ledger, a hundred times a second."""
+
+    def __init__(self, ledger):
+        threading.Thread(target=self.write, args=(ledger,), daemon=True).start()
+
+    def write(self, ledger):
+        with open(ledger, "w") as file:
+            while True:
+                print(time.monotonic(), file=file, flush=True)
+                time.sleep(0.01)
+
+
+@app.function
+async def two_lives_of_the_package(addresses, lease):
+    async with open_hosts(Config().changed(hosts=addresses, lease=lease)) as found:
+        first, second = found.hosts
+        await found.spawn(first.name, "trainer", Clock, "/tmp/ledger")
+        await asyncio.sleep(2)
+        print("cut it off", flush=True)
+        await first.lost.wait()
+        print(time.monotonic(), flush=True)  # noticed
+        await first.until_ended()
+        print(time.monotonic(), flush=True)  # ended, as the controller counts
+        await found.spawn(second.name, "trainer", Clock, "/tmp/ledger")
+        await asyncio.sleep(2)
+
+
+@app.cell(hide_code=True)
+def _():
+    start_package = lesson.start_button("Cut off a host of the package", seconds=20)
+    start_package
+    return (start_package,)
+
+
+@app.cell(hide_code=True)
+def _(hosts_config, lives, start_package):
+    lives  # one after the other
+    lesson.wait_for(start_package)
+    with mo.status.spinner("Two hosts of the package", remove_on_exit=True):
+        cut_for_real = None if why_not() else cut_a_host(hosts_config.package_lease)
+    return (cut_for_real,)
+
+
+@app.function(hide_code=True)
+def cut_a_host(lease):
+    """Run ``two_lives_of_the_package`` on a host, with workers on two others, and cut the first worker's off. Returns the lives, and the seconds to the notice."""
+    program = "\n".join(
+        [
+            "import asyncio, threading, time",
+            "from zorplex_rl.config import Config",
+            "from zorplex_rl.services.runtime import Actor",
+            "from zorplex_rl.training.hosts import open_hosts",
+            *map(source_of, (Clock, two_lives_of_the_package)),
+        ]
+    )
+    with two_workers() as (network, addresses), contextlib.ExitStack() as around:
+        program += f"\nasyncio.run(two_lives_of_the_package({addresses!r}, {lease}))"
+        controller = network["controller"].popen(
+            sys.executable, "-c", program, cwd="/", env=ENVIRONMENT,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        around.callback(controller.communicate)
+        around.callback(controller.kill)
+        # Monarch says first where its log is.
+        lines = iter(controller.stdout.readline, "")
+        if not any("cut it off" in line for line in lines):
+            raise RuntimeError(controller.stderr.read())
+        struck = time.monotonic()
+        network["first"].cut()
+        noticed, ended = (float(next(lines)) for _ in range(2))
+        controller.wait()
+        wrote = [
+            moments_in(found.path("/tmp/ledger")) for found in workers_of(network).values()
+        ]
+    over = ended - MARGIN_SECONDS
+    first, second = (SimpleNamespace(wrote=moments) for moments in wrote)
+    return lives_of(first, second, struck, over - lease, over), noticed - struck
+
+
+@app.cell(hide_code=True)
+def _(cut_for_real, hosts_config):
+    if cut_for_real is None:
+        _shown = lesson.md(
+            f"Not run here: {why_not()}. `tests/test_hosts.py` cuts a host off."
+        )
+    else:
+        _lives, _noticed = cut_for_real
+        _shown = mo.vstack(
+            [
+                lesson.figure(
+                    host_charts.lives_chart({"package": _lives}),
+                    f"The same claim for the package: a host is cut off, with a lease of {hosts_config.package_lease:g} s.",
+                ),
+                lesson.md(f"""
+                The loss was noticed after {_noticed:.1f} s. The trainer went on until its keeper ended it, {_lives.first[-1]:.1f} s after the cut. Its successor wrote from
+                {_lives.second[0]:.1f} s on. {"At no moment did two trainers live." if _lives.together < 0 else f"Two trainers lived for {_lives.together:.2f} s."}
+                """),
+            ]
+        )
+    _shown
     return
 
 
@@ -585,6 +716,27 @@ class TwoHosts:
 
 
 @app.function(hide_code=True)
+@contextlib.contextmanager
+def two_workers():
+    """A worker on each of two hosts, and a third host for their controller. Yields the hosts, and what to give to ``--hosts``."""
+    with namespaced_hosts("controller", "first", "second") as network:
+        workers = workers_of(network).values()
+        for found in workers:
+            found.popen(
+                sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{found.address}:{PORT}",
+                cwd="/", env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        while not all(found.listens(PORT) for found in workers):
+            time.sleep(0.1)
+        yield network, "attach:" + ",".join(f"tcp://{w.address}:{PORT}" for w in workers)
+
+
+@app.function(hide_code=True)
+def workers_of(network):
+    return {name: network[name] for name in ("first", "second")}
+
+
+@app.function(hide_code=True)
 @contextlib.asynccontextmanager
 async def running_on_two_hosts(flags, curve):
     """Start hosts and a run over them; all of it ends with the block."""
@@ -600,18 +752,8 @@ async def running_on_two_hosts(flags, curve):
                 dict,
             )
         else:
-            network = around.enter_context(
-                namespaced_hosts("controller", "first", "second")
-            )
-            workers = {name: network[name] for name in ("first", "second")}
-            for found in workers.values():
-                address = f"tcp://{found.address}:{PORT}"
-                found.popen(
-                    sys.executable, "-m", "zorplex_rl", "worker", "--listen", address,
-                    cwd="/", env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
-            while not all(found.listens(PORT) for found in workers.values()):
-                await asyncio.sleep(0.1)
+            network, _ = around.enter_context(two_workers())
+            workers = workers_of(network)
             controller = network["controller"]
 
             def look_at_hosts():

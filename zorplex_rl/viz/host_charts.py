@@ -86,16 +86,14 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for number, lives in enumerate(trials.values()):
-            for row, (wrote, colour) in enumerate(
-                ((lives.first, look.VERMILION), (lives.second, look.BLUE)), 2 * number
-            ):
-                axes.barh(row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=colour)
+            for row, wrote in enumerate((lives.first, lives.second), 2 * number):
+                axes.barh(row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=look.ROLES["trainer"])
             rows = (2 * number - 0.45, 2 * number + 1.45)
             axes.plot([lives.over] * 2, rows, color=look.TEXT, linewidth=1.5, linestyle="--")
             axes.plot(lives.heard, 2 * number, "o", color=look.TEXT, markersize=6)
             if lives.together > 0:
                 axes.barh(
-                    2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=look.ORANGE, alpha=0.45
+                    2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=look.GREY, alpha=0.4
                 )
                 axes.text(
                     lives.second[0] + lives.together / 2,
