@@ -381,7 +381,7 @@ def measured_cases(shape, cases, expected):
         ]
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, expected_seconds, few_case, start_measuring, trainer_case):
     lesson.wait_for(start_measuring)
     with mo.status.spinner("Training, then sampling", remove_on_exit=True):
@@ -532,7 +532,7 @@ def _(config, few_case, few_work, seconds_of, start_seconds):
     return chosen_case, chosen_seconds, start_sampling, whose_slots
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(chosen_case, chosen_seconds, config, start_sampling):
     lesson.wait_for(start_sampling)
     with mo.status.spinner("Sampling", remove_on_exit=True):
@@ -628,7 +628,7 @@ def train_operations(shape, batch):
     }
 
 
-@app.function
+@app.function(hide_code=True)
 def median_seconds(run, times=9):
     """Processor time of `run`, whatever else the machine does."""
     found = []
@@ -1064,7 +1064,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings_hosts():
     hosts_config = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
@@ -1405,7 +1405,7 @@ def _(cut_for_real, hosts_config):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise: a clock that runs slow
+    ### Exercise 4: a clock that runs slow
 
     The host counts `lease` seconds on its *own* clock. While it counts one second, up to `1 + drift` seconds pass for the controller. Complete
     `successor_may_start`: `now` and `last_renewed`, when the newest token came, are times of the controller's clock. Return whether the host's trainer has surely ended by `now`.

@@ -181,6 +181,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "a product by its rows": (
         lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 560, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
+    ),
     "two lives": (
         lambda: lives_chart({"waits": Lives([-1.0, 1.0], [2.0, 3.0], 0.0, 1.0), "hurries": Lives([-1.0, 1.0], [0.5, 3.0], 0.0, 1.0)}), 720,
         "waits: the first trainer wrote until 1.00 s, its successor from 2.00 s, never both; "
