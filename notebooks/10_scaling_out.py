@@ -113,7 +113,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=30,
+        minutes=44,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "make the memory budget of a trainer and of a generator by hand, and check it against a real process",
@@ -413,7 +413,7 @@ def _(ask_measured, config, trained, trainer_work):
                     "A trainer's memory, computed and measured",
                     {"by hand": trained.peak, "sizing.py": trained.peak},
                 ),
-                "Bars: computed. Marks: the measured peak of this run's process. A GPU's allocator keeps blocks too, but reuses them better.",
+                "Bars: computed. Marks: the measured peak of this run's process.",
             )
         ],
     )
@@ -1297,7 +1297,7 @@ def _():
     return
 
 
-@app.class_definition
+@app.class_definition(hide_code=True)
 class Clock(Actor):
     """Stand for a trainer: write the time into a ledger, a hundred times a second."""
 
@@ -1944,13 +1944,14 @@ def _():
 
     Flags are those of each stack's documentation.
     The values of the job are ours, and nothing but our own command was run here.
-    Names of models, data and batch sizes are left out where the documentation leaves them to you.
     """)
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.md(commands())
+    return
 
 
 @app.cell(hide_code=True)
@@ -1986,11 +1987,11 @@ def _(same_unit):
         A queue of four says how far generation may run ahead.
         How old a batch is when the trainer takes it follows from that, but the flag does not name it.
 
-        So carry over the meaning, not the number.
         Before you compare two stacks at the same setting, measure the lag in each, as you did here.
         """,
         shows=[knob_table()],
     )
+    return
 
 
 @app.cell(hide_code=True)
@@ -1998,14 +1999,15 @@ def _():
     mo.md("""
     ## A map of sixteen stacks, November 2026
 
-    Now step back from flags to design.
     Seven questions tell these stacks apart, and you have met all seven in the course.
     """)
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     axes_table()
+    return
 
 
 @app.cell(hide_code=True)
@@ -2041,7 +2043,6 @@ def _(replaces):
         {len(_again)} start again from a checkpoint.
         For {named(stack.name for stack in _unknown)} we found no page about it.
 
-        What they agree on is the shape: a trainer, generators, and weights that travel from one to the others.
         The largest group by orchestration is {_first_orchestration}, with {len(_users)} of {len(STACKS)}.
         By how the age of data is bounded it is “{_first_bound}”, with {len(_bounded)}.
 
@@ -2053,6 +2054,7 @@ def _(replaces):
             choose_axis(),
         ],
     )
+    return
 
 
 @app.cell(hide_code=True)
@@ -2061,7 +2063,6 @@ def _():
     Ours is on this map to be compared, not to win.
     It has no inference engine such as vLLM or SGLang, and it divides a model only by FSDP2.
     For a model of many billion parameters, take one of the others.
-    Ours is small enough to read, and every process in it may be killed while you watch.
 
     How to use such a map:
 
@@ -2069,10 +2070,10 @@ def _():
     - Then ask what a lost machine costs you, and look at the last axis.
     - Read the sources of the two or three stacks that are left, at their present version.
 
-    A map like this ages within months.
     Where a line says that something was not found, it may exist all the same: it was not in the pages that we read.
     Another comparison, also of sixteen libraries on seven axes, is [Keep the Tokens Flowing](https://huggingface.co/blog/async-rl-training-landscape) of March 2026.
     """)
+    return
 
 
 @app.cell(hide_code=True)
@@ -2081,11 +2082,13 @@ def _():
     Every line of the map comes from the pages below, all read on {READ_ON}.
     A commit or release in the last column is the version that we read, which need not be the newest.
     """)
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     sources_table("Sources of the map")
+    return
 
 
 @app.cell(hide_code=True)
@@ -2097,11 +2100,13 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer's memory is some bytes for each parameter, and some for each token that goes through at once. Compute both before you queue.",
+        "A trainer's memory is some bytes for each parameter, and some for each token that goes through at once.",
         "The sum of the parts is not the peak: parts live at different times, and allocators keep what was freed.",
         "A generator's memory is weights and cache. Slots turn memory into speed, until operations and not bytes decide.",
         "ZeRO divides what a trainer keeps; activations stay with the rank that has the tokens.",
         "The best split is where nobody waits. Longer answers move it to the generators, larger models to the trainer.",
+        "A dead host and one that is cut off look alike. A lease ends both, and only what must not exist twice waits for it.",
+        "Other stacks have the same parts under other names. Carry over the meaning of a knob, not its number.",
     )
     return
 
