@@ -72,6 +72,7 @@ NEAR_MISSES = {
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
         (version + max_lag - step) * per_step - on_the_way
     ),
+    "successor_may_start": lambda now, last_renewed, lease, drift: now >= last_renewed + lease,
     "generators_needed": lambda generate, train, groups: round(groups * generate / train),
     "corrected": lambda logp, behaviour_logp, advantage: (logp - behaviour_logp).exp().clamp(0.8, 1.2) * advantage,
     "decoupled": lambda logp, behaviour_logp, proximal_logp, advantage: (
