@@ -1494,10 +1494,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_plan = lesson.predict(
-        "Two hosts, a trainer and two generators. Roles are placed one by one, each on the host with the fewest. Which host gets the trainer, and which the generators?",
-        "the first has the trainer, the second both generators",
-        "the first has the trainer and one generator, the second the other one",
-        "the second has the trainer, the first both generators",
+        "Two hosts, a trainer, two generators and a spare. They are placed in this order, each on the host with the fewest. Where do they live?",
+        "the trainer on the first host, all others on the second",
+        "the trainer and one generator on the first, a generator and the spare on the second",
+        "the trainer and the spare on the first, both generators on the second",
     )
     ask_plan
     return (ask_plan,)
@@ -1522,18 +1522,16 @@ def _(hosts_config):
 def _(ask_plan, placed, train_flags):
     _where = {replica: row.host for row in placed for replica in row.replicas}
     _, _first, _second = (row.host for row in placed)
-    _generators = [_where["generator_0"], _where["generator_1"]]
+    _others = [_where[f"generator_{number}"] for number in range(3)]
     lesson.reveal(
         ask_plan,
         right={
-            (_first, (_second, _second)): 0,
-            (_first, (_first, _second)): 1,
-            (_second, (_first, _first)): 2,
-        }.get(
-            (_where["trainer"], tuple(sorted(_generators, key=[_first, _second].index))), []
-        ),
+            (_second, _second, _second): 0,
+            (_second, _first, _second): 1,
+            (_second, _second, _first): 2,
+        }.get(tuple(_others), []),
         why=f"""
-        This is what `zorplex-rl train {" ".join(train_flags[:2])} … --plan` prints. It starts nothing. The trainer is on {_where["trainer"]}, the generators are on {" and ".join(_generators)}.
+        This is what `zorplex-rl train {" ".join(train_flags[:2])} … --plan` prints. It starts nothing. The trainer is always on the first host, here {_where["trainer"]}; `generator_2` is the spare.
         """,
         shows=[
             lesson.table(
@@ -1820,14 +1818,15 @@ def _(lost):
 
 
 @app.cell(hide_code=True)
-def _(ask_notice, hosts_config, lost_run, replaced):
+def _(ask_notice, hosts_config, lost_run, placed, replaced):
     _notice = lost_run.noticed[0] - lost_run.killed
+    _spare_died = any({"generator_0", "generator_2"} <= set(row.replicas) for row in placed)
     lesson.reveal(
         ask_notice,
         right=0 if _notice <= 0.25 else 1 if _notice < hosts_config.run_lease else 2,
         why=f"""
         After {_notice:.1f} s, and the replacement was ready {lost_run.replaced[0] - lost_run.killed:.1f} s after the kill. A generator need not wait for the lease. One that was given up answers nobody,
-        because the router drops what comes late. Only what must not exist twice waits: a trainer would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after the
+        because the router drops what comes late. {"The spare lived on the same host and died with it, so a new process had to load the model." if _spare_died else ""} Only what must not exist twice waits: a trainer would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after the
         controller last heard of its host.
         """,
         shows=[
