@@ -52,15 +52,15 @@ def two_hosts() -> str:
         + box(178, 226, 122, "generator_1", look.ROLES["generator"])
         + box(420, 226, 130, "generator_0", look.ROLES["generator"])
         + box(566, 226, 122, "a spare", look.ROLES["generator"])
-        + f'<path d="M97 262v36H627v-34m-5 9 5-9 5 9M485 298v-34m-5 9 5-9 5 9M239 298v-34m-5 9 5-9 5 9" fill="none" stroke="{look.ROLES["weights"]}" stroke-width="2.5"/>'
+        + f'<path d="M97 262v36H485v-34m-5 9 5-9 5 9M239 298v-34m-5 9 5-9 5 9" fill="none" stroke="{look.ROLES["weights"]}" stroke-width="2.5"/>'
         '<text x="360" y="291" text-anchor="middle" font-size="12.5">weights</text>'
         '<text x="166" y="334" text-anchor="middle" font-weight="600">first host</text>'
         '<text x="554" y="334" text-anchor="middle" font-weight="600">second host</text>'
     )
     said = (
-        "the controller keeps dataset, rewards and replay buffer; the first host has the trainer and a generator, the second host a generator and a spare one; "
-        "on each host a keeper sends tokens, the controller sends them back, and the keeper ends its host when none comes back; weights go from "
-        "the trainer to both generators"
+        "the controller keeps dataset, rewards and replay buffer; the first host has the trainer and a generator, "
+        "the second host a generator and a spare one; on each host a keeper sends tokens, the controller sends them back, and the keeper "
+        "ends its host when none comes back; weights go from the trainer to both generators"
     )
     return drawing(shapes, 344, "Two hosts and their controller", said)
 
