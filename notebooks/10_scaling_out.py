@@ -1783,7 +1783,7 @@ def bytes_on(host):
 
 @app.function(hide_code=True)
 def kill_second_worker(controller):
-    """Kill the second of the processes that stand for hosts. Those that it has started end with it."""
+    """Kill the second of the processes that stand for hosts, and all that it has started: they are one session."""
     listed = subprocess.run(
         ["ps", "-Awwo", "pid=,ppid=,command="], capture_output=True, text=True, check=True
     )
@@ -1793,7 +1793,10 @@ def kill_second_worker(controller):
         for pid, parent, command in rows
         if int(parent) == controller and "/host_1" in command
     )
-    os.kill(worker, signal.SIGKILL)
+    for pid, *_ in rows:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(pid)) == worker:
+                os.kill(int(pid), signal.SIGKILL)
 
 
 @app.cell(hide_code=True)
@@ -1913,7 +1916,7 @@ def _(placed, pulled, replaced):
             {
                 "generator": actor,
                 "host": _where.get(actor, THIS),
-                "as the trainer's": "same"
+                "compared with the trainer's": "same"
                 if _where.get(actor) == _where["trainer"]
                 else "another",
                 "transport": ", ".join(f"`{name}`" for name in sorted(set(transports))),
