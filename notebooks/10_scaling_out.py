@@ -1794,7 +1794,7 @@ def kill_second_worker(controller):
         if int(parent) == controller and "/host_1" in command
     )
     for pid, *_ in rows:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
             if os.getsid(int(pid)) == worker:
                 os.kill(int(pid), signal.SIGKILL)
 
