@@ -78,7 +78,7 @@ with app.setup(hide_code=True):
         knob_table,
         map_table,
         named,
-        sources_table,
+        sources,
     )
     from zorplex_rl.viz.stacks import (
         FAULTS,
@@ -1947,7 +1947,8 @@ def _():
     Two generators, and data at most four versions old, wherever the stack can count versions.
 
     Flags are those of each stack's documentation.
-    The values of the job are ours, and nothing but our own command was run here.
+    The values of the job are ours, and we ran none of the other four.
+    Models, data and most sizes are left out: they are yours to choose.
     """)
     return
 
@@ -1991,7 +1992,7 @@ def _(same_unit):
         A queue of four says how far generation may run ahead.
         How old a batch is when the trainer takes it follows from that, but the flag does not name it.
 
-        Before you compare two stacks at the same setting, measure the lag in each, as you did here.
+        Before you compare two stacks at the same setting, measure the lag in each, as notebook 09 does for ours.
         """,
         shows=[knob_table()],
     )
@@ -2034,7 +2035,7 @@ def _():
 def _(replaces):
     _faults = groups(FAULTS)
     _replacing = _faults["replaces generators"]
-    _again = _faults["starts again from a checkpoint"]
+    _again = _faults["from a checkpoint"]
     _unknown = _faults[NOT_FOUND]
     _first_orchestration, _users = next(iter(groups(ORCHESTRATION).items()))
     _first_bound, _bounded = next(iter(groups(STALENESS).items()))
@@ -2046,12 +2047,13 @@ def _(replaces):
         {_count}, by what we read on {READ_ON}: {named(stack.name for stack in _replacing)}.
         {len(_again)} start again from a checkpoint.
         For {named(stack.name for stack in _unknown)} we found no page about it.
+        The release notes of slime v0.4.0 name a recovery of the trainer too; how it works was {NOT_FOUND}.
 
         The largest group by orchestration is {_first_orchestration}, with {len(_users)} of {len(STACKS)}.
         By how the age of data is bounded it is “{_first_bound}”, with {len(_bounded)}.
 
-        Choose an axis below the map: it groups the stacks and says how each does it.
-        The numbers in brackets lead to the sources.
+        Below the map, choose an axis: it groups the stacks and says how each does it.
+        The numbers lead to the sources.
         """,
         shows=[
             map_table(f"Sixteen stacks on seven axes, read on {READ_ON}"),
@@ -2083,15 +2085,15 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    Every line of the map comes from the pages below, all read on {READ_ON}.
-    A commit or release in the last column is the version that we read, which need not be the newest.
+    Commands and map were read on {READ_ON}, in the sources that they name.
+    A commit or a release is the version that we read, which need not be the newest.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    sources_table("Sources of the map")
+    sources("The sources of the map, and their versions")
     return
 
 

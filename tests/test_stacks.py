@@ -50,7 +50,7 @@ def test_the_map_says_when_it_was_read():
 
 
 @every_stack
-def test_every_source_of_a_stack_is_cited_or_says_what_a_line_leaves_out(stack):
+def test_every_source_of_a_stack_is_cited(stack):
     cited = {number for cell in stack.cells for number in cell.read_in}
     assert cited == set(range(1, len(stack.sources) + 1))
 
@@ -62,7 +62,7 @@ def test_what_the_map_says_of_ours_is_what_the_package_does():
     flags = {flag for cell in OURS.cells for flag in re.findall(r"`--([\w-]+)`", cell.said)}
     assert {"max-lag", "slots", "trainer-processes"} <= flags
     assert all(flag.replace("-", "_") in settings for flag in flags)
-    assert OURS.cells[STALENESS].kind == "holds generation back"
+    assert OURS.cells[STALENESS].kind == "holds back"
     assert "spares" in settings
     assert all(source.version == __version__ for source in OURS.sources)
 
@@ -105,12 +105,17 @@ def test_five_commands_stand_beside_five_names_of_every_knob():
 @pytest.mark.parametrize("axis", range(len(AXES)), ids=AXES)
 def test_the_chooser_shows_every_stack_once_on_every_axis(axis):
     shown = stack_tables.choose_axis().text
-    table = re.search(rf'<div class="stacks-on axis-{axis}">(.*?)</table>', shown, re.DOTALL)[1]
-    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]
-    found = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)[1] for row in rows]
+    listed = re.search(rf'<div class="stacks-on axis-{axis}">(.*?)</div>', shown, re.DOTALL)[1]
+    found = re.findall(r"<li>(.*?):", listed)
     assert sorted(found) == sorted(stack.name for stack in STACKS)
+    kinds = {cell.kind for cell in (stack.cells[axis] for stack in STACKS)}
+    assert all(f"<p>{kind}" in listed for kind in kinds)
     assert f'id="stacks-axis-{axis}"' in shown
     assert f"#stacks-axis-{axis}:checked) .stacks-on.axis-{axis}" in shown
+
+
+def test_every_explained_kind_is_on_the_map():
+    assert set(stacks.KINDS) <= {cell.kind for stack in STACKS for cell in stack.cells}
 
 
 def test_groups_hold_every_stack_once_the_largest_first():
@@ -131,7 +136,8 @@ def test_what_was_not_found_is_said_in_the_same_words():
 def test_no_sentence_is_too_long():
     texts = [cell.said for stack in STACKS for cell in stack.cells]
     texts += [launch.note for launch in stack_commands.LAUNCHES]
-    texts += [name for knob in stack_commands.KNOBS for name in knob.names] + list(QUESTIONS)
+    texts += [name for knob in stack_commands.KNOBS for name in knob.names]
+    texts += [*QUESTIONS, *stacks.KINDS.values()]
     assert len(texts) > 120
     assert not [sentence for text in texts for sentence in too_long(text)]
     assert too_long("word " * 31)

@@ -13,7 +13,7 @@ import marimo as mo
 from zorplex_rl.viz import lesson
 from zorplex_rl.viz.markup import inline
 from zorplex_rl.viz.stack_commands import KNOBS, LAUNCHES
-from zorplex_rl.viz.stacks import AXES, QUESTIONS, STACKS, Cell, Source, Stack, groups
+from zorplex_rl.viz.stacks import AXES, KINDS, QUESTIONS, STACKS, Source, Stack, groups
 
 _CHOICE = "stacks-axis"
 
@@ -60,43 +60,39 @@ def choose_axis() -> mo.Html:
         f'<label><input type="radio" name="{_CHOICE}" id="{_CHOICE}-{index}"> {inline(axis)}</label>'
         for index, axis in enumerate(AXES)
     )
-    tables = "".join(
-        f'<div class="stacks-on axis-{index}">{_axis_table(index).text}</div>' for index in range(len(AXES))
-    )
+    tables = "".join(f'<div class="stacks-on axis-{index}">{_axis(index)}</div>' for index in range(len(AXES)))
     return mo.Html(
         f'<section class="stacks-chooser"><style>{_rules()}</style><fieldset><legend>Group the stacks by</legend>{choices}'
         f"</fieldset>{tables}</section>"
     )
 
 
-def sources_table(caption: str) -> mo.Html:
-    """Show every source of the map, with the version that was read."""
-    return lesson.table(
-        caption,
-        (
-            {"stack": stack.name, "source": f"[{number}] {_link(source)}", "version": source.version}
-            for stack in STACKS
-            for number, source in enumerate(stack.sources, 1)
-        ),
+def sources(summary: str) -> mo.Html:
+    """List every source of the map with the version that was read, closed at first."""
+    lines = (
+        f"- {stack.name}: " + "; ".join(f"[{n}] {_link(source)}" for n, source in enumerate(stack.sources, 1))
+        for stack in STACKS
+    )
+    return lesson.folded(summary, "\n".join(lines))
+
+
+def _axis(axis: int) -> str:
+    return "".join(
+        f"<p>{inline(_heading(kind, len(stacks)))}</p>"
+        f"<ul>{''.join(f'<li>{inline(_line(stack, axis))}</li>' for stack in stacks)}</ul>"
+        for kind, stacks in groups(axis).items()
     )
 
 
-def _axis_table(axis: int) -> mo.Html:
-    rows = [
-        {AXES[axis]: f"{kind} ({len(stacks)})" if first else "", "stack": stack.name, "how": _how(stack, axis)}
-        for kind, stacks in groups(axis).items()
-        for first, stack in ((stack is stacks[0], stack) for stack in stacks)
-    ]
-    return lesson.table(f"Sixteen stacks by {AXES[axis]}, as read on the day of the map", rows)
+def _heading(kind: str, count: int) -> str:
+    meaning = f": {KINDS[kind]}" if kind in KINDS else ""
+    return f"{kind}{meaning} ({count} of {len(STACKS)})"
 
 
-def _how(stack: Stack, axis: int) -> str:
+def _line(stack: Stack, axis: int) -> str:
     cell = stack.cells[axis]
-    return f"{cell.said} {_citations(stack, cell)}"
-
-
-def _citations(stack: Stack, cell: Cell) -> str:
-    return " ".join(_cited(stack.sources[number - 1], number) for number in cell.read_in)
+    cited = " ".join(_cited(stack.sources[number - 1], number) for number in cell.read_in)
+    return f"{stack.name}: {cell.said} {cited}"
 
 
 def _cited(source: Source, number: int) -> str:
@@ -108,10 +104,9 @@ def _cited(source: Source, number: int) -> str:
 
 
 def _link(source: Source) -> str:
-    """Return Markdown that names a source by the end of its address, and links it where it is a page."""
-    if not _is_page(source):
-        return f"{source.address}, version {source.version}"
-    return f"[{_short(source.address)}]({source.address})"
+    """Return Markdown that names a source and its version, and links it where it is a page."""
+    name = f"[{_short(source.address)}]({source.address})" if _is_page(source) else source.address
+    return f"{name}, {source.version}"
 
 
 def _short(address: str) -> str:
@@ -140,7 +135,8 @@ def _rules() -> str:
     return (
         ".stacks-chooser fieldset{border:0;padding:0;margin:.5rem 0;display:flex;flex-wrap:wrap;gap:.3rem 1.4rem}"
         ".stacks-chooser legend{font-weight:600;padding:0}.stacks-chooser label{cursor:pointer;padding:.2rem 0}"
-        ".stacks-chooser td:nth-child(2){white-space:nowrap}.stacks-chooser td:nth-child(3){min-width:14rem}"
+        ".stacks-on p{font-weight:600;margin:.8rem 0 .2rem}.stacks-on ul{margin:0;padding-left:1.3rem;list-style:disc}"
+        ".stacks-on li{overflow-wrap:anywhere}"
         f"@supports selector(:has(a)){{@media screen{{.stacks-on{{display:none}}{chosen}{{display:block}}}}}}"
     )
 

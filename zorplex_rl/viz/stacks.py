@@ -37,6 +37,20 @@ QUESTIONS = (
 )
 """What each of ``AXES`` asks."""
 
+KINDS = {
+    "holds back": "no group starts that could become too old",
+    "drops old data": "what is too old is thrown away, or made again",
+    "counts batches": "generation may be so many batches or steps ahead",
+    "no bound found": "we found none, only proposals",
+    "replaces both": "a generator or a trainer that dies is replaced in the run",
+    "replaces generators": "a generator that dies is replaced in the run",
+    "from a checkpoint": "the run starts again from what was saved",
+    "apart": "generators and trainer have GPUs of their own",
+    "either": "shared or apart, as you configure it",
+    "a choice": "several, one of which you configure",
+}
+"""What a kind of cell means where its name alone does not say it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -48,7 +62,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one stack does on one axis: ``kind`` groups it with others, ``read_in`` counts the stack's sources from 1."""
+    """What one stack does on one axis: ``kind`` groups it with others, ``read_in`` are numbers of the stack's sources, from 1."""
 
     kind: str
     said: str
@@ -85,7 +99,7 @@ OURS = Stack(
     (
         cell("Monarch", "Monarch actors; routing, probing and replacing are services of our own above them", 1),
         cell(
-            "holds generation back",
+            "holds back",
             "`--max-lag` versions; no group starts that could be too old; at 0 they take turns",
             1,
             2,
@@ -95,7 +109,7 @@ OURS = Stack(
         cell("FSDP2", "a learner of ours; FSDP2 over `--trainer-processes`", 1, 2),
         cell("a choice", "generators pull from a ring of versions: `shm`, `tcp`, `rdma` or `message`", 1, 2),
         cell(
-            "replaces generators and trainer",
+            "replaces both",
             "a spare generator within about a second; the trainer from its checkpoint; a lost host's processes move",
             1,
         ),
@@ -111,7 +125,7 @@ AREAL = Stack(
     (
         cell("its own or Ray", "a controller with schedulers for one machine, Ray and Slurm (`scheduler.type`)", 2),
         cell(
-            "holds generation back",
+            "holds back",
             "`max_head_offpolicyness` versions; 0 is synchronous; decoupled PPO corrects the rest",
             1,
         ),
@@ -119,7 +133,7 @@ AREAL = Stack(
         cell("a choice", "SGLang or vLLM", 2, 3),
         cell("a choice", "FSDP2, Megatron or Archon, its own PyTorch engine", 3),
         cell("a choice", "a collective group over NCCL, or files (`weight_update_mode=disk`)", 2),
-        cell("starts again from a checkpoint", "`recover.mode` on; the run restarts, a few times by itself", 4, 5),
+        cell("from a checkpoint", "`recover.mode` on; the run restarts, a few times by itself", 4, 5),
     ),
     (
         page("inclusionai.github.io/AReaL/algorithms/async.html", "page as stored, read 2026-11-22"),
@@ -134,7 +148,7 @@ MILES = Stack(
     "Miles",
     (
         cell("Ray", "Ray actors for trainer ranks and engines", 4),
-        cell("drops what is too old", "`--max-weight-staleness`; older groups go back to be generated again", 1),
+        cell("drops old data", "`--max-weight-staleness`; older groups go back to be generated again", 1),
         cell("either", "apart by default; `--colocate` takes turns on the same GPUs", 4),
         cell("SGLang", "SGLang servers", 4),
         cell("a choice", "Megatron by default, FSDP2 or torchtitan (`--train-backend`)", 4),
@@ -162,7 +176,7 @@ NEMO_RL = Stack(
     "NeMo RL",
     (
         cell("Ray", "Ray clusters and worker groups", 2, 3),
-        cell("drops what is too old", "`max_trajectory_age_steps`; needs its importance-sampling correction", 1),
+        cell("drops old data", "`max_trajectory_age_steps`; needs its importance-sampling correction", 1),
         cell("either", "shared GPUs, or apart; asynchronous GRPO with vLLM needs them apart", 1, 3),
         cell("a choice", "vLLM or Megatron; the nightly pages add SGLang and TensorRT-LLM", 2, 3),
         cell("a choice", "AutoModel (FSDP2 and other shardings of PyTorch) or Megatron", 2),
@@ -194,7 +208,7 @@ OPEN_INSTRUCT = Stack(
     (
         cell("Ray", "Ray actors", 1),
         cell(
-            "counts batches ahead",
+            "counts batches",
             "`--async_steps` steps of generation ahead, 1 by default; weights change in flight",
             1,
             2,
@@ -203,7 +217,7 @@ OPEN_INSTRUCT = Stack(
         cell("vLLM", "vLLM engines", 1),
         cell("a choice", "FSDP of OLMo-core, or DeepSpeed", 1),
         cell("broadcast", "NCCL broadcast, in one batched call", 3),
-        cell("starts again from a checkpoint", "`checkpoint_state_dir` resumes the run; replacement " + NOT_FOUND, 4),
+        cell("from a checkpoint", "`checkpoint_state_dir` resumes the run; replacement " + NOT_FOUND, 4),
     ),
     (
         file("allenai/open-instruct", "0147878", "docs/algorithms/grpo.md"),
@@ -218,7 +232,7 @@ OPENRLHF = Stack(
     (
         cell("Ray", "Ray actors and placement groups", 1),
         cell(
-            "counts batches ahead",
+            "counts batches",
             "`--train.async_queue_size` batches between generation and training, 1 by default",
             2,
         ),
@@ -226,7 +240,7 @@ OPENRLHF = Stack(
         cell("vLLM", "vLLM engines", 1),
         cell("DeepSpeed", "DeepSpeed ZeRO-3, tensor parallelism and ring attention", 1),
         cell("broadcast", "NCCL broadcast; generation waits, or pauses in flight with partial rollout", 1, 2),
-        cell("starts again from a checkpoint", "the run loads its last checkpoint; replacement " + NOT_FOUND, 3),
+        cell("from a checkpoint", "the run loads its last checkpoint; replacement " + NOT_FOUND, 3),
     ),
     (
         file("OpenRLHF/OpenRLHF-Docs", "21e778b", "docs/source/architecture.rst"),
@@ -242,12 +256,12 @@ PIPELINE_RL = Stack(
     "PipelineRL",
     (
         cell("its own", "a launcher of its own starts processes; data stream over files or Redis", 1),
-        cell("holds generation back", "`finetune.max_lag` limits what generators start; weights change in flight", 1),
+        cell("holds back", "`finetune.max_lag` limits what generators start; weights change in flight", 1),
         cell("apart", "pools of GPUs by fractions for generators and trainer", 1),
         cell("vLLM", "vLLM servers", 1),
         cell("a choice", "Accelerate with DeepSpeed or FSDP; a preview with Fast-LLM", 1),
         cell("broadcast", "NCCL broadcast, announced over HTTP", 1),
-        cell("starts again from a checkpoint", "the same output folder resumes the run; replacement " + NOT_FOUND, 1),
+        cell("from a checkpoint", "the same output folder resumes the run; replacement " + NOT_FOUND, 1),
     ),
     (file("ServiceNow/PipelineRL", "05a1366", "README.md"),),
 )
@@ -258,13 +272,13 @@ PRIME_RL = Stack(
         cell(
             "its own", "three programs: trainer, orchestrator without a GPU, inference; messages over files or ZMQ", 1
         ),
-        cell("counts batches ahead", "`max_async_level` steps that generation may be ahead, 1 by default", 1, 2),
+        cell("counts batches", "`max_async_level` steps that generation may be ahead, 1 by default", 1, 2),
         cell("apart", "a single GPU is for debugging only", 3),
         cell("vLLM", "vLLM servers", 1),
         cell("FSDP2", "FSDP2 with expert and context parallelism", 1),
         cell("a choice", "files by default, NCCL, or a pull over NIXL", 1, 4),
         cell(
-            "starts again from a checkpoint",
+            "from a checkpoint",
             "inference stays up while the trainer restarts, and gets the weights again",
             5,
             6,
@@ -284,12 +298,12 @@ ROLL = Stack(
     "ROLL",
     (
         cell("Ray", "Ray clusters of workers", 2),
-        cell("counts batches ahead", "`async_generation_ratio` batches ahead; 0 is synchronous", 1),
+        cell("counts batches", "`async_generation_ratio` batches ahead; 0 is synchronous", 1),
         cell("either", "`device_mapping` of the roles overlaps or does not", 1, 3),
         cell("a choice", "vLLM or SGLang", 2),
         cell("a choice", "DeepSpeed or Megatron", 2),
         cell("broadcast", "broadcast in a collective group; serialized tensors where GPUs are shared", 3),
-        cell("starts again from a checkpoint", "`resume_from_checkpoint`; replacement " + NOT_FOUND, 4),
+        cell("from a checkpoint", "`resume_from_checkpoint`; replacement " + NOT_FOUND, 4),
     ),
     (
         page("alibaba.github.io/ROLL/docs/UserGuide/async_training", "page as stored, read 2026-11-22"),
@@ -303,13 +317,13 @@ SKYRL = Stack(
     "SkyRL",
     (
         cell("Ray", "Ray placement groups", 3),
-        cell("holds generation back", "`max_staleness_steps` sets how many groups may be under way", 1),
+        cell("holds back", "`max_staleness_steps` sets how many groups may be under way", 1),
         cell("either", "`colocate_all`, or apart; fully asynchronous runs are apart", 1, 3),
         cell("vLLM", "vLLM engines", 2),
         cell("a choice", "FSDP or Megatron", 3),
         cell("broadcast", "NCCL broadcast; CUDA IPC where GPUs are shared", 2),
         cell(
-            "starts again from a checkpoint",
+            "from a checkpoint",
             "a dead engine ends the run; a resumed one skips the data that it has used",
             1,
             4,
@@ -334,7 +348,7 @@ SLIME = Stack(
         cell("a choice", "NCCL broadcast; only changes, over NCCL or a disk; CUDA IPC where GPUs are shared", 3),
         cell(
             "replaces generators",
-            "`--use-fault-tolerance`: dead servers restart after the round; v0.4.0 also restarts Megatron",
+            "`--use-fault-tolerance`: dead servers restart after the round; notes of v0.4.0 name a recovery of Megatron too",
             2,
             6,
         ),
@@ -354,7 +368,7 @@ TORCHFORGE = Stack(
     (
         cell("Monarch", "Monarch actors, grouped into services with replicas", 1),
         cell(
-            "drops what is too old",
+            "drops old data",
             "`max_policy_age` of the replay buffer, 1 by default; older episodes are evicted",
             2,
         ),
@@ -382,7 +396,7 @@ TORCHTITAN = Stack(
     (
         cell("Monarch", "a controller on Monarch; an experiment within torchtitan", 3),
         cell(
-            "holds generation back",
+            "holds back",
             "a window of groups in order (`target_offpolicy_steps`, `window_fraction`) bounds the age",
             1,
         ),
@@ -390,7 +404,7 @@ TORCHTITAN = Stack(
         cell("vLLM", "vLLM that runs torchtitan's definition of the model", 3),
         cell("torchtitan", "torchtitan: FSDP and tensor parallelism", 3),
         cell("store with RDMA", "TorchStore with five transports, RDMA among them (`--weight-sync-transport`)", 2),
-        cell("starts again from a checkpoint", "checkpoint and resume; replacement " + NOT_FOUND, 5),
+        cell("from a checkpoint", "checkpoint and resume; replacement " + NOT_FOUND, 5),
     ),
     (
         file("pytorch/torchtitan", "0801315", "torchtitan/experiments/rl/docs/windowed_fifo.md"),
@@ -405,9 +419,7 @@ TRL = Stack(
     "TRL",
     (
         cell("its own", "a trainer under `accelerate`, a process for rollouts, vLLM servers over HTTP", 1, 3),
-        cell(
-            "holds generation back", "`max_staleness` weight updates, 4 by default; older samples are discarded", 2, 4
-        ),
+        cell("holds back", "`max_staleness` weight updates, 4 by default; older samples are discarded", 2, 4),
         cell("either", "asynchronous GRPO needs GPUs of its own for vLLM; the synchronous trainer can share", 1),
         cell("vLLM", "a vLLM server that you start", 1),
         cell("FSDP2", "FSDP2; no DeepSpeed for asynchronous GRPO", 1),
@@ -432,14 +444,12 @@ TUNIX = Stack(
     "Tunix",
     (
         cell("its own", "JAX; an orchestrator of its own", 1, 4),
-        cell("counts batches ahead", "`off_policy_steps` batches of prompts ahead, 0 by default", 1),
+        cell("counts batches", "`off_policy_steps` batches of prompts ahead, 0 by default", 1),
         cell("either", "one mesh of devices for all, or one for each role", 4),
         cell("a choice", "its own sampler, vLLM or SGLang for JAX", 3),
         cell("JAX", "Flax on JAX meshes: FSDP, tensor parallelism", 4),
         cell("in memory", "arrays are resharded from mesh to mesh; a transport named Raiden is being added", 4, 5),
-        cell(
-            "starts again from a checkpoint", "Orbax checkpoints; an environment that times out is not tried again", 2
-        ),
+        cell("from a checkpoint", "Orbax checkpoints; an environment that times out is not tried again", 2),
     ),
     (
         file("google/tunix", "3eda4b6", "docs/agentic_rl_design.md"),
@@ -454,13 +464,13 @@ VERL = Stack(
     "verl",
     (
         cell("Ray", "Ray worker groups under one controller", 2),
-        cell("drops what is too old", "`max_off_policy_threshold` model versions, 8 by default: drop, or wait", 1),
+        cell("drops old data", "`max_off_policy_threshold` model versions, 8 by default: drop, or wait", 1),
         cell("either", "`trainer_mode`: synchronous, shared and asynchronous, or separate and asynchronous", 1),
         cell("a choice", "vLLM or SGLang", 1, 2),
         cell("a choice", "FSDP, FSDP2 or Megatron", 2),
         cell("a choice", "checkpoint engines over NCCL, NIXL or Mooncake; direct where GPUs are shared", 1),
         cell(
-            "starts again from a checkpoint",
+            "from a checkpoint",
             "prompts under way are issued again; replacing a worker is proposed",
             1,
             3,
