@@ -286,8 +286,7 @@ def _(ask_largest, by_hand, by_package, config):
         {(by_hand["weights"] + by_hand["gradients"] + by_hand["moments"]) / config.shape.parameters:.0f} bytes, without the ring. Activations and logits grow with
         the tokens that go through at once. In the package `token_budget` bounds those.
 
-        {len(_same)} of {len(by_hand)} parts are equal, byte for byte, to those of the package's `analysis/sizing.py`. That file also knows what lives shorter: temporaries,
-        copies, and what the allocator keeps.
+        {len(_same)} of {len(by_hand)} parts are equal, byte for byte, to those of the package's `analysis/sizing.py`. That file also knows temporaries, copies, and what the allocator keeps.
         """,
         shows=[
             lesson.figure(
@@ -1503,7 +1502,7 @@ def _():
     return (ask_plan,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(hosts_config):
     hosts_flag = (
         "processes:2" if why_not() else "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
