@@ -64,7 +64,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.config import Config
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.host import MARGIN_SECONDS
-    from zorplex_rl.services.runtime import SECRET, Actor
+    from zorplex_rl.services.runtime import SECRET, Actor, endpoint
     from zorplex_rl.training.hosts import THIS, PlanRow, open_hosts
     from zorplex_rl.training.namespaces import namespaced_hosts, why_not
     from zorplex_rl.viz import budget_charts, exercise, host_charts, lesson, scene
@@ -1308,20 +1308,28 @@ class Clock(Actor):
                 print(time.monotonic(), file=file, flush=True)
                 time.sleep(0.01)
 
+    @endpoint
+    def is_up(self):
+        """Answer. Spawning returns before the process is there."""
+
 
 @app.function
 async def two_lives_of_the_package(addresses, lease):
     async with open_hosts(Config().changed(hosts=addresses, lease=lease)) as found:
         first, second = found.hosts
-        await found.spawn(first.name, "trainer", Clock, "/tmp/ledger")
-        await asyncio.sleep(2)
+        await (
+            await found.spawn(first.name, "trainer", Clock, "/tmp/ledger")
+        ).actor.is_up.call()
+        await asyncio.sleep(1)
         print("cut it off", flush=True)
         await first.lost.wait()
         print(time.monotonic(), flush=True)  # noticed
         await first.until_ended()
         print(time.monotonic(), flush=True)  # ended, as the controller counts
-        await found.spawn(second.name, "trainer", Clock, "/tmp/ledger")
-        await asyncio.sleep(2)
+        await (
+            await found.spawn(second.name, "trainer", Clock, "/tmp/ledger")
+        ).actor.is_up.call()
+        await asyncio.sleep(1)
 
 
 @app.cell(hide_code=True)
@@ -1347,7 +1355,7 @@ def cut_a_host(lease):
         [
             "import asyncio, threading, time",
             "from zorplex_rl.config import Config",
-            "from zorplex_rl.services.runtime import Actor",
+            "from zorplex_rl.services.runtime import Actor, endpoint",
             "from zorplex_rl.training.hosts import open_hosts",
             *map(source_of, (Clock, two_lives_of_the_package)),
         ]
