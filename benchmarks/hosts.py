@@ -1,7 +1,7 @@
 """Measure how fast weights travel between two hosts, against a plain socket between the same two.
 
-The hosts are network namespaces of this machine (``tests/namespaced_hosts.py``), with process ids, a host name and /dev/shm of their own, so nothing
-but the network connects them. Needs Linux and root. Writer and reader are processes that a controller has started through
+The hosts are namespaces of this machine (``zorplex_rl/training/namespaces.py``), with a network, process ids, a host name and /dev/shm of their
+own, so nothing but the network connects them. Needs Linux and root. Writer and reader are processes that a controller has started through
 ``zorplex-rl worker``; the socket is a Python program of 20 lines on each side.
 """
 
@@ -26,6 +26,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.g
 from namespaced_hosts import Host, Network, namespaced_hosts, wait_for, why_not  # noqa: E402
 
 from zorplex_rl.config import Config  # noqa: E402
+from zorplex_rl.training.namespaces import Namespace  # noqa: E402
 
 ASKED = "How many bytes per second of weights does each transport carry between two hosts, compared with a plain TCP socket between the same two?"
 EXPECTED = "``tcp``, which ``auto`` chooses there, at least 50 % of the plain socket at 64 MB. No expectation for ``rdma`` and ``message``."
@@ -125,12 +126,21 @@ async def measure(network: Network, options: Options) -> Report:
     return Report("Between two hosts on one machine", columns, rows, notes)
 
 
+def join(switch: Namespace) -> None:
+    """Give this process an address on the hosts' network. It ends with that network."""
+    switch.ip(f"link add outside type veth peer name zxbench netns {os.getpid()}")
+    switch.ip("link set outside master switch up")
+    for words in ("addr add 10.77.0.254/24 dev zxbench", "link set zxbench up"):
+        subprocess.run(["ip", *words.split()], check=True)
+
+
 def main(options: Options) -> None:
     if reason := why_not():
         print(f"nothing was measured: {reason}")
         return
     with namespaced_hosts("a", "b") as network:
-        for host in network.hosts.values():
+        join(network["a"].switch)
+        for host in network.values():
             command = (sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{host.address}:{PORT}")
             host.popen(*command, cwd="/")
             wait_for(lambda host=host: host.address in host.listening(), 120, "the worker listens")

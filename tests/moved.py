@@ -11,6 +11,7 @@ PREDICTIONS: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """Every result is revealed by a prediction's answer, and the end says how many there are."""
 
@@ -25,6 +26,7 @@ EXERCISES: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """Every exercise has a level, minutes and two hints; all three levels are there."""
 
@@ -39,6 +41,7 @@ SYNTAX_ERRORS: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """Every ``exercise.feedback`` gets its stub by a ``lambda``: it survives a syntax error in the stub's cell."""
 
@@ -53,6 +56,7 @@ MINUTES: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """The header agrees with ``workshop/minutes.py`` within 20 %, and 45 minutes are enough."""
 
@@ -67,6 +71,7 @@ SENTENCES: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """No sentence has more than 30 words."""
 
@@ -81,5 +86,6 @@ BOLD_TERMS: tuple[str, ...] = (
     "07b_resharding",
     "08_rl_e2e",
     "09_staleness",
+    "10_scaling_out",
 )
 """Bold marks a term at its first use, and nothing else; the glossary explains every one."""

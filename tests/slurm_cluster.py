@@ -141,7 +141,7 @@ def slurm_cluster(*names: str) -> Iterator[Cluster]:
     try:
         with namespaced_hosts(CONTROLLER, *names) as network:
             login, nodes = network[CONTROLLER], {name: network[name] for name in names}
-            environment = _configure(folder, network.hosts)
+            environment = _configure(folder, network)
             _start_munge(folder, login, environment, daemons)
             with (folder / "daemons.log").open("w") as log:
                 quiet: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}

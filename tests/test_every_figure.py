@@ -17,6 +17,7 @@ from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
 from zorplex_rl.viz.actor_charts import calls_chart, seconds_chart
+from zorplex_rl.viz.budget_charts import parts_chart, rows_chart, split_drawing
 from zorplex_rl.viz.fault_charts import (
     answers_chart,
     detection_chart,
@@ -27,6 +28,7 @@ from zorplex_rl.viz.fault_charts import (
     rounds_chart,
 )
 from zorplex_rl.viz.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
+from zorplex_rl.viz.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
 from zorplex_rl.viz.plots import learning_curve, timeline_chart
 from zorplex_rl.viz.runs import paired_timelines, shaped_chart
 from zorplex_rl.viz.service_charts import (
@@ -173,6 +175,22 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: loads_chart({"FSDP 4 → TP 2": (1e6, 7e6)}), 720,
         "FSDP 4 → TP 2: 1.00 MB with the plan, 7.00 MB with gather, then scatter",
     ),
+    "a budget": (
+        lambda: parts_chart({"trainer": {"weights": 2e6, "libraries": 1e6}}, "Memory", {"trainer": 4e6}, room=5e6), 720,
+        "trainer: 3 MB, weights 2, rest 1, measured 4; the line is at 5 MB",
+    ),
+    "a product by its rows": (
+        lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 560, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
+    ),
+    "two lives": (
+        lambda: lives_chart({"waits": Lives([-1.0, 1.0], [2.0, 3.0], 0.0, 1.0), "hurries": Lives([-1.0, 1.0], [0.5, 3.0], 0.0, 1.0)}), 720,
+        "waits: the first trainer wrote until 1.00 s, its successor from 2.00 s, never both; "
+        "hurries: the first trainer wrote until 1.00 s, its successor from 0.50 s, both lived for 0.50 s",
+    ),
+    "a lost host": (
+        lambda: lost_host_chart(LostHost([1.0, 2.0, 6.0], [(0, 0.3), (3, 0.9)], 2.5, [3.5], [5.0])), 720,
+        "3 steps in 6.0 s; the host was killed at 2.5 s, noticed at 3.5 s, replaced at 5.0 s; the longest step took 4.0 s; greedy accuracy 30%, 90%",
+    ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
 DRAWINGS = (
@@ -183,6 +201,8 @@ DRAWINGS = (
     service_drawing,
     overlaps_drawing,
     planes_drawing,
+    split_drawing,
+    two_hosts,
 )
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
@@ -257,7 +277,7 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.viz import figures, plots, runs, service_charts, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.viz import budget_charts, figures, plots, runs, service_charts, staleness_charts, transfer; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "
         "transfer.copies_chart([[1, 2]]); "

@@ -16,7 +16,7 @@ from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
 
 import zorplex_rl
-from zorplex_rl.analysis.timeline import Span
+from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
@@ -193,6 +193,15 @@ def rows(path: Path, event: str) -> list[dict]:
     return [row for row in RunFolder(path).metrics() if row["event"] == event]
 
 
+def transports(path: Path) -> dict[str, set[str]]:
+    """Return by which transports each generator has pulled."""
+    found: dict[str, set[str]] = {}
+    for span in Timeline.load(RunFolder(path).timeline).spans:
+        if span.kind == "pull":
+            found.setdefault(span.actor, set()).add(span.args["transport"])
+    return found
+
+
 LONGER = SMALL.changed(steps=14, checkpoint_every=3)
 
 
@@ -243,6 +252,8 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         assert found["trained"] == LONGER.steps * LONGER.prompts_per_step
         assert found["started"] == found["trained"] + found["abandoned"]
         assert same_weights(final_weights(path), final_weights(undisturbed))
+        # It lived on another host than the trainer.
+        assert transports(path)["generator_0"] == {"tcp"}
         wait_for(lambda: not any(network[name].processes() for name in ("ctl", *"abcd")), 30, "nothing is left")
         assert not list(network["d"].path("/tmp").glob("zorplex*"))
         print({what: round(took, 1) for what, took in seconds.items()}, f"set-up {set_up:.1f}")
@@ -302,3 +313,4 @@ def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path):
     run = subprocess.run(command, env=environment, timeout=200, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert len(rows(tmp_path / "run", "step")) == 2
+    assert transports(tmp_path / "run") == {"generator_0": {"shm"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,69 +10,79 @@ import sys
 import time
 from pathlib import Path
 
-from namespaced_hosts import NETNS, namespaced_hosts, needs_hosts, wait_for
+from namespaced_hosts import namespaced_hosts, needs_hosts, wait_for
 
 pytestmark = needs_hosts
 
 
-def leftovers(pid: int) -> list[str]:
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
-    return [path.name for path in NETNS.glob(f"zx{pid}x*")] + [
-        line for line in links.splitlines() if f"zx{pid}x" in line
-    ]
+def links() -> list[str]:
+    """Return the names of all network devices that this process sees."""
+    return sorted(path.name for path in Path("/sys/class/net").iterdir())
+
+
+def processes_in(namespace: str) -> list[str]:
+    """Return the processes in a network namespace, such as ``net:[4026531840]``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "ns/net") == namespace:
+                found.append(process.name)
+    return found
 
 
 def test_hosts_share_neither_memory_nor_files_nor_names_nor_process_ids():
+    before = links()
     with namespaced_hosts("a", "b") as network:
         a, b = network["a"], network["b"]
+        assert links() == before
+        spaces = [os.readlink(f"/proc/{host.inside.first}/ns/net") for host in (a, b)]
+        assert all(map(processes_in, spaces))
         assert a.run("hostname").strip() == "a" and b.run("hostname").strip() == "b"
         assert a.python("import os; print(os.getpid())") == b.python("import os; print(os.getpid())")
         a.run("touch", "/dev/shm/mine", "/tmp/mine", cwd="/")
         assert a.shared_memory() == ["mine"] and b.shared_memory() == []
         assert "mine" not in b.run("ls", "/tmp", cwd="/") and not Path("/tmp/mine").exists()
-    assert leftovers(os.getpid()) == []
+    assert not any(map(processes_in, spaces)) and links() == before
 
 
 def test_a_cut_link_answers_nothing_and_works_again_once_it_is_restored():
-    with namespaced_hosts("a") as network:
-        host = network["a"]
+    with namespaced_hosts("a", "b") as network:
+        host, caller = network["a"], network["b"]
         serve = "import socket; s = socket.create_server(('', 4000)); print('up', flush=True)\nwhile True: s.accept()[0].close()"
         server = host.popen(sys.executable, "-c", serve, stdout=subprocess.PIPE)
         assert server.stdout.readline() == b"up\n"
         dial = f"import socket; socket.create_connection(('{host.address}', 4000), 1.0)"
-        subprocess.run([sys.executable, "-c", dial], check=True)
+        caller.python(dial)
         host.cut()
-        cut = subprocess.run([sys.executable, "-c", dial], stderr=subprocess.PIPE, text=True)
+        cut = subprocess.run(caller.entered(sys.executable, "-c", dial), stderr=subprocess.PIPE, text=True)
         # Nothing refuses: the caller's own patience ends.
         assert "TimeoutError" in cut.stderr or "timed out" in cut.stderr
         assert any("create_server" in line for line in host.processes())
         host.restore()
-        subprocess.run([sys.executable, "-c", dial], check=True)
+        caller.python(dial)
         host.kill()
         assert server.wait(timeout=10) != 0 and host.processes() == []
         host.start()
         assert host.run("hostname").strip() == "a"
 
 
-def test_the_hosts_of_a_killed_process_end_with_it_and_the_next_use_removes_the_rest(tmp_path):
+def test_nothing_is_left_of_the_hosts_of_a_killed_process():
     program = """if True:
-        import time
+        import os, time
         from namespaced_hosts import namespaced_hosts
         with namespaced_hosts("a") as network:
             network["a"].popen("sleep", "4321")
-            print("up", flush=True)
+            host = network["a"]
+            spaces = [os.readlink(f"/proc/{inside.first}/ns/net") for inside in (host.inside, host.switch)]
+            print(*spaces, flush=True)
             time.sleep(60)
     """
+    before = links()
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parent)
-    assert owner.stdout.readline() == b"up\n"
+    spaces = owner.stdout.readline().decode().split()
+    assert len(spaces) == 2 and all(map(processes_in, spaces))
     time.sleep(0.2)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-
-    def sleeps() -> bool:
-        return subprocess.run(["pgrep", "-fx", "sleep 4321"], capture_output=True).returncode == 0
-
-    wait_for(lambda: not sleeps(), 10, "the process on the host ended with the host's owner")
-    assert leftovers(owner.pid)
-    with namespaced_hosts("b"):
-        assert leftovers(owner.pid) == []
+    wait_for(lambda: not any(map(processes_in, spaces)), 10, "host and network ended with their owner")
+    assert links() == before

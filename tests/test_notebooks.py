@@ -72,10 +72,20 @@ NEAR_MISSES = {
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
         (version + max_lag - step) * per_step - on_the_way
     ),
+    "successor_may_start": lambda now, last_renewed, lease, drift: now >= last_renewed + lease,
     "generators_needed": lambda generate, train, groups: round(groups * generate / train),
     "corrected": lambda logp, behaviour_logp, advantage: (logp - behaviour_logp).exp().clamp(0.8, 1.2) * advantage,
     "decoupled": lambda logp, behaviour_logp, proximal_logp, advantage: (
         (logp - proximal_logp).exp().clamp(0.8, 1.2) * (proximal_logp - behaviour_logp).exp().clamp(max=2.0) * advantage
+    ),
+    "bytes_of_cache": lambda layers, hidden, heads, kv_heads, slots, length, itemsize: (
+        itemsize * layers * 2 * hidden * slots * length
+    ),
+    "largest_slots": lambda bytes_of, budget, most: next(
+        n for n in range(most, -1, -1) if not n or bytes_of(n) <= budget
+    ),
+    "first_stage": lambda parameters, ranks, rest, room: next(
+        (s for s, b in enumerate((0, 8, 12, 18)) if rest + parameters * (18 - b + b / ranks) <= room), None
     ),
     "truncated_weight": lambda logprob, behaviour_logprob, limit: math.exp(min(logprob - behaviour_logprob, limit)),
 }

@@ -91,9 +91,11 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
 
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils import logging
 
     from zorplex_rl.policy.load import EMBEDDED_PATH
 
+    logging.disable_progress_bar()
     torch.manual_seed(seed)
     Qwen2ForCausalLM(Qwen2Config(**shape.as_config())).save_pretrained(folder)
     for file in EMBEDDED_PATH.iterdir():

@@ -95,6 +95,7 @@ class GeneratorActor(ModelActor):
 
         try:
             with self.recorder.span("pull") as pull:
+                pull["transport"] = self._source.transport
                 pull["version"] = await self._source.fetch()
         except WeightPullError as error:
             log.warning("%s", error)

@@ -114,6 +114,11 @@ class WholeSubscriber:
     def __init__(self, shards: ShardSubscriber) -> None:
         self._shards = shards
 
+    @property
+    def transport(self) -> str:
+        """The names of the transports that carry the weights: one for each rank may be another."""
+        return ", ".join(sorted({transports.transport_of(reader) for reader in self._shards.readers.values()}))
+
     async def fetch(self) -> int:
         """Fetch the newest version that all ranks have published into staging buffers. Returns it."""
         return await self._shards.fetch()

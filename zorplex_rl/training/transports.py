@@ -225,6 +225,11 @@ READERS: dict[str, Callable[[WeightSource], Reader]] = {
 }
 
 
+def transport_of(reader: Reader) -> str:
+    """Return the name of the transport by which ``reader`` reads."""
+    return next(name for name, made_by in READERS.items() if made_by is type(reader))
+
+
 class Subscriber:
     """Pulls weights into ``model`` through ``reader``. ``version`` is that of the weights now in the model."""
 
@@ -234,6 +239,11 @@ class Subscriber:
         self._layout.check(source.layout)
         self.reader, self._model = reader, model
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
+
+    @property
+    def transport(self) -> str:
+        """The name of the transport that carries the weights, such as the one that ``auto`` has found."""
+        return transport_of(self.reader)
 
     async def fetch(self) -> int:
         """Fetch the newest published weights into the staging buffer. Returns their version. After a WeightPullError, do not call ``swap``."""

@@ -73,6 +73,7 @@ GLOSSARY = {
     "supervision": "Watching processes and telling those who wait for them when they are gone.",
     "supervisor": "The part of a program that probes workers and replaces those that have failed.",
     "fencing": "Making sure that a process that was given up can do nothing more, before another takes its place.",
+    "lease": "The right to go on working for some seconds. Who does not hear in time that it was renewed stops by itself.",
     "back-pressure": "Telling callers to wait or come back later when a queue is full, so that it does not grow without end.",
     "saturation": "The state in which a service works as fast as it can: more load makes nothing faster, only the waits longer.",
     "hysteresis": "A gap between the rule for going up and the rule for going down, so that a load that swings does not change the size each time.",
@@ -102,8 +103,16 @@ GLOSSARY = {
     "column-parallel": "Said of a layer whose outputs are divided among the ranks: each computes some of them from all inputs.",
     "tensor parallel": "Cutting each layer's matrices over several processes, which compute one token together.",
     "FSDP": "Fully sharded data parallel: each process holds a part of the weights and gathers the rest when it needs them.",
+    "ZeRO": "Dividing what each rank of data parallelism keeps: first the optimizer's state, then gradients, then weights.",
     "DTensor": "PyTorch's tensor that knows its mesh and its placement.",
     "collective": "An operation in which all processes of a group take part, such as a sum over all.",
+    # Budgets
+    "moment": "A running mean that AdamW keeps for each parameter, one of its gradient and one of the gradient's square.",
+    "master weights": "A float32 copy of 16-bit weights, to which the optimizer's small steps are added.",
+    "activation": "What a layer has computed for a token. Autograd keeps it until the backward pass has used it.",
+    "key-value cache": "The keys and values of all earlier tokens in every layer, kept so that a new token need not compute them again.",
+    "grouped-query attention": "Attention in which several heads of queries share one head of keys and values.",
+    "arithmetic intensity": "Operations for each byte that is read from memory. Where it is low, reading decides how long a computation takes.",
 }  # fmt: skip
 
 

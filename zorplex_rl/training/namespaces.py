@@ -1,0 +1,140 @@
+"""Hosts on one machine, for tests and lessons: each has its own network, process ids, host name, /dev/shm and /tmp.
+
+    with namespaced_hosts("a", "b") as network:
+        worker = network["a"].popen("zorplex-rl", "worker", "--listen", f"tcp://{network['a'].address}:4444")
+        network["a"].cut()          nothing is refused, nothing is answered
+        network["a"].restore()
+        network["b"].kill()         every process on it, at once
+
+Programs and installed packages are those of this machine. Linux, root and iproute2 are needed: ``why_not`` says what is missing. All of it
+lives in namespaces, which end with their processes, and those end with the process that made them. So even after ``kill -9`` nothing is left.
+"""
+
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SWITCH = "ip link add switch type bridge && ip link set switch up"
+HOST = (
+    "hostname {name} && ip link set lo up && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp && trap '' CHLD"
+)
+"""What the first process of a host does. Orphans are its children, and need no ``wait`` where SIGCHLD is ignored."""
+ALL = ("--net", "--mount", "--pid", "--uts", "--ipc")
+_numbers = itertools.count()
+
+
+class Namespace:
+    """What a first process and all others in it see as their machine, until ``kill`` or the end of the process that made it."""
+
+    def __init__(self, setup: str, *spaces: str) -> None:
+        self.spaces = spaces
+        command = ["unshare", *spaces, "--fork", "--kill-child", "sh", "-c", f"{setup} && echo up && exec cat"]
+        if "--mount" in spaces:
+            command.insert(1, "--mount-proc")
+        self._unshare = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert self._unshare.stdout is not None
+        if self._unshare.stdout.readline() != b"up\n":
+            raise OSError(f"no host could be made: {self._unshare.communicate()[1].decode().strip()}")
+        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children")
+        self.first = int(children.read_text().split()[0])
+
+    @property
+    def is_up(self) -> bool:
+        return self._unshare.poll() is None
+
+    def enter(self, *command: str) -> list[str]:
+        """Return the command line that runs ``command`` inside."""
+        return ["nsenter", "--target", str(self.first), *self.spaces, "--", *command]
+
+    def ip(self, words: str) -> None:
+        """Run ``ip`` inside. Raises OSError if it fails."""
+        done = subprocess.run(self.enter("ip", *words.split()), capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"ip {words}: {done.stderr.strip()}")
+
+    def kill(self) -> None:
+        """Kill every process inside at once: the kernel kills all others with the first one."""
+        if self.is_up:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.first, signal.SIGKILL)
+        self._unshare.communicate()
+
+
+class Host:
+    """One host. ``address`` is its IPv4 address."""
+
+    def __init__(self, name: str, address: str, switch: Namespace) -> None:
+        self.name, self.address, self.switch = name, address, switch
+        self.start()
+
+    def start(self) -> None:
+        """Boot it: from now on processes can be started on it. Also after ``kill``."""
+        self.inside = Namespace(HOST.format(name=self.name), *ALL)
+        port = f"port{next(_numbers)}"
+        self.switch.ip(f"link add {port} type veth peer name eth0 netns {self.inside.first}")
+        self.switch.ip(f"link set {port} master switch up")
+        self.inside.ip(f"addr add {self.address}/24 dev eth0")
+        self.restore()
+
+    def entered(self, *command: str, cwd: Path | str | None = None) -> list[str]:
+        """Return the command line that runs ``command`` on this host."""
+        return self.inside.enter("env", f"--chdir={cwd or Path.cwd()}", *command)
+
+    def popen(self, *command: str, cwd: Path | str | None = None, **options: Any) -> "subprocess.Popen[Any]":
+        """Start ``command`` on this host. ``options`` are those of ``subprocess.Popen``."""
+        return subprocess.Popen(self.entered(*command, cwd=cwd), **options)
+
+    def path(self, inside: str) -> Path:
+        """Return where this process finds the file ``inside`` of the host, also one in its own /tmp."""
+        return Path(f"/proc/{self.inside.first}/root{inside}")
+
+    def listens(self, port: int) -> bool:
+        """Return whether a TCP socket of this host listens at ``port``."""
+        sockets = Path(f"/proc/{self.inside.first}/net/tcp").read_text().splitlines()
+        return any(f":{port:04X} 00000000:0000 0A" in line for line in sockets)
+
+    def cut(self) -> None:
+        """Cut its link: nothing is refused, nothing is answered, and what runs on it goes on."""
+        self.inside.ip("link set eth0 down")
+
+    def restore(self) -> None:
+        """Connect it again."""
+        self.inside.ip("link set eth0 up")
+
+    def kill(self) -> None:
+        """Kill every process on it at once."""
+        self.inside.kill()
+
+
+@contextlib.contextmanager
+def namespaced_hosts(*names: str, kind: type[Host] = Host) -> Iterator[dict[str, Host]]:
+    """Make hosts with these names and a network between them. Ends them all, and whatever runs on them, at the end."""
+    with contextlib.ExitStack() as running:
+        switch = Namespace(SWITCH, "--net")
+        running.callback(switch.kill)
+        hosts = {}
+        for index, name in enumerate(names, start=1):
+            hosts[name] = kind(name, f"10.77.0.{index}", switch)
+            running.callback(hosts[name].kill)
+        yield hosts
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Return why no hosts can be made here, or None if they can."""
+    if not sys.platform.startswith("linux"):
+        return "namespaces need Linux"
+    if os.geteuid() != 0:
+        return "making network namespaces needs root"
+    if missing := [tool for tool in ("ip", "unshare", "nsenter", "mount", "hostname") if shutil.which(tool) is None]:
+        return f"making hosts needs {', '.join(missing)} (Debian: iproute2, util-linux)"
+    allowed = subprocess.run(["unshare", *ALL, "--fork", "true"], capture_output=True)
+    return None if allowed.returncode == 0 else "this container may make no namespaces"
