@@ -57,7 +57,7 @@ def killed(group: Path) -> int:
 def test_what_a_real_limit_cannot_hold_is_refused_and_what_is_advised_runs_within_it(group, tmp_path):
     make_model(SHAPE, tmp_path / "policy")
     flags = ["--policy", str(tmp_path / "policy"), "--max-tokens", "24", "--slots", "256", "--prompts-per-step", "32"]
-    flags += ["--eval-tasks", "256", "--out", str(tmp_path / "run")]
+    flags += ["--eval-tasks", "16", "--out", str(tmp_path / "run")]
     refused = train(group, *flags)
     assert refused.returncode == 2
     (sentence,) = refused.stderr.splitlines()
