@@ -1317,18 +1317,16 @@ class Clock(Actor):
 async def two_lives_of_the_package(addresses, lease):
     async with open_hosts(Config().changed(hosts=addresses, lease=lease)) as found:
         first, second = found.hosts
-        await (
-            await found.spawn(first.name, "trainer", Clock, "/tmp/ledger")
-        ).actor.is_up.call()
+        trainer = await found.spawn(first.name, "trainer", Clock, "/tmp/ledger")
+        await trainer.actor.is_up.call()
         await asyncio.sleep(1)
         print("cut it off", flush=True)
         await first.lost.wait()
         print(time.monotonic(), flush=True)  # noticed
         await first.until_ended()
         print(time.monotonic(), flush=True)  # ended, as the controller counts
-        await (
-            await found.spawn(second.name, "trainer", Clock, "/tmp/ledger")
-        ).actor.is_up.call()
+        successor = await found.spawn(second.name, "trainer", Clock, "/tmp/ledger")
+        await successor.actor.is_up.call()
         await asyncio.sleep(1)
 
 
@@ -1829,6 +1827,10 @@ def _(lost):
 
 @app.cell(hide_code=True)
 def _(ask_notice, hosts_config, lost_run, placed, replaced):
+    mo.stop(
+        not lost_run.noticed,
+        lesson.md("The run was over before a replacement was ready. Give it more steps."),
+    )
     _notice = lost_run.noticed[0] - lost_run.killed
     _spare_died = any({"generator_0", "generator_2"} <= set(row.replicas) for row in placed)
     lesson.reveal(
