@@ -83,8 +83,7 @@ def test_a_section_that_a_notebook_does_not_have_is_found():
 
 
 def test_the_guide_the_plans_and_the_handout_are_about_the_notebooks_that_there_are():
-    # 10 is about what comes after a workshop: only README.md has it.
-    course = set(NOTEBOOKS) - {"10"}
+    course = set(NOTEBOOKS)
     assert set(sections(GUIDE)) == course
     assert set(re.findall(r"<tr><td>(\d\d[a-z]?)</td>", (WORKSHOP / "handout.html").read_text())) == course
     assert {
