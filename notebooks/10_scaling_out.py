@@ -1708,14 +1708,22 @@ class TwoHosts:
 @contextlib.contextmanager
 def two_workers():
     """A worker on each of two hosts, and a third host for their controller. Yields the hosts, and what to give to ``--hosts``."""
-    with namespaced_hosts("controller", "first", "second") as network:
+    said = Path(SCRATCH.name) / "workers.log"
+    with (
+        namespaced_hosts("controller", "first", "second") as network,
+        said.open("w") as log,
+    ):
         workers = workers_of(network).values()
-        for found in workers:
+        started = [
             found.popen(
                 sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{found.address}:{PORT}",
-                cwd="/", env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                cwd="/", env=ENVIRONMENT, stdout=log, stderr=log,
+            )
+            for found in workers
+        ]  # fmt: skip
         while not all(found.listens(PORT) for found in workers):
+            if any(worker.poll() is not None for worker in started):
+                raise RuntimeError(f"a worker did not start: {said.read_text()}")
             time.sleep(0.1)
         yield network, "attach:" + ",".join(f"tcp://{w.address}:{PORT}" for w in workers)
 

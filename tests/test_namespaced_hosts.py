@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from namespaced_hosts import namespaced_hosts, needs_hosts, wait_for
 
 pytestmark = needs_hosts
@@ -43,6 +44,18 @@ def test_hosts_share_neither_memory_nor_files_nor_names_nor_process_ids():
         assert a.shared_memory() == ["mine"] and b.shared_memory() == []
         assert "mine" not in b.run("ls", "/tmp", cwd="/") and not Path("/tmp/mine").exists()
     assert not any(map(processes_in, spaces)) and links() == before
+
+
+def test_a_host_sees_in_tmp_what_is_installed_there_and_nothing_else(tmp_path, monkeypatch):
+    if not tmp_path.is_relative_to("/tmp"):
+        pytest.skip("pytest's folders are elsewhere")
+    for name in ("installed", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "installed"))
+    with namespaced_hosts("a") as network:
+        assert network["a"].run("find", "/tmp", "-type", "f", cwd="/").split() == [f"{tmp_path}/installed/file"]
+        assert network["a"].shared_memory() == []
 
 
 def test_a_cut_link_answers_nothing_and_works_again_once_it_is_restored():

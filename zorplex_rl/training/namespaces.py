@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,9 +25,12 @@ from typing import Any
 
 SWITCH = "ip link add switch type bridge && ip link set switch up"
 HOST = (
-    "hostname {name} && ip link set lo up && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp && trap '' CHLD"
+    "hostname {name} && ip link set lo up && mount -t tmpfs tmpfs /dev/shm && mkdir /dev/shm/tmp && mount -t tmpfs tmpfs /dev/shm/tmp"
+    "{kept} && mount --move /dev/shm/tmp /tmp && rmdir /dev/shm/tmp && trap '' CHLD"
 )
 """What the first process of a host does. Orphans are its children, and need no ``wait`` where SIGCHLD is ignored."""
+KEEP = " && mkdir -p /dev/shm/tmp/{inside} && mount --bind /tmp/{inside} /dev/shm/tmp/{inside}"
+"""Where Python or this package is installed in /tmp, a host sees that folder there, too."""
 ALL = ("--net", "--mount", "--pid", "--uts", "--ipc")
 _numbers = itertools.count()
 
@@ -77,7 +81,8 @@ class Host:
 
     def start(self) -> None:
         """Boot it: from now on processes can be started on it. Also after ``kill``."""
-        self.inside = Namespace(HOST.format(name=self.name), *ALL)
+        kept = "".join(KEEP.format(inside=shlex.quote(str(folder))) for folder in _installed_in(Path("/tmp")))
+        self.inside = Namespace(HOST.format(name=self.name, kept=kept), *ALL)
         port = f"port{next(_numbers)}"
         self.switch.ip(f"link add {port} type veth peer name eth0 netns {self.inside.first}")
         self.switch.ip(f"link set {port} master switch up")
@@ -125,6 +130,13 @@ def namespaced_hosts(*names: str, kind: type[Host] = Host) -> Iterator[dict[str,
             hosts[name] = kind(name, f"10.77.0.{index}", switch)
             running.callback(hosts[name].kill)
         yield hosts
+
+
+def _installed_in(folder: Path) -> list[Path]:
+    """Return where in ``folder`` Python, its packages and this one are installed: relative paths, none of them within another."""
+    places = {Path(place).resolve() for place in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
+    inside = {place for place in places if place.is_relative_to(folder)}
+    return sorted(place.relative_to(folder) for place in inside if not inside & set(place.parents))
 
 
 @functools.cache
