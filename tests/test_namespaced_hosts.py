@@ -54,7 +54,7 @@ def test_a_host_sees_in_tmp_what_is_installed_there_and_nothing_else(tmp_path, m
         (tmp_path / name / "file").touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "installed"))
     with namespaced_hosts("a") as network:
-        assert network["a"].run("find", "/tmp", "-type", "f", cwd="/").split() == [f"{tmp_path}/installed/file"]
+        assert network["a"].run("find", str(tmp_path), "-type", "f", cwd="/").split() == [f"{tmp_path}/installed/file"]
         assert network["a"].shared_memory() == []
 
 
