@@ -158,20 +158,3 @@ def test_the_table_of_the_slider_is_small():
         for eighths in range(1, 8)
     ]
     assert len(pack([str(position) for position in positions])) * 6 * 6 < 600_000
-
-
-def test_runs_from_its_first_cell_to_its_last():
-    small = {"answer": 12, "matrix": 256, "rows": (1, 2, 4, 8)}
-    config = SimpleNamespace(**vars(settings()) | small)
-    _, values = notebook.settings_hosts.run()
-    short = {"steps": 10, "kill_after": 3, "eval_every": 5, "eval_tasks": 8}
-    hosts_config = SimpleNamespace(**vars(values["hosts_config"]) | short)
-    _, values = notebook.app.run(defs={"config": config, "hosts_config": hosts_config})
-    assert set(values["by_hand"]) <= {*values["by_package"], "masters"}
-    assert values["trained"].peak > 4 * 4 * config.shape.parameters
-    assert values["whose_slots"] == values["whose_stage"] == "the course's solution, until yours runs"
-    assert values["sampled"].decode_steps < values["few_sampled"].decode_steps
-    assert set(values["product_seconds"]) == set(config.rows)
-    assert values["lost"].stage.code == 0
-    assert len(values["lost_run"].steps) == hosts_config.steps, "the run has gone on without the host"
-    assert [row["died"] for row in values["replaced"]] == ["generator_0"]
