@@ -61,6 +61,8 @@ def telemetry_files(running: Command) -> set[Path]:
 def watched(tmp_path_factory):
     """A run with telemetry that has taken a step, and goes on for longer than the tests need."""
     folder = tmp_path_factory.mktemp("watched") / "run"
+    # As in every program that has imported the package's services.
+    assert os.environ.setdefault("MONARCH_FILE_LOG", "error") == "error"
     with command("train", *as_flags(LONG.changed(telemetry=True)), "--out", str(folder)) as running:
         assert eventually(lambda: len(rows(folder, "step")) >= 2, START_SECONDS), running.process.poll()
         yield running, folder

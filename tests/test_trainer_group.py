@@ -100,6 +100,9 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
     ranks = sharded[case[0]]
     exact = case[2] == "float32"
     for metrics, own in zip(expected, ranks[0]["metrics"], strict=True):
+        if not exact:
+            # The largest rounding error of some hundred tokens: it is not the same in another order of sums.
+            metrics, own = ({k: v for k, v in m.items() if k != "max_logp_difference"} for m in (metrics, own))
         assert own == pytest.approx(metrics, rel=1e-4 if exact else 0.01, abs=1e-6 if exact else 0.02)
         assert list(own) == list(metrics)
     assert all(rank["metrics"] == ranks[0]["metrics"] for rank in ranks)

@@ -86,7 +86,7 @@ def status(command: Status) -> int:
         print(_messages(ask(MESSAGES)[0]))
         if command.trace:
             print(_record(report["url"], command.trace, command.seconds))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         print(f"Monarch's tables cannot be read at {report['url']}: {error}")
         return NOTHING_TO_SEE
     for row in [row for row in folder.metrics() if row["event"] == "restart"][-LATEST_RESTARTS:]:
