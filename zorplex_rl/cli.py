@@ -236,11 +236,10 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
 
     Raises ConfigError for the first thing that is wrong.
     """
-    if config.telemetry:
-        # Before Monarch is first imported: at higher levels it records no spans, so there is no trace. Whatever program starts this one may
-        # have imported ``runtime.py``, which asks for errors alone.
-        if os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
-            os.environ["MONARCH_FILE_LOG"] = "info"
+    if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
+        # Before Monarch is first imported: at these levels it records no spans, so there is no trace. They come from the program that has started
+        # this one, if it has imported ``runtime.py``, which asks for errors alone.
+        os.environ["MONARCH_FILE_LOG"] = "info"
     from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
     from zorplex_rl.task.curriculum import ladder_of, tier_of
     from zorplex_rl.task.environment import Zorplex
