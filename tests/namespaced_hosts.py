@@ -4,7 +4,7 @@
         network["a"].run("hostname")
         network["a"].processes(), .listening(), .shared_memory()
 
-A run folder in /tmp is not seen by any host.
+Of /tmp a host sees nothing but what is installed there, so not the folder of a test's run.
 """
 
 from __future__ import annotations

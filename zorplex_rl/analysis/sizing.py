@@ -50,13 +50,13 @@ FRAGMENTATION = 0.3
 """What the holes between these blocks add in a trainer, as a share of them. Measured, like the next three; the same step took 0.2 to 0.6."""
 SAMPLING_FRAGMENTATION = 0.15
 """The same in a generator, which keeps nothing for a backward pass."""
-TRAINER_LIBRARIES = {"float32": 5_000_000, "bfloat16": 5_000_000}
+TRAINER_LIBRARIES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
+GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
 SLOWEST_BYTES_PER_SECOND = 50_000_000
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
-GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     highest = max(small.values())
     holes = int(FRAGMENTATION * highest) + scattered
     for name, size in small.items():
-        phases[name] |= {KEPT: highest - size + holes, LIBRARIES: TRAINER_LIBRARIES[work.dtype]}
+        phases[name] |= {KEPT: highest - size + holes, LIBRARIES: TRAINER_LIBRARIES}
     return Memory(phases)
 
 
