@@ -13,7 +13,7 @@ SHAPE = ModelShape(layers=2, hidden=8, heads=2, kv_heads=1, intermediate=16, voc
 WEIGHTS = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16)
 """Of the matrices of both layers: queries, keys and values, output, MLP."""
 WORK = Workload(prompt=5, response=4, prompts=1, group_size=2, token_budget=100, slots=2, tasks=1)
-INFINITE = Machine(*[float("inf")] * 7, call=0.0)
+INFINITE = Machine(*[float("inf")] * 8, call=0.0)
 
 
 def test_a_training_step_has_six_operations_for_each_weight_and_token():
@@ -28,8 +28,13 @@ def test_attention_has_twelve_for_each_pair_of_positions_and_the_output_layer_si
     assert parts["logits"] == 6 * 100 * 8 * 2 * 4
 
 
+def test_gradients_are_fresh_memory_in_every_update_and_those_of_a_tied_table_are_two():
+    parts = train_seconds(SHAPE, WORK, replace(INFINITE, fresh=1.0), updates=3)
+    assert parts["fresh memory"] == sum(parts.values()) == 3 * 4 * (SHAPE.parameters + SHAPE.vocabulary * SHAPE.hidden)
+
+
 def test_every_update_takes_as_long_and_micro_batches_add_up():
-    machine = Machine(*[1.0] * 7, call=1.0)
+    machine = Machine(*[1.0] * 8, call=1.0)
     once, twice = (sum(train_seconds(SHAPE, WORK, machine, updates).values()) for updates in (1, 2))
     assert twice == 2 * once
     # The prompt runs again in the second micro-batch.

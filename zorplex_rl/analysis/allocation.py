@@ -53,8 +53,9 @@ class Accelerator:
         speed, bandwidth = COMPUTE_SHARE * self.operations, BANDWIDTH_SHARE * self.bandwidth
         # Each weight is read once for a step, and serves two operations in every row.
         decode = min(speed, 2 * rows / BYTES[dtype] * bandwidth)
+        # PyTorch keeps a GPU's memory, so none of it is fresh.
         unlimited = float("inf")
-        return Machine(speed, speed, decode, speed, unlimited, bandwidth, unlimited, CALL)
+        return Machine(speed, speed, decode, speed, unlimited, bandwidth, unlimited, unlimited, CALL)
 
 
 H100 = Accelerator("H100 SXM", 989.4e12, 3.35e12, 80e9, "https://www.nvidia.com/en-us/data-center/h100/")

@@ -34,6 +34,7 @@ class Machine:
     traffic      bytes per second of norms, residuals and activations on tensors of the size of a micro-batch's, forward and backward
     update       bytes per second of elementwise work in place on tensors of the size of the weights
     exponential  elements per second of a log-softmax
+    fresh        bytes per second of memory that is written for the first time: the kernel zeroes every page and enters it in the page table
     call         seconds of one small tensor operation
     """
 
@@ -44,6 +45,7 @@ class Machine:
     traffic: float
     update: float
     exponential: float
+    fresh: float
     call: float
 
 
@@ -122,6 +124,8 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
         for widen, narrow in layers:
             F.linear(F.linear(step_rows, widen), narrow)
 
+    fresh = min(max(4 * shape.parameters, NEVER_KEPT), 4 * NEVER_KEPT)
+
     with torch.no_grad():
         decoding = speed(len(layers) * 2 * rows * h * i * 2, decode)
         found = Machine(
@@ -132,6 +136,7 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
             traffic=1.0,
             update=speed(3 * whole.nbytes, lambda: whole.add_(whole, alpha=0.0)),
             exponential=speed(logits.numel(), lambda: torch.log_softmax(logits, -1)),
+            fresh=speed(fresh, lambda: torch.zeros(fresh // 4)),
             call=1 / speed(20, lambda: [F.rms_norm(step_rows[:4], (h,), weights) for _ in range(20)], 0.1),
         )
     moved = 3 * many * (_norm_bytes(work.dtype) * h + 5 * BYTES[work.dtype] * i)
@@ -141,7 +146,7 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
 
 def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: int = 1) -> dict[str, float]:
     """Return the seconds of a training step by part, if no response is shorter than the longest."""
-    parts = dict.fromkeys(("matrix products", "attention", "elementwise", "logits", "optimizer", "calls"), 0.0)
+    parts = dict.fromkeys(("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls"), 0.0)
     for batch, count in work.micro_batches:
         steps = batch.response - 1
         width = batch.prompt + steps
@@ -159,11 +164,15 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
         parts["calls"] += count * (CALLS_PER_LAYER * shape.layers + 300) * machine.call
     # Read and write weights, moments and gradients, with AdamW's temporaries; the norm and the clipping; publishing.
     parts["optimizer"] = OPTIMIZER_PASSES * 4 * shape.parameters / machine.update
+    # Gradients are freed after every step. A tied table has two, as embedding and as output layer, before they are added up.
+    parts["fresh memory"] = 4 * (shape.parameters - shape.tables + 2 * shape.table) / machine.fresh
     return {part: updates * seconds for part, seconds in parts.items()}
 
 
 BEYOND_CACHES = 200_000_000
 """Bytes that no processor's caches hold."""
+NEVER_KEPT = 1 << 25
+"""Bytes of a block that glibc's allocator returns to the kernel as soon as it is freed, however often it is asked for: 32 MiB."""
 TRAFFIC_PASSES = 5.0
 """Elementwise work of a whole step, in units of its forward pass: the backward pass reads more, and adds gradients up."""
 LOGIT_PASSES = 6.0
