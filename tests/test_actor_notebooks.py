@@ -55,6 +55,7 @@ async def mesh(**per_host: int):
         await procs.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", [ACTORS, INTERACTIVE], ids=lambda path: path.stem)
 def test_as_a_script_it_is_silent_and_leaves_no_process(notebook):
     script = subprocess.Popen(

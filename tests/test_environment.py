@@ -274,6 +274,7 @@ def test_a_run_keeps_the_text_of_its_task_and_a_resume_notices_a_change(tmp_path
     assert folder.environment(config).code == GOOD + "# changed\n"
 
 
+@pytest.mark.long
 def test_a_run_goes_on_after_its_file_is_gone(tmp_path):
     config = small_run(tmp_path, Path(LOCKERS).read_text(), tool_latency=0.001)
     train_here(config, tmp_path / "run")
@@ -297,6 +298,7 @@ def test_a_tool_that_fails_in_mid_run_ends_it_with_a_sentence_that_says_where(tm
     assert "Traceback" not in said and "start again with another --out" in said
 
 
+@pytest.mark.long
 def test_the_policy_learns_a_tool_that_answers_differently_from_those_it_knows(tmp_path):
     """A short form of the run in benchmarks/LOG.md."""
     config = Config(task=LOCKERS, steps=20, eval_every=1000, device="cpu")

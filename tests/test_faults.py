@@ -209,6 +209,7 @@ def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_the_last_good_
     assert [checkpoint.name for checkpoint in folder.checkpoints()] == ["step_000002"]
 
 
+@pytest.mark.long
 def test_a_run_that_diverges_before_its_first_checkpoint_says_that_there_is_none(tmp_path):
     config = SMALL.changed(learning_rate=1e30, max_lag=1)
     with command("train", "--out", str(tmp_path / "run"), *as_flags(config)) as running:

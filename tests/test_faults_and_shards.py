@@ -39,6 +39,7 @@ def run(stem: str, config: dict, wanted: str):
     return json.loads(printed)
 
 
+@pytest.mark.long
 def test_03_breaks_its_workers_and_says_what_it_measured():
     config = {
         "seed": 0, "kills": 2, "hangs": 1, "patience": 60.0, "probe_every": 0.5, "probe_limit": 1.5, "busy_seconds": 4.0,
@@ -69,6 +70,7 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
     assert found["present"]["one fewer"] == [2] * 9 + [1] * 21
 
 
+@pytest.mark.long
 def test_04_agrees_with_torch_and_with_its_own_formulas():
     config = {
         "ranks": 2, "seed": 0, "megabytes": 4, "batch": 256, "width": 64, "steps": 2, "rate": 0.1, "momentum": 0.9,

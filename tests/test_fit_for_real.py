@@ -54,6 +54,7 @@ def killed(group: Path) -> int:
     return sum(int(line.split()[1]) for line in events.read_text().splitlines() if line.startswith("oom_kill "))
 
 
+@pytest.mark.long
 def test_what_a_real_limit_cannot_hold_is_refused_and_what_is_advised_runs_within_it(group, tmp_path):
     make_model(SHAPE, tmp_path / "policy")
     flags = ["--policy", str(tmp_path / "policy"), "--max-tokens", "24", "--slots", "256", "--prompts-per-step", "32"]

@@ -229,6 +229,7 @@ def test_a_delay_of_nothing_ends_all_the_same(page):
     assert sum(page.all_at_once(lambda failures: -1.0)) == sum(range(10, 201, 10))
 
 
+@pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last(page):
     _, values = page.app.run(defs={"config": small_06()})
     account, stage = values["account"], values["stage"]

@@ -206,6 +206,7 @@ def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
     assert order == [1, 2]
 
 
+@pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     config = {
         "policy": "embedded", "device": "cpu", "threads": 1, "megabytes": 8, "repeats": 2, "busy_seconds": 2.0, "stopped_seconds": 1.2,

@@ -223,6 +223,7 @@ def test_the_recorded_rewards_are_what_the_page_trains():
     assert harmless["accuracy"][-1] > hacked["accuracy"][-1]
 
 
+@pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     config = settings(
         prompts=3, samples=4, steps=5, eval_every=5, eval_tasks=8, held_out=12, same_steps=2, killed_steps=8,

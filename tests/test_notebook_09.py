@@ -124,6 +124,7 @@ def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
     )
 
 
+@pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     _, values = notebook.settings.run()
     small = {"prompts": 2, "samples": 4, "ages": (0, 1), "collapse_steps": 3, "eval_tasks": 4, "live_steps": 3}

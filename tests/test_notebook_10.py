@@ -111,6 +111,7 @@ def test_what_chooses_no_number_of_slots_is_not_plugged_in():
     assert used(as_many_as_there_are) is as_many_as_there_are
 
 
+@pytest.mark.long
 def test_the_readers_slots_run_within_the_budget_if_they_are_right_and_beyond_it_if_they_are_wrong():
     config = settings()
     chosen = [

@@ -375,6 +375,7 @@ def test_05_its_two_loops_both_learn_and_only_one_is_told_the_answer():
     assert set(tried) == {0, 1, 2}
 
 
+@pytest.mark.long
 def test_05_runs_from_its_first_cell_to_its_last():
     config = small_05()
     _, values = notebook_05().app.run(defs={"config": config})

@@ -156,6 +156,7 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
     assert [list(share) for share in shares] == list(simulated.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -84,6 +84,7 @@ def test_a_run_that_is_stopped_writes_a_checkpoint_and_cancels_its_jobs(cluster,
     all_is_gone(cluster)
 
 
+@pytest.mark.long
 def test_a_batch_job_trains_with_its_controller_inside_the_allocation(cluster, folder):
     flags = [*as_flags(CONFIG), "--out", str(folder)]
     # The script names the hosts itself.

@@ -62,6 +62,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
     assert json.loads((path / "config.json").read_text())["steps"] == 4
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
     from zorplex_rl.training.controller import StopRequested
     from zorplex_rl.training.loop import run_training
@@ -117,6 +118,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
     path, filler = small_disk / "a run", small_disk / "filler"
     with command("train", *as_flags(SMALL.changed(steps=500)), "--out", str(path)) as running:
@@ -147,6 +149,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
     assert RunFolder(path).is_finished(done)
 
 
+@pytest.mark.long
 def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path):
     path, words = tmp_path / "run", tmp_path / "stderr"
     master, terminal = pty.openpty()
@@ -176,6 +179,7 @@ def drain(master, done):
         os.read(master, 1 << 16)
 
 
+@pytest.mark.long
 def test_a_pipe_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
     path = tmp_path / "a run"
     train = shlex.join([*PROGRAM, "train", *as_flags(LONG), "--out", str(path)])
@@ -191,6 +195,7 @@ def test_a_pipe_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
     assert step_of(folder.intact_checkpoint()) == rows(path, "step")[-1]["step"]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_last_evaluation_says_that_the_training_is_done(tmp_path):
     path = tmp_path / "run"
     config = SMALL.changed(steps=1, eval_tasks=400)

@@ -146,7 +146,9 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
 
 def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: int = 1) -> dict[str, float]:
     """Return the seconds of a training step by part, if no response is shorter than the longest."""
-    parts = dict.fromkeys(("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls"), 0.0)
+    parts = dict.fromkeys(
+        ("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls"), 0.0
+    )
     for batch, count in work.micro_batches:
         steps = batch.response - 1
         width = batch.prompt + steps

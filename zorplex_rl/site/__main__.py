@@ -36,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="write how long each notebook took (workshop/notebook_seconds.json)"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="notebooks that run at a time: 2 is faster and disturbs what they measure"
+    )
     asked = parser.parse_args(arguments)
     try:
         # Take the port before the build, which takes minutes: a busy port fails at once.
         with server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server:
-            build_site(asked.notebooks, asked.site, functools.partial(print, flush=True), asked.record)
+            build_site(asked.notebooks, asked.site, functools.partial(print, flush=True), asked.record, asked.jobs)
             if server:
                 print(f"http://localhost:{server.server_port} until Ctrl-C", flush=True)
                 with contextlib.suppress(KeyboardInterrupt):

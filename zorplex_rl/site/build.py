@@ -9,12 +9,13 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site import search
 from zorplex_rl.site.contents import built_by, card_of, film_of
-from zorplex_rl.site.export import export
+from zorplex_rl.site.export import end_exports, export
 from zorplex_rl.site.frame import contents_page, glossary_page, lesson_page, search_page
 from zorplex_rl.site.page import Lesson, Page
 
@@ -25,12 +26,16 @@ MARKER = ".zorplex-site"
 
 
 def build_site(
-    notebooks: Path, site: Path, say: Callable[[str], None] = lambda text: None, record: Path | None = None
+    notebooks: Path,
+    site: Path,
+    say: Callable[[str], None] = lambda text: None,
+    record: Path | None = None,
+    jobs: int = 1,
 ) -> list[Lesson]:
     """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as ``site``.zip beside it.
 
     Replaces the files of an earlier build; never deletes or overwrites anything else. With ``record``, writes the seconds of every notebook there.
-    Returns the facts of every lesson.
+    Runs ``jobs`` notebooks at a time: what they measure is disturbed then, but all is run. Returns the facts of every lesson.
 
     Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and publishes nothing if any cell of any notebook
     failed, was skipped or did not run.
@@ -40,6 +45,10 @@ def build_site(
         raise ConfigError(f"{notebooks} has no notebook; expected files like 05_rl_intro.py")
     site = site.resolve()
     check_place(site, course)
+    if jobs < 1 or (record and jobs > 1):
+        raise ConfigError(
+            "--jobs must be 1 or more, and 1 with --record: notebooks that run together disturb each other's seconds"
+        )
     if record:
         # Calibrating imports torch, which a build needs for nothing else.
         from zorplex_rl.learning.calibration import seconds_per_step
@@ -49,14 +58,18 @@ def build_site(
             raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
         calibration = seconds_per_step()
     pages, complaints, seconds = [], [], {}
-    for notebook in course:
-        start = time.monotonic()
-        pages.append(Page.read(export(notebook)))
-        found = pages[-1].complaints
-        complaints += [f"{notebook.name}: {complaint}" for complaint in found]
-        state = f"{len(found)} of its cells cannot be published" if found else "ok"
-        seconds[notebook.stem] = round(time.monotonic() - start, 1)
-        say(f"{notebook.name}: {len(pages[-1].cells)} cells in {seconds[notebook.stem]:.0f} s, {state}")
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for notebook, (page, taken) in zip(course, pool.map(_timed_page, course), strict=True):
+                pages.append(page)
+                complaints += [f"{notebook.name}: {complaint}" for complaint in page.complaints]
+                state = f"{len(page.complaints)} of its cells cannot be published" if page.complaints else "ok"
+                seconds[notebook.stem] = round(taken, 1)
+                say(f"{notebook.name}: {len(page.cells)} cells in {taken:.0f} s, {state}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_exports()
+            raise
     if complaints:
         raise SiteError("no site was built:\n" + "\n".join(complaints))
     lessons = [page.lesson for page in pages]
@@ -71,6 +84,12 @@ def build_site(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
     )
     return lessons
+
+
+def _timed_page(notebook: Path) -> tuple[Page, float]:
+    start = time.monotonic()
+    page = Page.read(export(notebook))
+    return page, time.monotonic() - start
 
 
 def publish(

@@ -30,6 +30,7 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
             text=True,
             start_new_session=True,
         )
+        _RUNNING.add(process)
         try:
             said, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -39,9 +40,19 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
         finally:
             # marimo hangs on SIGINT, so send SIGTERM to the whole group; this also ends processes that the notebook left behind.
             _end_group(process)
+            _RUNNING.discard(process)
         if not target.exists():
             raise SiteError(f"{notebook.name} was not exported; marimo said: {said.strip()[-2000:]}")
         return target.read_text(encoding="utf-8")
+
+
+_RUNNING: set[subprocess.Popen[str]] = set()
+
+
+def end_exports() -> None:
+    """End the notebooks that other threads export. Their ``export`` raises SiteError then."""
+    for process in list(_RUNNING):
+        _end_group(process)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
