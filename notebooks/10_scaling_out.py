@@ -676,7 +676,7 @@ def _(ask_speed, config, peak, trained, trainer_work):
     _one = train_seconds(
         config.shape,
         trainer_work,
-        Machine(1.0, 1.0, 1.0, 1.0, *[float("inf")] * 4, 0.0),
+        Machine(1.0, 1.0, 1.0, 1.0, *[float("inf")] * 5, 0.0),
     )
     _same = sum(_one[part] == number for part, number in _operations.items())
     lesson.reveal(

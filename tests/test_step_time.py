@@ -13,7 +13,7 @@ SHAPE = ModelShape(layers=2, hidden=8, heads=2, kv_heads=1, intermediate=16, voc
 WEIGHTS = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16)
 """Of the matrices of both layers: queries, keys and values, output, MLP."""
 WORK = Workload(prompt=5, response=4, prompts=1, group_size=2, token_budget=100, slots=2, tasks=1)
-INFINITE = Machine(*[float("inf")] * 8, call=0.0)
+INFINITE = Machine(*[float("inf")] * 9, call=0.0)
 
 
 def test_a_training_step_has_six_operations_for_each_weight_and_token():
@@ -34,7 +34,7 @@ def test_gradients_are_fresh_memory_in_every_update_and_those_of_a_tied_table_ar
 
 
 def test_every_update_takes_as_long_and_micro_batches_add_up():
-    machine = Machine(*[1.0] * 8, call=1.0)
+    machine = Machine(*[1.0] * 9, call=1.0)
     once, twice = (sum(train_seconds(SHAPE, WORK, machine, updates).values()) for updates in (1, 2))
     assert twice == 2 * once
     # The prompt runs again in the second micro-batch.

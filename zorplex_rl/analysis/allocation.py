@@ -32,6 +32,8 @@ MEMORY_SHARE = 0.9
 """The rest is for the driver, the allocator's holes and the buffers of collectives. An assumption."""
 CALL = 2e-6
 """Seconds of a GPU for one small operation, when graphs of them are launched at once. An assumption; cutting a model does not shorten it."""
+OPTIMIZER_PASSES = 22
+"""Times that a step reads or writes something as large as the weights: moments, gradients, temporaries of AdamW and of clipping. An assumption."""
 TENSOR = (1, 2, 4, 8)
 """GPUs that one model may be cut over: those of one machine."""
 TOKEN_BUDGETS = (16384, 1)
@@ -55,7 +57,9 @@ class Accelerator:
         decode = min(speed, 2 * rows / BYTES[dtype] * bandwidth)
         # PyTorch keeps a GPU's memory, so none of it is fresh.
         unlimited = float("inf")
-        return Machine(speed, speed, decode, speed, unlimited, bandwidth, unlimited, unlimited, CALL)
+        return Machine(
+            speed, speed, decode, speed, unlimited, bandwidth, bandwidth / OPTIMIZER_PASSES, unlimited, unlimited, CALL
+        )
 
 
 H100 = Accelerator("H100 SXM", 989.4e12, 3.35e12, 80e9, "https://www.nvidia.com/en-us/data-center/h100/")
