@@ -178,9 +178,10 @@ def layers_drawing() -> str:
         left, y = 20 + 22 * number, 8 + 40 * row
         body += (
             f'<rect x="{left}" y="{y}" width="{680 - 44 * number}" height="34" rx="6" fill="currentColor" fill-opacity="0.06" stroke="currentColor"/>'
-            f"{_text(left + 16, y + 22, layer, 14, anchor='start')}"
-            f'<g class="way {kept}">{_mark(664 - 22 * number, y + 17, "stays", REPLY)}</g>'
-            f'<g class="way {lost}">{_mark(664 - 22 * number, y + 17, "new", STUCK)}</g>'
+            f"{_text(left + 100, y + 22, layer, 14, anchor='start')}"
+            # On the left, where a narrow screen shows them.
+            f'<g class="way {kept}">{_mark(left + 64, y + 17, "stays", REPLY)}</g>'
+            f'<g class="way {lost}">{_mark(left + 64, y + 17, "new", STUCK)}</g>'
         )
     sentences = {
         way: f"<strong>{way}</strong>: {'nothing stays' if not count else 'what stays: ' + ', '.join(LAYERS[:count])}."
