@@ -46,7 +46,7 @@ class NoTools(Environment):
         return None
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def run(request, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / "run"
     train_here(SMALL.changed(dtype=request.param, learning_rate=1e-3), path)

@@ -48,6 +48,7 @@ def kill(service):
     return pid
 
 
+@pytest.mark.long
 def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(tmp_path, controller):
     config = SMALL.changed(max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
 
@@ -112,7 +113,7 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
-@pytest.mark.parametrize("max_lag", [0, 1])
+@pytest.mark.parametrize("max_lag", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(
     tmp_path, controller, max_lag
 ):

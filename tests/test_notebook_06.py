@@ -155,6 +155,7 @@ def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kill
     assert min(noted.made) == 0 and max(noted.made) == 1
 
 
+@pytest.mark.long
 def test_one_step_through_services_is_undisturbed_by_a_kill(page):
     config = small_06(prompts=2, samples=2)
     _, values = page.rl_roles.run(config=config)

@@ -143,6 +143,7 @@ async def train_and_pull(trainer, generator, trainer_mesh, transport) -> None:
         assert ours == pytest.approx([theirs[0]] * 2, abs=1e-5)
 
 
+@pytest.mark.long
 def test_after_each_step_every_generator_shard_is_bit_equal_to_the_trainers_weights():
     async def run():
         replicas = trainers, generators = await asyncio.gather(start("trainer", 4), start("generator", 2))

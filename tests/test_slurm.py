@@ -59,6 +59,7 @@ def all_is_gone(cluster: Cluster) -> None:
     wait_for(lambda: not cluster.leftovers(), 30, f"no process is left: {cluster.leftovers()}")
 
 
+@pytest.mark.long
 def test_a_run_is_submitted_and_trains_to_the_end_and_leaves_nothing_behind(cluster, folder):
     began = time.monotonic()
     run = train(cluster, folder)

@@ -129,6 +129,7 @@ def test_a_killed_run_is_called_killed_and_leaves_neither_a_process_nor_a_socket
     assert code == 1 and "was killed after" in said and f"--resume {folder}" in said
 
 
+@pytest.mark.long
 @on_linux
 def test_without_the_flag_nothing_listens_and_status_says_how_to_look_into_a_run(tmp_path):
     folder = tmp_path / "run"

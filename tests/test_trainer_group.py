@@ -295,6 +295,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_run_with_two_processes_that_is_continued_with_one_ends_in_the_weights_of_one_process(sync_run, tmp_path):
     folder = RunFolder.create(tmp_path / "run", TWO)
     controllers = []
