@@ -307,6 +307,7 @@ def test_the_policy_learns_a_tool_that_answers_differently_from_those_it_knows(t
     assert after["sampled_accuracy"] >= before["sampled_accuracy"] + 0.2
 
 
+@pytest.mark.long
 def test_word_problems_run_with_a_policy_that_cannot_read_them(tmp_path, capsys):
     config = SMALL.changed(task=WORDS, task_data=PROBLEMS, steps=2, max_tokens=32)
     train_here(config, tmp_path / "run")
