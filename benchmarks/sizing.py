@@ -40,6 +40,9 @@ SHALLOW = ModelShape(layers=3, hidden=320, heads=10, kv_heads=5, intermediate=22
 HALF = ModelShape(layers=10, hidden=576, heads=6, kv_heads=2, intermediate=1536, vocabulary=20_000, head_size=64)
 COLUMN = ModelShape(layers=32, hidden=352, heads=11, kv_heads=1, intermediate=1100, vocabulary=6000, tied=False)
 LARGE = ModelShape(layers=12, hidden=896, heads=14, kv_heads=2, intermediate=2560, vocabulary=30_000)
+ALL_KEYS = ModelShape(layers=16, hidden=448, heads=7, kv_heads=7, intermediate=1300, vocabulary=11_000)
+SLIM = ModelShape(layers=9, hidden=160, heads=5, kv_heads=1, intermediate=640, vocabulary=2500, tied=False)
+BROAD = ModelShape(layers=7, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=25_000)
 
 F, B = "float32", "bfloat16"
 TUNED = [
@@ -58,8 +61,6 @@ TUNED = [
     (WIDE_HEADS, Case("trainer", "", F, 2, 8, 300, 48, token_budget=4096)),
     (UNTIED_DEEP, Case("generator", "", F, 3, 8, 90, 120, slots=12)),
     (NINE, Case("generator", "", B, 20, 3, 160, 50, slots=48)),
-]
-HELD_OUT = [
     (SQUARE, Case("trainer", "", F, 5, 6, 70, 130, token_budget=3000, updates_per_batch=2)),
     (SQUARE, Case("trainer", "", B, 3, 12, 120, 24, token_budget=512)),
     (SQUARE, Case("generator", "", F, 9, 4, 140, 70, slots=20)),
@@ -74,6 +75,16 @@ HELD_OUT = [
     (COLUMN, Case("generator", "", F, 4, 3, 60, 24, slots=12)),
     (LARGE, Case("trainer", "", F, 1, 4, 60, 30, token_budget=1024, checkpoint=False)),
     (LARGE, Case("generator", "", B, 2, 4, 60, 16, slots=6)),
+]
+HELD_OUT = [
+    (ALL_KEYS, Case("trainer", "", F, 3, 3, 80, 50, token_budget=1500)),
+    (ALL_KEYS, Case("generator", "", F, 5, 3, 100, 40, slots=15)),
+    (SLIM, Case("trainer", "", B, 2, 6, 90, 40, token_budget=1024)),
+    (SLIM, Case("generator", "", B, 6, 5, 120, 60, slots=24)),
+    (BROAD, Case("trainer", "", F, 2, 3, 70, 40, token_budget=900)),
+    (BROAD, Case("generator", "", B, 3, 3, 90, 20, slots=9)),
+    (SLIM, Case("trainer", "", F, 6, 6, 110, 70, token_budget=6000)),
+    (SLIM, Case("generator", "", F, 10, 4, 70, 90, slots=32)),
 ]
 
 
