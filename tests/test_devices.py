@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.training.controller import devices_of
-from zorplex_rl.training.devices import assign_devices
+from zorplex_rl.training.devices import assign_devices, prepare
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
 
@@ -49,3 +50,13 @@ def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypat
 
     monkeypatch.setattr("torch.cuda.device_count", refuse)
     assert set(devices_of(Config(device="cpu")).values()) == {"cpu"}
+
+
+def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: asked.append(precision))
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    prepare("cpu", 2)
+    assert asked == [2]
+    prepare("cuda:1", 2)
+    assert asked == [2, "high"]

@@ -3,12 +3,14 @@
 import asyncio
 import random
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.weights import layout as layout_module
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights, on_cuda
 from zorplex_rl.weights.ring import NothingPublished, WeightPullError, WeightRing, newest_slot, read_ring
 from zorplex_rl.weights.shared_memory import BOOT_ID, allocate_for
@@ -31,6 +33,65 @@ def test_unpacking_restores_every_parameter_and_buffer_bit_for_bit(dtype):
     layout.unpack(buffer, target)
     for name, tensor in named_weights(source).items():
         assert torch.equal(tensor, named_weights(target)[name]), name
+
+
+class DeferredStream:
+    """Stands for a CUDA stream: what is put on it happens when somebody waits for it, and its order with other streams is noted."""
+
+    def __init__(self, log):
+        self.log, self.work = log, []
+
+    def wait_stream(self, other):
+        self.log.append(f"after {other}")
+
+    def synchronize(self):
+        self.log.append("wait")
+        for copy in self.work:
+            copy()
+
+
+@pytest.fixture
+def deferred_gpu(monkeypatch):
+    """A GPU whose copies are done as late as CUDA allows. Returns what was asked of its streams, in order."""
+    log, streams = [], []
+
+    def stream(device):
+        streams.append(DeferredStream(log))
+        return streams[-1]
+
+    monkeypatch.setattr(layout_module, "gpu_of", lambda weights: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "compute")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    begin = layout_module._begin_copy
+    monkeypatch.setattr(
+        layout_module,
+        "_begin_copy",
+        lambda target, source: streams[-1].work.append(lambda: begin(target, source)),
+    )
+    return log
+
+
+def test_on_a_gpu_all_copies_are_done_before_packing_and_unpacking_return(deferred_gpu):
+    source, target = small_model(), small_model()
+    with torch.no_grad():
+        for tensor in named_weights(source).values():
+            tensor.copy_(torch.randint(0, 100, tensor.shape))
+    layout = Layout.of(source, torch.bfloat16)
+    buffer = torch.zeros(layout.size, dtype=torch.uint8)
+    layout.pack(source, buffer)
+    assert buffer.any()
+    layout.unpack(buffer, target)
+    assert all(torch.equal(tensor, named_weights(target)[name]) for name, tensor in named_weights(source).items())
+    # Copies begin after the optimizer's step, which is on the stream that computes, and are waited for once.
+    assert deferred_gpu == ["after compute", "wait"] * 2
+
+
+def test_a_copy_that_fails_on_a_gpu_leaves_none_under_way(deferred_gpu):
+    layout = Layout.of(small_model())
+    with pytest.raises(KeyError):
+        layout.pack({"0.weight": torch.zeros(3, 4)}, torch.zeros(layout.size, dtype=torch.uint8))
+    assert deferred_gpu == ["after compute", "wait"]
 
 
 def test_tied_embeddings_travel_once():
@@ -285,7 +346,7 @@ def test_weights_on_the_cpu_are_shared_and_never_pinned_also_on_a_machine_with_c
 
 def test_weights_on_a_gpu_are_pinned_and_not_shared():
     class OnGpu:
-        is_cuda = True
+        is_cuda, device = True, torch.device("cuda", 0)
 
     assert on_cuda({"cpu": torch.zeros(1), "gpu": OnGpu()})
     assert not on_cuda(small_model())

@@ -35,6 +35,7 @@ from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -92,12 +93,9 @@ class ModelActor(TimedActor):
             return await asyncio.to_thread(function, *args)
 
     def _load(self) -> None:
-        import torch
-
         from zorplex_rl.policy.load import load_policy
 
-        if self.device == "cpu":
-            torch.set_num_threads(self.config.threads)
+        prepare(self.device, self.config.threads)
         self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
 
 

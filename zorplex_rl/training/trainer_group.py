@@ -26,7 +26,7 @@ from zorplex_rl.manifest import storing
 from zorplex_rl.services.replica import Replica, ReplicaStart, spawn
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint, current_rank
 from zorplex_rl.training.actors import Result
-from zorplex_rl.training.devices import names_of_ranks, one_each
+from zorplex_rl.training.devices import names_of_ranks, one_each, prepare
 from zorplex_rl.training.hosts import Hosts
 from zorplex_rl.training.trainer import TrainerActor
 
@@ -108,8 +108,7 @@ class TrainerRankActor(TrainerActor):
         from zorplex_rl.training.shard_transports import RankPublisher
 
         config, kind = self.config, self.device.partition(":")[0]
-        if self.device == "cpu":
-            torch.set_num_threads(config.threads)
+        prepare(self.device, config.threads)
         # In main memory, wherever the shards go.
         self.policy = load_policy(config.policy, "cpu", config.dtype)
         torch.manual_seed(config.seed)

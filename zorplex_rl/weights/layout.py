@@ -8,7 +8,8 @@
 One large transfer is several times faster than hundreds of small ones. Tied parameters appear once, under their first name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -74,15 +75,17 @@ class Layout:
     def pack(self, model: Weights, buffer: Tensor) -> None:
         """Copy ``model``'s weights into ``buffer``, uint8 [size]. Weights that travel as a smaller type are rounded."""
         weights = named_weights(model)
-        for entry in self.entries:
-            self._view(entry, buffer).copy_(weights[entry.name])
+        with copying(gpu_of(weights)) as copy:
+            for entry in self.entries:
+                copy(self._view(entry, buffer), weights[entry.name])
 
     @torch.no_grad()
     def unpack(self, buffer: Tensor, model: Weights) -> None:
         """Copy ``buffer``, uint8 [size], into ``model``'s weights, in place."""
         weights = named_weights(model)
-        for entry in self.entries:
-            weights[entry.name].copy_(self._view(entry, buffer))
+        with copying(gpu_of(weights)) as copy:
+            for entry in self.entries:
+                copy(weights[entry.name], self._view(entry, buffer))
 
     @staticmethod
     def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
@@ -98,6 +101,36 @@ def named_weights(model: Weights) -> dict[str, Tensor]:
     return {name: p.data for name, p in model.named_parameters()} | buffers
 
 
+def gpu_of(weights: Mapping[str, Tensor]) -> torch.device | None:
+    """Return the GPU of ``weights``, or None if they are on the CPU. Looks at the tensors only and makes no CUDA call."""
+    return next((tensor.device for tensor in weights.values() if tensor.is_cuda), None)
+
+
 def on_cuda(model: Weights) -> bool:
-    """Return whether any weight of ``model`` is on a GPU. Looks at the tensors only and makes no CUDA call."""
-    return any(tensor.is_cuda for tensor in named_weights(model).values())
+    """Return whether the weights of ``model`` are on a GPU."""
+    return gpu_of(named_weights(model)) is not None
+
+
+@contextmanager
+def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], object]]:
+    """Give a function (target, source) for copies between ``gpu`` and pinned memory. They are all done when the block has ended.
+
+    The copies are put on a stream of their own and waited for once, not each for itself. They begin after everything that the GPU has been
+    given to compute before, such as the optimizer's step. Without a GPU a copy is done when it returns.
+    """
+    if gpu is None:
+        yield Tensor.copy_
+        return
+    stream = torch.cuda.Stream(gpu)
+    stream.wait_stream(torch.cuda.current_stream(gpu))
+    try:
+        with torch.cuda.stream(stream):
+            yield _begin_copy
+    finally:
+        stream.synchronize()
+
+
+def _begin_copy(target: Tensor, source: Tensor) -> None:
+    """Put a copy on the present stream. A change of type is computed on the GPU: on the host it would have to wait for the copy."""
+    source = source.to(target.device, non_blocking=True) if target.is_cuda else source.to(target.dtype)
+    target.copy_(source, non_blocking=True)
