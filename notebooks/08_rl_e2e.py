@@ -45,6 +45,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.runtime import run_together, start_runtime, this_host
+    from zorplex_rl.size_command import run_time
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.rewards import accuracy, final_answer
@@ -63,6 +64,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.viz.widgets import Dashboard, LiveCurve, WhatIf
     from zorplex_rl.viz.widgets.what_if import Answer, Knob
 
+    # Seconds that a new process takes for the same imports.
+    IMPORTS = time.process_time()
     # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
     PROCESSES = []
     SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
@@ -182,6 +185,13 @@ def run_config(config, **changes):
 
 
 @app.cell(hide_code=True)
+def _(config):
+    # For the labels of this page's buttons: what takes how long with this policy on this machine.
+    expected = run_time(run_config(config), IMPORTS)
+    return (expected,)
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
     Each role is an actor of notebook 01, in a process of its own that only messages reach. `await actor.method.call_one(x)` sends one message and
@@ -240,8 +250,10 @@ async def score(actors, groups):
 
 
 @app.cell(hide_code=True)
-def _():
-    start_by_hand = lesson.start_button("Start five processes", seconds=15)
+def _(expected):
+    start_by_hand = lesson.start_button(
+        "Start five processes", seconds=expected.starting(2) + expected.sample
+    )
     start_by_hand
     return (start_by_hand,)
 
@@ -588,9 +600,10 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_bare = lesson.start_button(
-        f"Train {config.steps} steps with the controller above", seconds=35
+        f"Train {config.steps} steps with the controller above",
+        seconds=expected.run(run_config(config, eval_tasks=1)),
     )
     start_bare
     return (start_bare,)
@@ -714,9 +727,13 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_same = lesson.start_button(
-        f"Take {config.same_steps} steps with each", seconds=25
+        f"Take {config.same_steps} steps with each",
+        seconds=2
+        * expected.run(
+            run_config(config, steps=config.same_steps, max_lag=0, eval_tasks=2)
+        ),
     )
     start_same
     return (start_same,)
@@ -779,9 +796,12 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_both = lesson.start_button(
-        f"Train {config.steps} steps twice with the package", seconds=70
+        f"Train {config.steps} steps twice with the package",
+        seconds=sum(
+            expected.run(run_config(config, max_lag=lag)) for lag in (0, config.max_lag)
+        ),
     )
     start_both
     return (start_both,)
@@ -1123,9 +1143,12 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_killed = lesson.start_button(
-        f"Train {config.killed_steps} steps and kill a generator", seconds=40
+        f"Train {config.killed_steps} steps and kill a generator",
+        seconds=expected.run(
+            run_config(config, steps=config.killed_steps, generators=2, spares=1)
+        ),
     )
     start_killed
     return (start_killed,)
@@ -1424,9 +1447,12 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_pass = lesson.start_button(
-        f"Sample {2 * config.pass_tasks * config.pass_samples:,} episodes", seconds=30
+        f"Sample {2 * config.pass_tasks * config.pass_samples:,} episodes",
+        seconds=expected.sampling(
+            2 * config.pass_tasks * config.pass_samples, run_config(config)
+        ),
     )
     start_pass
     return (start_pass,)
@@ -1618,9 +1644,10 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _(config, expected):
     start_hack = lesson.start_button(
-        f"Train {config.hack_steps} steps, without and with a KL penalty", seconds=25
+        f"Train {config.hack_steps} steps, without and with a KL penalty",
+        seconds=2 * config.hack_steps * (expected.sample + expected.train),
     )
     start_hack
     return (start_hack,)

@@ -65,6 +65,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.host import MARGIN_SECONDS
     from zorplex_rl.services.runtime import SECRET, Actor, endpoint
+    from zorplex_rl.size_command import run_time
     from zorplex_rl.training.hosts import THIS, PlanRow, open_hosts
     from zorplex_rl.training.namespaces import namespaced_hosts, why_not
     from zorplex_rl.viz import budget_charts, exercise, host_charts, lesson, scene
@@ -1240,8 +1241,11 @@ def _(hosts_config):
 
 
 @app.cell(hide_code=True)
-def _():
-    start_lives = lesson.start_button("Kill one host, cut the other off", seconds=8)
+def _(hosts_config):
+    # Two faults. After each the lease ends before the successor starts.
+    start_lives = lesson.start_button(
+        "Kill one host, cut the other off", seconds=2 * (2 * hosts_config.lease + 2)
+    )
     start_lives
     return (start_lives,)
 
@@ -1331,8 +1335,11 @@ async def two_lives_of_the_package(addresses, lease):
 
 
 @app.cell(hide_code=True)
-def _():
-    start_package = lesson.start_button("Cut off a host of the package", seconds=20)
+def _(hosts_config):
+    # Three programs begin at a time, two of them once more; then the lease ends.
+    start_package = lesson.start_button(
+        "Cut off a host of the package", seconds=2 * IMPORTS + hosts_config.package_lease
+    )
     start_package
     return (start_package,)
 
@@ -1441,8 +1448,11 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    start_slow = lesson.start_button("Cut off a host whose clock is slow", seconds=8)
+def _(hosts_config):
+    start_slow = lesson.start_button(
+        "Cut off a host whose clock is slow",
+        seconds=hosts_config.lease * (2 + hosts_config.drift) + 2,
+    )
     start_slow
     return (start_slow,)
 
@@ -1513,14 +1523,22 @@ def _(hosts_config):
     hosts_flag = (
         "processes:2" if why_not() else "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
     )
-    placed = PlanRow.rows(Config().changed(hosts=hosts_flag, generators=2))
+    hosts_run = Config().changed(
+        hosts=hosts_flag,
+        lease=hosts_config.run_lease,
+        generators=2,
+        steps=hosts_config.steps,
+        eval_every=hosts_config.eval_every,
+        eval_tasks=hosts_config.eval_tasks,
+    )
+    placed = PlanRow.rows(hosts_run)
     train_flags = [
         *("--hosts", hosts_flag, "--lease", f"{hosts_config.run_lease:g}"),
         *("--generators", "2", "--steps", f"{hosts_config.steps}"),
         *("--eval-every", f"{hosts_config.eval_every}"),
         *("--eval-tasks", f"{hosts_config.eval_tasks}"),
     ]
-    return hosts_flag, placed, train_flags
+    return hosts_run, placed, train_flags
 
 
 @app.cell(hide_code=True)
@@ -1587,10 +1605,15 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    start_run = lesson.start_button("Start two hosts and train on them", seconds=60)
+def _(hosts_run):
+    hosts_time = run_time(hosts_run, IMPORTS)
+    # The workers, the controller, and then a process for each model.
+    start_run = lesson.start_button(
+        "Start two hosts and train on them",
+        seconds=hosts_time.starting(3) + hosts_time.starting(4),
+    )
     start_run
-    return (start_run,)
+    return hosts_time, start_run
 
 
 @app.cell(hide_code=True)
@@ -1615,9 +1638,13 @@ async def _(run_curve, start_run, train_flags):
 
 
 @app.cell(hide_code=True)
-def _(stage):
+def _(hosts_config, hosts_run, hosts_time, stage):
     stage
-    kill_host = lesson.start_button("Kill the host of generator_0", seconds=40)
+    # The run itself. Meanwhile the lease ends, and what was lost is started again.
+    kill_host = lesson.start_button(
+        "Kill the host of generator_0",
+        seconds=hosts_time.run(hosts_run) + hosts_config.run_lease,
+    )
     kill_host
     return (kill_host,)
 

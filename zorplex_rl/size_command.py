@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.analysis.fit import (
     Process,
@@ -22,6 +22,9 @@ from zorplex_rl.analysis.presets import PRESETS, PresetName
 from zorplex_rl.analysis.sizing import ModelShape, Workload
 from zorplex_rl.config import Config
 from zorplex_rl.task.source import EnvironmentSource
+
+if TYPE_CHECKING:
+    from zorplex_rl.analysis.run_time import RunTime
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -104,6 +107,17 @@ def budget(config: Config) -> list[Process]:
     shape, stored, source = _shape(config.policy)
     prompt, shared = _prompts(config, source)
     return processes(shape, Workload.of(config, prompt, stored, shared), config)
+
+
+def run_time(config: Config, start: float) -> RunTime:
+    """Measure this machine for some seconds. Returns what a run of ``config`` takes on it; ``start`` are the seconds of a process's imports.
+
+    Raises PolicyError if the policy cannot be found.
+    """
+    from zorplex_rl.analysis.run_time import RunTime
+
+    shape, _, source = _shape(config.policy)
+    return RunTime.here(config, shape, _prompts(config, source)[0], start)
 
 
 def expect_fit(

@@ -51,8 +51,21 @@ class Machine:
     call: float
 
 
-def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machine:
-    """Measure this machine for a model of ``shape``, each speed for about ``seconds`` of processor time. Returns the speeds."""
+def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1, device: str = "cpu") -> Machine:
+    """Measure ``device`` for a model of ``shape``, each speed for about ``seconds`` (of processor time on the CPU). Returns the speeds."""
+    import torch
+
+    # What makes a tensor makes it there.
+    with torch.device(device):
+        if device == "cpu":
+            return _calibrate(shape, work, seconds, time.process_time, lambda: None)
+        return _calibrate(shape, work, seconds, time.monotonic, torch.cuda.synchronize)
+
+
+def _calibrate(
+    shape: ModelShape, work: Workload, seconds: float, clock: Callable[[], float], finish: Callable[[], None]
+) -> Machine:
+    """Measure with ``clock``; ``finish`` returns when the device has done what it was given."""
     import torch
     import torch.nn.functional as F
 
@@ -65,12 +78,14 @@ def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1) -> Machin
     def speed(amount: float, run: Callable[[], object], share: float = 0.5) -> float:
         """Return ``amount`` per second of ``run``, for the run below which ``share`` of all are: 0.5 is the median."""
         run()
+        finish()
         found: list[float] = []
-        began = time.process_time()
-        while len(found) < 3 or time.process_time() - began < seconds:
-            start = time.process_time()
+        began = clock()
+        while len(found) < 3 or clock() - began < seconds:
+            start = clock()
             run()
-            found.append(time.process_time() - start)
+            finish()
+            found.append(clock() - start)
         return amount / max(sorted(found)[int(share * len(found))], 1e-9)
 
     x, up, down = torch.randn(tokens, h, dtype=dtype), torch.randn(i, h, dtype=dtype), torch.randn(h, i, dtype=dtype)
