@@ -24,7 +24,7 @@ KIND_COLOURS = {
     "generate": look.BLUE,
     "train": look.VERMILION,
     "publish": look.ORANGE,
-    "pull": look.DEEP_BLUE,
+    "pull": look.SKY,
     "tool": look.PURPLE,
     "evaluate": look.GREEN,
     "reward": look.OLIVE,
