@@ -1989,11 +1989,11 @@ def _():
             ),
             lesson.folded(
                 "2. The lag that hides a straggler",
-                f"From {_enough(_lags)} on it saves less than 2% (time by lag: {_listed(_lags, ' s')}). Then enough other batches are on their way while one waits.",
+                f"From {_enough(_lags)} on: more lag saves less than 2% (time by lag: {_listed(_lags, ' s')}). Then enough other batches are on their way while one waits.",
             ),
             lesson.folded(
                 "3. One more generator",
-                f"From {_enough(_counts)} on it saves less than 2% (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
+                f"From {_enough(_counts)} on: more generators save less than 2% (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
             ),
         ]
     )
