@@ -562,7 +562,7 @@ def _(ask_talks, by_hand, by_library, by_the_book, config, in_one, layer_x):
     def _apart(ours, theirs):
         if torch.equal(ours, theirs):
             return "equal bit for bit"
-        return f"{(ours - theirs).abs().max() / theirs.abs().max():.0e} of the largest"
+        return f"{lesson.tiny(float((ours - theirs).abs().max() / theirs.abs().max()))} of the largest"
 
     def _part(index, rank):
         whole = in_one[index]
@@ -950,7 +950,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, share_by_rea
     def _compared(weights):
         if torch.equal(weights, _ours):
             return "equal bit for bit"
-        return f"differ by {(weights - _ours).abs().max():.0e} at most"
+        return f"differ by {lesson.tiny(float((weights - _ours).abs().max()))} at most"
 
     lesson.reveal(
         ask_fsdp,

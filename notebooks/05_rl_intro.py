@@ -132,7 +132,7 @@ def rl_loop(policy, optimizer, questions, reward):
 @app.cell(hide_code=True)
 def _():
     ask_labels = lesson.predict(
-        "Both loops start with a chance of 10 %, with the same optimizer. The reward is 1 for the right answer and 0 for any other. How many more steps does "
+        "Both loops start with a chance of 10%, with the same optimizer. The reward is 1 for the right answer and 0 for any other. How many more steps does "
         "the RL loop need until the policy is right nine times in ten?",
         "up to twice as many",
         "two to five times as many",
@@ -533,7 +533,7 @@ def _(largest_gap, same_tokens, simple_seconds):
         else f"the same tokens in {sum(same_tokens)} of them; where rounding tips a draw, the rest of an episode differs"
     )
     lesson.md(f"""
-    {len(same_tokens)} episodes, {_agree}. The largest difference of a log-probability is {largest_gap:.0e}. The forty lines above took
+    {len(same_tokens)} episodes, {_agree}. The largest difference of a log-probability is {lesson.tiny(largest_gap)}. The forty lines above took
     {simple_seconds["page"]:.1f} s, the engine {simple_seconds["engine"]:.2f} s. From here on the engine samples.
     """)
     return
@@ -774,7 +774,7 @@ def _(ask_kind, reports):
         ],
         why=f"""
     Least often on `{_worst.name}`, with {_worst.accuracy:.0%}; most often on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
-    95 % intervals. With {_worst.episodes} tasks, that of `{_worst.name}` is
+    95% intervals. With {_worst.episodes} tasks, that of `{_worst.name}` is
     {100 * (_worst.interval[1] - _worst.interval[0]):.0f} points wide.
     """,
         shows=[
@@ -802,7 +802,7 @@ def _(sampling):
 def _(reports):
     lesson.figure(
         figures.outcome_chart(reports),
-        "Shares of all episodes; those below 8 % have no number.",
+        "Shares of all episodes; those below 8% have no number.",
     )
     return
 
@@ -1538,14 +1538,18 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
 @app.cell(hide_code=True)
 def _(config, environment, policy, run, sampling):
     def sample_slowly(batches):
-        """``batches`` of the same tasks at once, with the slow tool: the episodes, and the seconds that all took."""
-        tasks = [episode.task for episode in run.batches[0]] * batches
-        with ThreadPoolExecutor(len(tasks)) as pool:
+        """The first batch, or several like it at once, with the slow tool: the episodes, and the seconds that all took."""
+        first = run.batches[0]
+        requests = [
+            RolloutRequest(episode.task, episode.seed + copy * len(first))
+            for copy in range(batches)
+            for episode in first
+        ]
+        with ThreadPoolExecutor(len(requests)) as pool:
             execute = slow_tool(environment.execute, pool, config.tool_seconds)
-            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
             began = time.monotonic()
             episodes = rollout(
-                policy, requests, execute, replace(sampling, slots=len(tasks))
+                policy, requests, execute, replace(sampling, slots=len(requests))
             )
             return episodes, time.monotonic() - began
 
@@ -1572,7 +1576,7 @@ def _(ask_slow, config, run, slow_batch):
         shows=[
             lesson.figure(
                 figures.batch_chart(slow_batch),
-                "The same tasks, with a tool that really takes its time.",
+                "The same tasks and seeds, with a tool that really takes its time.",
             )
         ],
     )
@@ -1985,11 +1989,11 @@ def _():
             ),
             lesson.folded(
                 "2. The lag that hides a straggler",
-                f"From {_enough(_lags)} on (time by lag: {_listed(_lags, ' s')}). Then enough other batches are on their way while one waits.",
+                f"From {_enough(_lags)} on: more lag saves less than 2% (time by lag: {_listed(_lags, ' s')}). Then enough other batches are on their way while one waits.",
             ),
             lesson.folded(
                 "3. One more generator",
-                f"From {_enough(_counts)} on (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
+                f"From {_enough(_counts)} on: more generators save less than 2% (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
             ),
         ]
     )

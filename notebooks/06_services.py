@@ -640,7 +640,7 @@ def _(ask_routing, by_load, config, in_turn, same_choices, whose_rank):
         right=0 if _ratio < 1.25 else 1 if _ratio < 1.75 else 2,
         why=f"""
         {_ratio:.1f} times the rate, routed by {whose_rank}. Round robin gives the slow replica its turn ({_shares[0]:.0%} of all requests), and callers pile up there while the others
-        have little to do. By load it got {_shares[1]:.0%}. In {same_choices} of 1,000 random states this `rank` chooses the same replica as the package's `least_loaded`.
+        have little to do. By load it got {_shares[1]:.0%}. In {same_choices:,} of 1,000 random states this `rank` chooses the same replica as the package's `least_loaded`.
         """,
         shows=[
             lesson.table(
@@ -1084,8 +1084,8 @@ def _(ask_kill, killed, stage):
         ask_kill,
         right=0 if killed.back < 1 else 1 if killed.back <= 5 else 2,
         why=f"""
-        {killed.back:.1f} s. For {killed.left:.1f} s nobody knew: Monarch looks after its processes once a second. The first request that finds its process gone
-        is enough, and the replica leaves the rotation. Starting process and actor, and a first probe, took the other {killed.back - killed.left:.1f} s.
+        {killed.back:.2f} s. For {killed.left:.2f} s nobody knew: Monarch looks after its processes once a second. The first request that finds its process gone
+        is enough, and the replica leaves the rotation. Starting process and actor, and a first probe, took the other {killed.back - killed.left:.2f} s.
 
         Replay it. Look at two things: what becomes of the dots of the dead replica, and where the queue grows.
         """,
@@ -1136,7 +1136,6 @@ def _(ask_hang, hung, killed, options):
             "out of rotation, s": f"{struck.left:.2f}",
             "back in rotation, s": f"{struck.back:.2f}",
             "who": f"`{struck.restart.died}→{struck.restart.took_over}`",
-            "because": struck.restart.reason,
         }
 
     _later = hung.left - killed.left
@@ -1144,7 +1143,7 @@ def _(ask_hang, hung, killed, options):
         ask_hang,
         right=2 if _later >= 1 else 1 if _later > -0.5 else 0,
         why=f"""
-        Out of rotation after {hung.left:.1f} s, compared with {killed.left:.1f} s. The operating system reports a death. A silent process may only be slow,
+        Out of rotation after {hung.left:.2f} s, compared with {killed.left:.2f} s. The operating system reports a death. A silent process may only be slow,
         so it gets time: a probe every {options.probe_every:g} s, which may take {options.probe_timeout:g} s. A shorter limit notices sooner and, on a busy machine, kills the
         living. Whoever is given up is killed for good. Otherwise it could wake up, and its place would have two owners.
         """,
@@ -1156,6 +1155,13 @@ def _(ask_hang, hung, killed, options):
                 "From `status()`, ten times a second; both on one time scale. Dashed: the fault.",
             ),
             lesson.table("Both faults", [_facts(killed), _facts(hung)]),
+            lesson.folded(
+                "What Monarch said",
+                "\n\n".join(
+                    f"{_facts(struck)['fault']}: {lesson.quote(struck.restart.reason)}"
+                    for struck in (killed, hung)
+                ),
+            ),
         ],
     )
     return
@@ -1847,7 +1853,7 @@ def _(alone_metrics, ask_step, config, done, same_episodes):
         {len(done.episodes)} of {_all} episodes arrived, and {same_episodes} of them are token for token those of the same step in one process, without services. `{done.victim}` died while it wrote {done.lost} group{"s" * (done.lost != 1)},
         and {done.retries} request{"s were" if done.retries != 1 else " was"} sent again. Each episode has its own seed, so the other process wrote the same tokens from the same weights.
 
-        The loss is {done.metrics["loss"]:.4f}, and computed here it differs by {_gap:.0e}. The step took {done.seconds:.1f} s. After it {len(done.versions)} `policy` process{"es" if len(done.versions) > 1 else ""} had version
+        The loss is {done.metrics["loss"]:.4f}, and computed here it {"is the same, bit for bit" if _gap == 0 else f"differs by {lesson.tiny(_gap)}"}. The step took {done.seconds:.1f} s. After it {len(done.versions)} `policy` process{"es" if len(done.versions) > 1 else ""} had version
         {done.versions[0]}, and the two places were {" and ".join(done.states)}. A successor must pull before it may write.
         """,
     )

@@ -434,9 +434,12 @@ async def disturbed_reads(writer, reader, staging, config):
     )  # the first one meets memory that was never touched
     found = {"free": await seconds_to_read(reader, staging)}
 
-    busy = asyncio.ensure_future(writer.be_busy.call_one(config.busy_seconds).as_asyncio())
-    await asyncio.sleep(0.2)
-    found["busy"] = await seconds_to_read(reader, staging) + 0.2
+    head_start = 0.2  # by then it is certainly busy
+    busy = asyncio.ensure_future(
+        writer.be_busy.call_one(head_start + config.busy_seconds).as_asyncio()
+    )
+    await asyncio.sleep(head_start)
+    found["busy"] = await seconds_to_read(reader, staging)
     await busy
 
     pid, _ = await writer.process.call_one()
@@ -480,7 +483,7 @@ def _(ask_busy, backend, config, waits):
         ),
         why=f"""
         Behind the busy owner waited: {", ".join(waited_for_busy) or "nobody"}. The message took {waits["message"]["busy"]:.2f} s, because its answer is an
-        endpoint, and that endpoint had to wait for its turn. `RDMABuffer` took {_rdma["busy"] - 0.2:.2f} s after {_rdma["free"]:.2f} s undisturbed{": nobody asked the owner's Python" if "RDMABuffer" not in waited_for_busy else ""}.
+        endpoint, and that endpoint had to wait for its turn. `RDMABuffer` took {_rdma["busy"]:.2f} s, and {_rdma["free"]:.2f} s from a free owner{": nobody asked the owner's Python" if "RDMABuffer" not in waited_for_busy else ""}.
         {"The network card read the memory." if backend == "ibverbs" else "The bytes were sent by Monarch's own threads in the owner's process."}
         """,
         shows=[
@@ -1533,10 +1536,10 @@ def deliver(masters, generator, dtype):
 @app.cell(hide_code=True)
 def _():
     ask_rounding = lesson.predict(
-        "bfloat16 keeps 8 significant bits, so a weight is off by up to 0.4 %. By how much does the probability of a sampled token change, at worst, in some dozen episodes?",
-        "by less than 1 %",
+        "bfloat16 keeps 8 significant bits, so a weight is off by up to 0.4%. By how much does the probability of a sampled token change, at worst, in some dozen episodes?",
+        "by less than 1%",
         "by a few per cent",
-        "by more than 20 %",
+        "by more than 20%",
     )
     ask_rounding
     return (ask_rounding,)
@@ -1574,8 +1577,8 @@ def _(ask_rounding, config, deliveries):
         ask_rounding,
         right=0 if _change < 0.01 else 1 if _change < 0.2 else 2,
         why=f"""
-        By {_change:.1%}, for the token that it hit hardest. The bytes fall to {_half / _size:.0%}. On average little happens: the effective sample size is still
-        {min(_rounded["effective_sample_size"], _both["effective_sample_size"]):.2%}. Old weights cause the same kind of mismatch, so the same correction handles it:
+        By {_change:.1%}, for the token that it hit hardest. The bytes fall to {_half / _size:.0%}. On average little happens: the effective sample size is
+        {_rounded["effective_sample_size"]:.2%}, and {_both["effective_sample_size"]:.2%} if the generator also computes in bfloat16. Old weights cause the same kind of mismatch, so the same correction handles it:
         record the log-probs with which a token *was* sampled. `transfer_dtype` is the setting in the course's configuration.
         """,
         shows=[

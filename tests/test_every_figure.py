@@ -81,22 +81,22 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "an empty timeline": (lambda: timeline_chart(Timeline()), 720, "no span was recorded yet"),
     "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 89%"),
-    "accuracy": (lambda: accuracy_chart(REPORTS), 560, "simple 75%, interval 60% to 86%; recursive 25%"),
-    "outcomes": (lambda: outcome_chart(REPORTS), 560, "simple: success 75%, wrong_format 25%"),
+    "accuracy": (lambda: accuracy_chart(REPORTS), 720, "simple 75%, interval 60% to 86%; recursive 25%"),
+    "outcomes": (lambda: outcome_chart(REPORTS), 720, "simple: success 75%, wrong_format 25%"),
     "pass at k": (
-        lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 560,
+        lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,
         "before: 25% at k 1, 100% at k 64; after: 90% at k 1",
     ),
     "batch": (
-        lambda: batch_chart([lasting(1.0), lasting(3.0)]), 560, "2 episodes, the slowest 3 s; 33% of all slots' time",
+        lambda: batch_chart([lasting(1.0), lasting(3.0)]), 720, "2 episodes, the slowest 3 s; 33% of all slots' time",
     ),
-    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), 560, "the slowest 2 s"),
+    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), 720, "the slowest 2 s"),
     "paired timelines": (
-        lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 600,
+        lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 720,
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
     ),
     "a shaped reward": (
-        lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 600,
+        lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,
         "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
     ),
     "lags of a training step": (
@@ -104,7 +104,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "at lag 2, steps 1 to 4 train on data of versions 0, 0, 0, 1",
     ),
     "ratios": (
-        lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 560,
+        lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,
         "lag 0: from 1 to 1, effective sample size 100%; lag 8: from 0.001 to 7e+02, effective sample size 25%",
     ),
     "pushes": (
@@ -145,7 +145,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "message 0.27 GB/s; memcpy 14 GB/s; a network card 50 GB/s",
     ),
     "copies": (
-        lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 560, "copy 1: versions 7, 8, 9; copy 2: versions 9",
+        lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
     ),
     "calls": (
         lambda: calls_chart({"alone": [(0.0, 0.2), (0.2, 0.4)], "together": [(0.0, 0.2)] * 2}, {"alone": [0.2, 0.4]}), 720,
@@ -180,7 +180,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "trainer: 3 MB, weights 2, rest 1, measured 4; the line is at 5 MB",
     ),
     "a product by its rows": (
-        lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 560, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
+        lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 720, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
     ),
     "two lives": (
         lambda: lives_chart({"waits": Lives([-1.0, 1.0], [2.0, 3.0], 0.0, 1.0), "hurries": Lives([-1.0, 1.0], [0.5, 3.0], 0.0, 1.0)}), 720,
@@ -191,7 +191,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: lost_host_chart(LostHost([1.0, 2.0, 6.0], [(0, 0.3), (3, 0.9)], 2.5, [3.5], [5.0])), 720,
         "3 steps in 6.0 s; the host was killed at 2.5 s, noticed at 3.5 s, replaced at 5.0 s; the longest step took 4.0 s; greedy accuracy 30%, 90%",
     ),
-    "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 560, "copy 1: versions 0, 1, 2"),
+    "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 720, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
 DRAWINGS = (
     four_faults,

@@ -114,7 +114,6 @@ def rows_chart(seconds: Mapping[int, float], reading: float, computing: float) -
         300,
         "A matrix product by its rows",
         f"{said}; reading {1e3 * reading:.2g} ms, computing {1e3 * computing:.2g} ms for each row",
-        look.NARROW,
     )
 
 

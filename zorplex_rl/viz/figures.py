@@ -4,7 +4,7 @@
     {policy: {k: share}}        ──► pass_chart
     Episodes of one batch       ──► batch_chart
 
-Each returns SVG text (``svg.py``), narrow enough for a phone.
+Each returns SVG text (``svg.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
         _name_shares(axes, [report.name for report in reports], "accuracy on held-out tasks")
 
     said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
-    return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said, look.NARROW)
+    return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said)
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
@@ -65,7 +65,7 @@ def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
     said = "; ".join(
         f"{name}: " + ", ".join(f"{share:.0%} at k {k}" for k, share in f.items()) for name, f in passes.items()
     )
-    return render(draw, 300, "Tasks solved in k attempts", said, look.NARROW)
+    return render(draw, 300, "Tasks solved in k attempts", said)
 
 
 def outcome_chart(reports: Sequence[Report]) -> str:
@@ -83,10 +83,10 @@ def outcome_chart(reports: Sequence[Report]) -> str:
                     look.write_in_bar(axes, left + share / 2, row, f"{share:.0%}")
                 left += share
         _name_shares(axes, [report.name for report in reports], "share of episodes")
-        look.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=3)
+        look.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
-    return render(draw, 90 + 36 * len(reports), "How episodes end", said, look.NARROW)
+    return render(draw, 78 + 36 * len(reports), "How episodes end", said)
 
 
 def batch_chart(episodes: Sequence[Episode]) -> str:
@@ -116,7 +116,7 @@ def batch_chart(episodes: Sequence[Episode]) -> str:
     said = (
         f"{len(ordered)} episodes, the slowest {slowest:.3g} s; {waiting:.0%} of all slots' time goes in waiting for it"
     )
-    return render(draw, 250, "One batch", said, look.NARROW)
+    return render(draw, 250, "One batch", said)
 
 
 def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:

@@ -9,6 +9,7 @@
     md(…)  table(…)  folded(…)   Markdown with computed values in it
     term(name)                   a term of the glossary, linked to its explanation
     quote(text)  fence(text)     Markdown that shows any text literally
+    tiny(number)                 2 × 10⁻⁷
 
 ``markup.py`` turns every text into HTML, so that no text can add elements to the page.
 
@@ -103,6 +104,18 @@ def term(name: str, shown: str | None = None) -> str:
     return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
 
 
+def tiny(value: float) -> str:
+    """Write a small number as people do.
+
+    >>> tiny(2.1e-07), tiny(0.0)
+    ('2 × 10⁻⁷', '0')
+    """
+    if value == 0:
+        return "0"
+    digit, power = f"{value:.0e}".split("e")
+    return f"{digit} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
 def folded(summary: str, text: str) -> mo.Html:
     """Show Markdown below a summary line, closed at first."""
     return mo.Html(fold(summary, text))
@@ -126,7 +139,9 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
         f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
     )
     body = "".join(
-        "<tr>" + "".join(f"<td{_align(name in numeric)}>{inline(str(row[name]))}</td>" for name in names) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{_align(name in numeric)}>{inline(_written(row[name], name in numeric))}</td>" for name in names)
+        + "</tr>"
         for row in rows
     )
     return mo.Html(
@@ -210,6 +225,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) or bool(
         re.match(r"^[−+-]?[\d,.]+( ?(%|[kMG]?B(/s)?|[mµn]?s|×))?$", str(value))
     )
+
+
+def _written(value: Any, numeric: bool) -> str:
+    """Return the text of a cell; a negative number gets a minus sign for its hyphen."""
+    return re.sub(r"^-(?=[\d.])", "−", str(value)) if numeric else str(value)
 
 
 def _align(numeric: bool) -> str:

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-NARROW = 560
-"""Width in px of a figure that is readable on a phone."""
-
 # Based on the palette of Okabe and Ito: distinguishable with any colour vision, on white and on black.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
@@ -68,6 +65,12 @@ def plain_numbers(axis: Axis) -> None:
 def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
     """Centre ``text`` at ``x`` in the bar of a ``row``."""
     axes.text(x, row, text, ha="center", va="center", color=TEXT_ON_COLOUR)
+
+
+def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
+    """Write ``text`` a little to the right of a bar that ends at ``end``."""
+    # Not by a space in front: SVG drops it.
+    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
 
 
 def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KIND_COLOURS = {
-    "generate": look.DEEP_BLUE,
+    "generate": look.BLUE,
     "train": look.VERMILION,
     "publish": look.ORANGE,
     "pull": look.SKY,
@@ -120,7 +120,7 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return kind → colour, in the order of a legend. Kinds that are not in ``KINDS`` are grey and last.
 
     >>> kind_colours({"train", "nap", "generate"})
-    {'generate': '#0072B2', 'train': '#D55E00', 'nap': '#808080'}
+    {'generate': '#2484CE', 'train': '#D55E00', 'nap': '#808080'}
     """
     ordered = sorted(kinds, key=lambda kind: (*KINDS, kind).index(kind))
     return {kind: KIND_COLOURS.get(kind, look.GREY) for kind in ordered}

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.viz import look
 from zorplex_rl.viz.plots import kind_colours
-from zorplex_rl.viz.svg import render
+from zorplex_rl.viz.svg import WIDTH, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-WIDTH = 600
 
 
 def lags_of(timeline: Timeline) -> dict[int, int]:
@@ -60,7 +58,7 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
     shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
     height = 70 + (44 + 30 * len(actors)) * len(windows)
     said = f"the same {seconds:.3g} seconds of each, and how much of them every actor was busy: {'; '.join(shares)}"
-    return render(draw, height, "Timelines on one axis", said, WIDTH)
+    return render(draw, height, "Timelines on one axis", said)
 
 
 def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls: float) -> str:
@@ -83,4 +81,4 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
             look.bare_axes(axes, grid="y")
 
     said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"
-    return render(draw, 220, "What a shaped reward did", said, WIDTH)
+    return render(draw, 220, "What a shaped reward did", said)

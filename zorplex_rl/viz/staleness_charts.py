@@ -87,7 +87,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         f"{name}: from {min(found):.2g} to {max(found):.2g}, effective sample size {sizes[name]:.0%}"
         for name, found in ratios.items()
     )
-    return render(draw, 90 + 56 * len(ratios), "Ratios of tokens", said, look.NARROW)
+    return render(draw, 90 + 56 * len(ratios), "Ratios of tokens", said)
 
 
 def quantiles(values: Sequence[float], count: int) -> list[float]:

@@ -85,6 +85,7 @@ def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -
             axes.plot([s for _, s in rows], at, mark, color=colour, markersize=9, label=state, clip_on=False)
         axes.set(xlim=(0, end), xlabel="seconds until the bytes were there")
         look.name_rows(axes, list(waits), margin=0.6)
+        axes.tick_params(axis="y", pad=9)  # a mark at 0 does not touch the name
         look.bare_axes(axes, grid="x")
         figure.legend(loc="outside upper left", ncols=len(states), frameon=False)
 
@@ -106,7 +107,7 @@ def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) 
         for row, (name, rate) in enumerate(rows.items()):
             mark, colour = ("o", look.ORANGE) if name in measured else ("D", look.GREY)
             axes.plot(rate, row, mark, color=colour, markersize=9)
-            axes.text(rate * 1.18, row, f"{rate:.3g}", va="center")
+            axes.text(rate * 1.18, row, _rate(rate), va="center")
         axes.set_xscale("log")
         low = 10.0 ** math.floor(math.log10(min(rows.values()) / 1.5))
         axes.set(xlim=(low, max(rows.values()) * 3), xlabel="GB/s (each mark is ten times the one before)")
@@ -115,23 +116,27 @@ def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) 
         axes.minorticks_off()
         axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
 
-    said = "; ".join(f"{name} {rate:.3g} GB/s" for name, rate in rows.items())
+    said = "; ".join(f"{name} {_rate(rate)} GB/s" for name, rate in rows.items())
     return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said)
+
+
+def _rate(rate: float) -> str:
+    """Write a rate with the digits of a measurement: 0.75 and 2.93, but 50."""
+    return f"{rate:.2f}" if 0.1 <= rate < 10 else f"{rate:.3g}"
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:
     """Draw each copy of the weights as a strip from its first byte to its last, coloured by the version of the bytes.
 
-    A copy is a list of versions at equally spaced places. Each strip assigns its own colours, starting with its oldest version.
+    A copy is a list of versions at equally spaced places. A version has the same colour in all strips.
     """
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for row, copy in enumerate(copies):
-            colours = dict(zip(sorted(set(copy)), COPY_COLOURS, strict=False))
             for version, start, width in version_runs(copy):
                 left, share = start / len(copy), width / len(copy)
-                axes.barh(row, share, left=left, height=0.7, color=colours.get(version, look.GREY), align="center")
+                axes.barh(row, share, left=left, height=0.7, color=COPY_COLOURS[version % len(COPY_COLOURS)])
                 if share > 0.07:
                     look.write_in_bar(axes, left + share / 2, row, str(version))
         axes.set(xlim=(0, 1), xlabel="place in the copy", xticks=[0, 1])
@@ -143,7 +148,7 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
         look.bare_axes(axes, keep=())
 
     said = "; ".join(f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1))
-    return render(draw, 56 + 34 * len(copies), "What some copies are made of", said, look.NARROW)
+    return render(draw, 56 + 34 * len(copies), "What some copies are made of", said)
 
 
 def version_runs(copy: Sequence[int]) -> list[tuple[int, int, int]]:

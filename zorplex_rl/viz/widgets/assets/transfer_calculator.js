@@ -33,10 +33,10 @@ function render({ model, el }) {
 /** One row for each link: a point on a logarithmic axis of seconds, and the seconds in words. */
 function times(links, width) {
   const narrow = width < 560, left = narrow ? 0 : 190, pitch = narrow ? 46 : 32, top = narrow ? 22 : 8, right = 96;
-  const low = -3, high = 6, bottom = top + links.length * pitch, height = bottom + 26;
+  const low = -3, high = 5, bottom = top + links.length * pitch, height = bottom + 26;
   const x = (seconds) => left + 8 + ((Math.min(Math.max(Math.log10(seconds), low), high) - low) / (high - low)) * (width - left - 8 - right);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Seconds for one copy. ${links.map(([name, , , , said]) => `${name}: ${said}`).join("; ")}.` });
-  for (const [power, text] of [[-3, "1 ms"], [0, "1 s"], [Math.log10(3600), "1 hour"]]) {
+  for (const [power, text] of [[-3, "1 ms"], [0, "1 s"], [Math.log10(3600), "1 hour"], [Math.log10(86400), "1 day"]]) {
     const at = x(10 ** power);
     picture.append(
       svg("line", { x1: at, x2: at, y1: 0, y2: bottom, style: "stroke:var(--line)" }),
