@@ -110,7 +110,9 @@ def bytes_chart(operations: Mapping[str, tuple[float, float]]) -> str:
         for row, (formula, sent) in enumerate(operations.values()):
             for shift, size, colour in ((-0.19, formula, look.GREY), (0.19, sent, look.BLUE)):
                 axes.barh(row + shift, size / 1e6, height=0.36, color=colour)
-                axes.text(size / 1e6, row + shift, f" {size / 1e6:.2f}", va="center")
+                axes.annotate(
+                    f"{size / 1e6:.2f}", (size / 1e6, row + shift), (4, 0), textcoords="offset points", va="center"
+                )
         most = max(max(pair) for pair in operations.values()) / 1e6
         axes.set(xlim=(0, 1.15 * most), xlabel="MB that each rank sends")
         look.name_rows(axes, list(operations))
@@ -160,7 +162,9 @@ def loads_chart(loads: Mapping[str, tuple[float, float]]) -> str:
         for row, pair in enumerate(loads.values()):
             for shift, size, colour in zip((-0.19, 0.19), pair, (look.ORANGE, look.GREY), strict=True):
                 axes.barh(row + shift, size / 1e6, height=0.36, color=colour)
-                axes.text(size / 1e6, row + shift, f" {size / 1e6:.2f}", va="center")
+                axes.annotate(
+                    f"{size / 1e6:.2f}", (size / 1e6, row + shift), (4, 0), textcoords="offset points", va="center"
+                )
         most = max(max(pair) for pair in loads.values()) / 1e6
         axes.set(xlim=(0, 1.12 * most), xlabel="MB through the busiest trainer rank")
         look.name_rows(axes, list(loads))
