@@ -84,11 +84,13 @@ def _names(stations: Sequence[Station], y: float) -> str:
 
 
 def _badges(end: float, y: float, numbers: Sequence[str]) -> str:
-    """Return the pills of ``numbers`` side by side; the last one ends at ``end``."""
-    drawn = []
-    for number in reversed(numbers):
-        drawn.append(_badge(end - _pill(number) / 2, y, number))
-        end -= _pill(number) + 1
+    """Return the pills of ``numbers`` in rows of at most four, each row ending at ``end``, the lowest at ``y``."""
+    drawn, place = [], end
+    for count, number in enumerate(reversed(numbers)):
+        if count % 4 == 0:
+            place = end
+        drawn.append(_badge(place - _pill(number) / 2, y - 21 * (count // 4), number))
+        place -= _pill(number) + 1
     return "".join(drawn)
 
 

@@ -25,8 +25,8 @@ def two_hosts() -> str:
 
     def box(x: int, y: int, width: int, name: str, colour: str) -> str:
         return (
-            f'<rect x="{x}" y="{y}" width="{width}" height="34" rx="5" fill="{colour}" opacity="0.85"/>'
-            f'<text x="{x + width / 2:g}" y="{y + 22}" text-anchor="middle" fill="{look.TEXT_ON_COLOUR}" font-weight="600">{name}</text>'
+            f'<rect x="{x}" y="{y}" width="{width}" height="34" rx="5" fill="{colour}" fill-opacity="0.2" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{x + width / 2:g}" y="{y + 22}" text-anchor="middle" font-weight="600">{name}</text>'
         )
 
     def keeper(x: int) -> str:
