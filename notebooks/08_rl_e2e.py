@@ -1245,7 +1245,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    What the run noted of the death is one line: {_noted}.{f" Monarch wrote {len(native_errors)} more, which this page leaves out." if native_errors else ""}
+    What the run noted of the death is one line: {_noted}. {f"Monarch wrote {len(native_errors)} more, which this page leaves out." if native_errors else ""}
     A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
