@@ -809,6 +809,16 @@ async def _(config, start_transfer):
 def _(ask_losses, transfer):
     _plan, _read = transfer.plan, sum(transfer.read)
     _apart = max(abs(a - b) / max(a, b) for a, b in transfer.losses)
+    _why = (
+        "the two sides add up in different orders"
+        if transfer.equal == transfer.compared
+        else "the generators do not have the trainer's weights"
+    )
+    _losses = (
+        f"The losses differ by at most {1e6 * _apart:.2g} millionths of their size: {_why}."
+        if _apart
+        else "So were the losses here. Nothing promises that: the two sides may add up in different orders."
+    )
     _amount = (
         "exactly the minimum"
         if _read == _plan.minimum_bytes
@@ -824,8 +834,7 @@ def _(ask_losses, transfer):
         ask_losses,
         right=0 if _apart == 0 else 1 if _apart < 1e-5 else 2,
         why=f"""
-        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. The losses
-        differ by {_apart:.0e} of their size at most: {"the two sides add up in different orders" if transfer.equal == transfer.compared else "the generators do not have the trainer's weights"}.
+        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. {_losses}
 
         The pieces were planned by {transfer.whose}. Each version, {_read / 1e6:.2f} MB were read in all, {_amount}. {_sent}
         """,

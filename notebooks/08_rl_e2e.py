@@ -327,7 +327,9 @@ def _(advantages, ask_alike, rewards):
                 [
                     {
                         "group": number,
-                        "rewards": " ".join(f"{value:.1f}" for value in found),
+                        "rewards": " ".join(
+                            f"{value:.1f}".replace("-", "−") for value in found
+                        ),
                         "advantages": " ".join(
                             f"{value:+.1f}".replace("-", "−") for value in given
                         ),
@@ -385,9 +387,9 @@ def _(advantages, config, episodes):
         [
             {
                 "batch": letter,
-                "tokens trained on": found["trained on"],
-                "largest difference of a log-prob": f"{found['max_logp_difference']:.6f}",
-                "effective sample size": f"{found['effective_sample_size']:.2%}",
+                "trained tokens": f"{found['trained on']:,}",
+                "largest log-prob gap": f"{found['max_logp_difference']:.6f}",
+                "effective sample size": f"{found['effective_sample_size']:.1%}",
                 "entropy": f"{found['entropy']:.3f}",
             }
             for letter, found in zip("ABC", diagnosed.values(), strict=True)
@@ -420,7 +422,7 @@ def _(ask_fault, diagnosed, episodes):
         right=_names.index("not masked"),
         why=f"""
     The policy sampled {_sampled:,} tokens, and batch {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
-    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. The sound batch differs by {_sound["max_logp_difference"]:.0e} at most:
+    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. The sound batch differs by {_sound["max_logp_difference"]:.6f} at most:
     {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, which has to be looked into"}, although one program samples token by
     token and the other reads whole episodes. One version of age makes {_stale["max_logp_difference"]:.2f}. That is **staleness** and no mistake, if the batch is marked as old.
     """,
@@ -777,7 +779,7 @@ def _(ask_same, config, policy, same_weights, weights_apart):
         ask_same,
         right=0 if weights_apart == 0 else 1 if weights_apart < 0.01 * _moved else 2,
         why=f"""
-    The largest difference of a weight is {weights_apart:.1e}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.1e}. Every draw has a seed that
+    {f"The largest difference of a weight is {weights_apart:.1g}" if weights_apart else "No weight differs"}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.5f}. Every draw has a seed that
     belongs to its group's number, and the batches are the same. {"So the two programs compute the same, on this machine." if weights_apart == 0 else "What remains comes from sums in another order."}
     """,
     )
@@ -924,7 +926,7 @@ def _(accounts, ask_time, stretch, windows):
         shows=[
             lesson.figure(
                 runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-                f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step.",
+                f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step. At the right, the busy share of these seconds; the table has that of the whole run.",
             ),
             lesson.table(
                 "The two runs",
@@ -1266,7 +1268,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    What the run noted of the death is one line: {_noted}. Monarch wrote {len(native_errors)} more, which this page leaves out.
+    What the run noted of the death is one line: {_noted}. {f"Monarch wrote {len(native_errors)} more, which this page leaves out." if native_errors else ""}
     A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
@@ -1276,7 +1278,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
                     Timeline(
                         [
                             s
-                            for s in _around.spans
+                            for s in sorted(_around.spans, key=lambda s: s.actor)
                             if s.actor.startswith(("generator", "trainer"))
                         ]
                     )
@@ -1513,8 +1515,8 @@ def _(ask_pass, config, estimator, right):
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    From before to after, pass@{_low} changes by {signed(100 * _first)} points and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.1f} (two standard errors over tasks). {_said}. Of
-    the {config.pass_tasks} tasks the old policy never solved {_never["before"]}, the trained one {_never["after"]}. That is a finding about this small policy and this task.
+    From before to after, pass@{_low} changes by {signed(100 * _first)} points and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.0f} (two standard errors over tasks). {_said}. Of
+    the {config.pass_tasks} tasks the old policy solved {config.pass_tasks - _never["before"]} at least once, the trained one {config.pass_tasks - _never["after"]}. That is a finding about this small policy and this task.
     """,
         shows=[
             lesson.figure(

@@ -332,13 +332,14 @@ def _(ask_tokens, config, kept_at):
     _oldest = max(config.ages)
     _last, _episodes = _tokens[_oldest], len(kept_at[_oldest])
     _left = _sizes[_oldest][1] * _episodes
+    _half = (_last - 1).abs().median()
     lesson.reveal(
         ask_tokens,
         right=0 if _left > 29.5 else 1 if _left > 9.5 else 2,
         why=f"""
     At lag {_oldest} the {_episodes} episodes count as {_left:.0f}. Token by token it looks better: {len(_last)} tokens count as
     {_sizes[_oldest][0] * len(_last):.0f}. Half of the
-    tokens have a ratio between {torch.quantile(_last, 0.25):.2f} and {torch.quantile(_last, 0.75):.2f}. But an episode has about
+    tokens are within {_half:.1%} of a ratio of 1. But an episode has about
     {len(_last) / _episodes:.0f} of them, and one that has moved far is enough.
     """,
         shows=[
@@ -400,7 +401,7 @@ def _(config, kept_batches, learner):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 1: the weight of a stale token (warm-up, 3 minutes)
+    ### Exercise 1: the weight of a stale token
 
     A ratio of 30 makes one token count like 30. **Truncated importance sampling** allows no more than a limit. Complete `truncated_weight`: the
     weight of a token, from its log-prob under π, the log-prob it was sampled with, and the limit.
@@ -533,7 +534,7 @@ def _(ask_push):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: clip the ratio (core, 6 minutes, plugged in)
+    ### Exercise 2: clip the ratio
 
     Write the objective that saves the run below. It is `weighted` with another last line. For a token with ratio r and advantage A it is the smaller of r·A and clip(r, 0.8, 1.2)·A. All
     arguments are tensors of shape [B, T], or broadcast to it. What you write here trains the policy in the next section. As long as it is missing,
@@ -835,7 +836,7 @@ def _(ask_plain, before, config, plain_final, plain_series):
         shows=[
             lesson.figure(
                 staleness_charts.fall_chart({"plain": plain_series}, before),
-                f"Accuracy on {config.eval_tasks} held-out tasks every {config.eval_every} steps, at the end on 200. The dotted line is the accuracy before training.",
+                f"Accuracy on {config.eval_tasks} held-out tasks every {config.eval_every} steps, at the end on 200. The dotted line is the accuracy before training, also on 200.",
             )
         ],
     )
@@ -856,14 +857,14 @@ def _(ask_first, before, config, plain_series, study):
     ]
     _told = warnings([row for row in study.rows if row.lag > 0], before)
     _said = "; ".join(
-        f"{name}: " + ("never" if _fell[name] is None else f"step {_fell[name]}")
+        f"{name}, " + ("never" if _fell[name] is None else f"at step {_fell[name]}")
         for name in _names
     )
     lesson.reveal(
         ask_first,
         right=_first,
         why=f"""
-    Below half of its best for the first time: {_said}. In the recorded study below, {_told.collapsed} trials on stale data collapsed. In {_told.announced} of
+    For the first time below half of its best: {_said}. In the recorded study below, {_told.collapsed} trials on stale data collapsed. In {_told.announced} of
     them the sample size of the episodes was below half while the accuracy had not fallen yet.
 
     It is a warning and no verdict: it also fell below half in {_told.false_alarms} of the {_told.healthy} trials on stale data that did *not* collapse. It
@@ -1212,7 +1213,7 @@ def _(chosen, config, live, study):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: decoupled (stretch, 8 minutes)
+    ### Exercise 3: decoupled
 
     Clipping around μ has a flaw. On old data most tokens may be outside the bounds before the step begins, and then they teach nothing. **Decoupled
     PPO** clips around π₀ instead, the policy at the beginning of the step, and corrects for μ with a truncated weight. With s = π/π₀ and

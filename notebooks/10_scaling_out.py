@@ -402,7 +402,7 @@ def _(ask_measured, config, trained, trainer_work):
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:.0f} MB. By hand: {_sum / 1e6:.0f} MB, {abs(_ratio - 1):.0%} {"less" if _ratio > 1 else "more"}. `sizing.py` says {_sized.total / 1e6:.0f} MB, and is
+        Measured: {trained.peak / 1e6:.0f} MB. By hand, for the batch that it got: {_sum / 1e6:.0f} MB, {abs(1 / _ratio - 1):.0%} {"less" if _ratio > 1 else "more"}. `sizing.py` says {_sized.total / 1e6:.0f} MB, and is
         {abs(_sized.total / trained.peak - 1):.0%} off. It counts what is there at the same time: here the highest phase is *{_sized.highest}*. Then
         {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB are free for Python and not free for the system: the C library keeps small blocks.
         """,
@@ -1070,8 +1070,8 @@ def settings_hosts():
         lease=1.0,  # seconds, of the page's hosts
         package_lease=4.0,  # seconds, the least that the package takes
         drift=3.0,  # in the exercise: the host's clock runs at a quarter of its speed
-        steps=20,  # of the run over two hosts
-        kill_after=7,  # steps
+        steps=30,  # of the run over two hosts: it must outlast the start of a process
+        kill_after=6,  # steps
         eval_every=5,
         eval_tasks=50,
         run_lease=10.0,  # seconds, of the run's hosts
@@ -1812,13 +1812,14 @@ async def running_on_two_hosts(flags, curve):
 @app.function(hide_code=True)
 def bytes_on(host):
     """Whether a host sees the run's folder, and how many bytes lie in its own /tmp and /dev/shm."""
-    files = [
-        path
-        for folder in ("/tmp", "/dev/shm")
-        for path in host.path(folder).rglob("*")
-        if path.is_file()
-    ]
-    return host.path("/tmp/run").exists(), sum(path.stat().st_size for path in files)
+    written = 0
+    for folder in map(host.path, ("/tmp", "/dev/shm")):
+        own = (
+            folder.stat().st_dev
+        )  # an installation that it sees there lies on another device
+        found = (path.lstat() for path in folder.rglob("*") if path.is_file())
+        written += sum(file.st_size for file in found if file.st_dev == own)
+    return host.path("/tmp/run").exists(), written
 
 
 @app.function(hide_code=True)

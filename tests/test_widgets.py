@@ -492,10 +492,10 @@ def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or
     open_bare(page, diagram)
     cells = page.get_by_role("radio")
     expect(cells).to_have_count(3)
-    expect(page.get_by_role("img", name="plain, learning rate 4e−4, lag 0: accuracy")).to_be_visible()
-    page.get_by_role("radio", name="clipped, learning rate 4e−4, lag 8: accuracy 60 %").check(force=True)
+    expect(page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")).to_be_visible()
+    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60 %").check(force=True)
     expect(page.locator("dd[data-value]")).to_have_text(["60 %", "50 %", "70 %", "30 %"])
-    expect(page.get_by_role("img", name="clipped, learning rate 4e−4, lag 8: accuracy")).to_be_visible()
+    expect(page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")).to_be_visible()
     assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
     page.keyboard.press("ArrowUp")
     expect(page.locator("dd[data-value]").first).to_have_text("5 %")

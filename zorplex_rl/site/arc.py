@@ -44,9 +44,8 @@ def arc_drawing(stations: Sequence[Station]) -> str:
     height = top_height + (14 + bottom_height if below else 0)
     inner = re.sub(r"^<svg[^>]*>|</svg>$", "", loop_drawing())
     badges = "".join(
-        _badge(x + BOX_WIDTH - 8 - 27 * place, y + 44 - 4, number)
+        _badges(x + BOX_WIDTH + 6, y + 44 - 4, [station.number for station in above if part in station.lit])
         for part, (x, y, _) in PARTS.items()
-        for place, number in enumerate(reversed([station.number for station in above if part in station.lit]))
     )
     drawn = _frame(0, width, top_height, "The loop", look.BLUE)
     drawn += f'<g transform="translate({_MARGIN} 44)">{inner}</g><g transform="translate({_MARGIN} 0)">{badges}</g>'
@@ -84,9 +83,26 @@ def _names(stations: Sequence[Station], y: float) -> str:
     )
 
 
+def _badges(end: float, y: float, numbers: Sequence[str]) -> str:
+    """Return the pills of ``numbers`` in rows of at most four, each row ending at ``end``, the lowest at ``y``."""
+    drawn, place = [], end
+    for count, number in enumerate(reversed(numbers)):
+        if count % 4 == 0:
+            place = end
+        drawn.append(_badge(place - _pill(number) / 2, y - 21 * (count // 4), number))
+        place -= _pill(number) + 1
+    return "".join(drawn)
+
+
+def _pill(number: str) -> float:
+    """Return the width of the pill of ``number``."""
+    return 9 + 7.5 * len(number)
+
+
 def _badge(x: float, y: float, number: str) -> str:
     """Return a number in a pill that stands out on light and dark."""
+    width = _pill(number)
     return (
-        f'<g transform="translate({x:g} {y:g})"><rect x="-14" y="-10" width="28" height="20" rx="10" fill="{look.DEEP_BLUE}"/>'
-        f'<text y="4.5" text-anchor="middle" font-size="12.5" font-weight="600" fill="#ffffff">{escape(number)}</text></g>'
+        f'<g transform="translate({x:g} {y:g})"><rect x="{-width / 2:g}" y="-10" width="{width:g}" height="20" rx="10" fill="{look.DEEP_BLUE}"/>'
+        f'<text y="4.5" text-anchor="middle" font-size="12" font-weight="600" fill="#ffffff">{escape(number)}</text></g>'
     )

@@ -57,6 +57,8 @@ def parts_chart(
     stacked = {row: by_colour(parts) for row, parts in rows.items()}
     most = max([*(sum(parts.values()) for parts in stacked.values()), *measured.values(), room or 0]) / unit
 
+    limit = (1.5 if measured and room else 1.3 if measured else 1.12) * most
+
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (row, parts) in enumerate(stacked.items()):
@@ -67,8 +69,8 @@ def parts_chart(
             at, text = left, f"{left:,.0f}"
             if row in measured:
                 at, text = max(at, measured[row] / unit), f"{text}, measured {measured[row] / unit:,.0f}"
-            # Not across the dashed line.
-            if room is not None and at <= room / unit < at + 0.1 * most:
+            # Not across the dashed line: a figure has about 60 digits from the axis to the end.
+            if room is not None and at <= room / unit < at + len(text) / 60 * limit:
                 at = room / unit
             axes.text(at + 0.012 * most, index, text, va="center")
             if row in measured:
@@ -76,7 +78,7 @@ def parts_chart(
                 axes.plot([x, x], [index - 0.42, index + 0.42], color=look.TEXT, linewidth=3)
         if room is not None:
             axes.axvline(room / unit, color=look.TEXT, linestyle="--", linewidth=1.2)
-        axes.set(xlim=(0, (1.3 if measured else 1.12) * most), xlabel=name)
+        axes.set(xlim=(0, limit), xlabel=name)
         look.name_rows(axes, list(rows))
         look.bare_axes(axes, grid="x")
         used = [part for part in PARTS if any(part in parts for parts in stacked.values())]

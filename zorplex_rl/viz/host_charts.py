@@ -25,8 +25,8 @@ def two_hosts() -> str:
 
     def box(x: int, y: int, width: int, name: str, colour: str) -> str:
         return (
-            f'<rect x="{x}" y="{y}" width="{width}" height="34" rx="5" fill="{colour}" opacity="0.85"/>'
-            f'<text x="{x + width / 2:g}" y="{y + 22}" text-anchor="middle" fill="{look.TEXT_ON_COLOUR}" font-weight="600">{name}</text>'
+            f'<rect x="{x}" y="{y}" width="{width}" height="34" rx="5" fill="{colour}" fill-opacity="0.2" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{x + width / 2:g}" y="{y + 22}" text-anchor="middle" font-weight="600">{name}</text>'
         )
 
     def keeper(x: int) -> str:
@@ -88,10 +88,14 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
         axes = figure.subplots()
         for number, lives in enumerate(trials.values()):
             for row, wrote in enumerate((lives.first, lives.second), 2 * number):
-                axes.barh(row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=look.ROLES["trainer"])
+                label = "_" if row else "a trainer writes"
+                axes.barh(
+                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=look.ROLES["trainer"], label=label
+                )
             rows = (2 * number - 0.45, 2 * number + 1.45)
-            axes.plot([lives.over] * 2, rows, color=look.TEXT, linewidth=1.5, linestyle="--")
-            axes.plot(lives.heard, 2 * number, "o", color=look.TEXT, markersize=6)
+            heard, over = ("_", "_") if number else ("last heard", "lease over, as the controller counts")
+            axes.plot(lives.heard, 2 * number, "o", color=look.TEXT, markersize=6, label=heard)
+            axes.plot([lives.over] * 2, rows, color=look.TEXT, linewidth=1.5, linestyle="--", label=over)
             if lives.together > 0:
                 axes.barh(
                     2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=look.GREY, alpha=0.4
@@ -105,16 +109,17 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
                     fontweight="bold",
                 )
         axes.axvline(0, color=look.GREY, linewidth=1)
-        axes.set(xlabel="seconds after the fault   ● last heard   ┆ lease over, as the controller counts")
+        axes.set(xlabel="seconds after the fault")
         look.name_rows(axes, names)
         look.bare_axes(axes, grid="x")
+        figure.legend(loc="outside upper left", ncols=3, frameon=False)
 
     said = "; ".join(
         f"{name}: the first trainer wrote until {lives.first[-1]:.2f} s, its successor from {lives.second[0]:.2f} s, "
         f"{f'both lived for {lives.together:.2f} s' if lives.together > 0 else 'never both'}"
         for name, lives in trials.items()
     )
-    return render(draw, 70 + 62 * len(trials), "The lives of two trainers", said)
+    return render(draw, 96 + 62 * len(trials), "The lives of two trainers", said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,4 +78,7 @@ def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> Non
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=patches, loc="outside upper left", ncols=columns, frameon=False)
+    columns = min(columns, len(patches)) or 1
+    # Matplotlib fills column by column; a legend is read line by line. So the order is that of the columns, the longer ones first.
+    by_column = [patch for column in range(columns) for patch in patches[column::columns]]
+    figure.legend(handles=by_column, loc="outside upper left", ncols=columns, frameon=False)

@@ -143,6 +143,7 @@ def fall_chart(runs: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], be
             axes.axhline(before, color=look.GREY, linestyle=":", linewidth=1.2)
             axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
             axes.set(xlabel="training step", ylim=(-0.02, 1.04))
+            axes.xaxis.get_major_locator().set_params(integer=True)
             look.bare_axes(axes, grid="y")
         look.show_percent(panels[0].yaxis)
         handles, labels = panels[0].get_legend_handles_labels()

@@ -1,5 +1,5 @@
 /** 0.0004 as 4e-4. */
-const rateText = (rate) => rate.toExponential().replace(/e([-+])/, (_, sign) => (sign === "-" ? "e−" : "e"));
+const rateText = (rate) => String(rate);
 const percent = (share) => `${Math.round(100 * share)} %`;
 
 function render({ model, el }) {
