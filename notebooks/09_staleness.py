@@ -518,7 +518,7 @@ def _(ask_push):
     already rare. Each step on old data pushes it down again, although π would hardly sample it any more. The probability that is taken away goes
     somewhere, and nobody has sampled there: no reward says whether it is any good.
 
-    The third line is the one that you write next. With **clipping**, the objective weighs by the ratio too. Once a token has moved by more than 20 % in the
+    The third line is the one that you write next. With **clipping**, the objective weighs by the ratio too. Once a token has moved by more than 20% in the
     wanted direction, it gives no gradient at all.
     """,
         shows=[

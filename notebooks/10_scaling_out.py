@@ -319,9 +319,9 @@ def _():
 def _():
     ask_measured = lesson.predict(
         "Add up all parts of the budget by hand. How does the measured peak of the trainer compare with that sum?",
-        "lower by more than 5 %: not all parts are there at the same time",
-        "within 5 %",
-        "higher by more than 5 %: the budget forgets something",
+        "lower by more than 5%: not all parts are there at the same time",
+        "within 5%",
+        "higher by more than 5%: the budget forgets something",
     )
     ask_measured
     return (ask_measured,)
@@ -656,9 +656,9 @@ def _(config):
 def _(peak):
     ask_speed = lesson.predict(
         f"A large matrix product reaches {peak / 1e9:.0f} billion operations a second on one core here. Which share of that does the measured training step reach?",
-        "more than 80 %",
-        "40 to 80 %",
-        "less than 40 %",
+        "more than 80%",
+        "40 to 80%",
+        "less than 40%",
     )
     ask_speed
     return (ask_speed,)

@@ -493,12 +493,12 @@ def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or
     cells = page.get_by_role("radio")
     expect(cells).to_have_count(3)
     expect(page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")).to_be_visible()
-    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60 %").check(force=True)
-    expect(page.locator("dd[data-value]")).to_have_text(["60 %", "50 %", "70 %", "30 %"])
+    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60%").check(force=True)
+    expect(page.locator("dd[data-value]")).to_have_text(["60%", "50%", "70%", "30%"])
     expect(page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")).to_be_visible()
     assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
     page.keyboard.press("ArrowUp")
-    expect(page.locator("dd[data-value]").first).to_have_text("5 %")
+    expect(page.locator("dd[data-value]").first).to_have_text("5%")
     assert diagram.chosen == {"loss": "reinforce", "lag": 8, "learning_rate": 4e-4}
     expect(
         page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
@@ -528,7 +528,7 @@ def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page
     page.evaluate("state => window.models[0].receive(state)", {"series": curve.series})
     expect(page.get_by_text("step 8 of 20")).to_be_visible()
     assert line.get_attribute("points").startswith(before)
-    expect(page.get_by_role("img", name="90 % at step 8")).to_be_visible()
+    expect(page.get_by_role("img", name="90% at step 8")).to_be_visible()
 
 
 def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backwards():

@@ -41,7 +41,7 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
         _name_shares(axes, [report.name for report in reports], "accuracy on held-out tasks")
 
     said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
-    return render(draw, 60 + 36 * len(reports), "Accuracy with 95 % intervals", said)
+    return render(draw, 60 + 36 * len(reports), "Accuracy with 95% intervals", said)
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:

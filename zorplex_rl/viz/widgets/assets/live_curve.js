@@ -5,7 +5,7 @@ function render({ model, el }) {
   const chart = html("div"), legend = html("ul", { class: "zx-legend" }), status = html("p", { class: "zx-quiet" }), voice = announcer();
   const title = html("p", { class: "zx-heading", style: "margin:0" });
   el.replaceChildren(html("section", { class: "zx zx-stack", style: "gap:10px", "aria-label": `Live curve: ${model.get("look").title}` }, title, legend, chart, status, voice.root));
-  const text = (value) => (model.get("look").percent ? `${Math.round(100 * value)} %` : String(Number(value.toPrecision(3))));
+  const text = (value) => (model.get("look").percent ? `${Math.round(100 * value)}%` : String(Number(value.toPrecision(3))));
 
   const drawing = drawnToWidth(chart, (width) => chart.replaceChildren(curve(model.get("series"), model.get("look"), text, width)));
   function show() {

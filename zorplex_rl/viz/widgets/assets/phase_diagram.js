@@ -1,6 +1,6 @@
 /** 0.0004 as 4e-4. */
 const rateText = (rate) => String(rate);
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => `${Math.round(100 * share)}%`;
 
 function render({ model, el }) {
   const { losses, rates, lags, cells, before, label } = model.get("data");

@@ -26,7 +26,7 @@ function render({ model, el }) {
     figures.replaceChildren(
       figure("Moved", total, bytesText(total), "in all"),
       figure("Pairs", pairs, String(pairs), `of ${cells.length} that exchange anything`),
-      figure("Largest pair", most, bytesText(most), total ? `${Math.round((100 * most) / total)} % of all` : "nothing moves"));
+      figure("Largest pair", most, bytesText(most), total ? `${Math.round((100 * most) / total)}% of all` : "nothing moves"));
     voice.say(`${bytesText(total)} moved between ${pairs} pairs.`);
     note.textContent = lookUp({ axes, results: notes }, chosen());
     note.hidden = !note.textContent;

@@ -1,6 +1,6 @@
 const SLIDERS = {
   generation_seconds: ["Sample a group", secondsText],
-  variation: ["Its variation", (value) => (value === 0 ? "none" : `± ${Math.round(100 * value)} %`)],
+  variation: ["Its variation", (value) => (value === 0 ? "none" : `± ${Math.round(100 * value)}%`)],
   training_seconds: ["Training step", secondsText],
   sync_seconds: ["Weight sync", secondsText],
   generators: ["Generators", String],
@@ -83,7 +83,7 @@ function timelines({ sync, async }, width) {
   const panel = head + rows * pitch, height = 2 * panel + between + 24;
   const end = Math.max(sync.seconds, async.seconds) || 1, across = width - left - right, x = (time) => left + (across * time) / end;
   const name = (row) => (row === 0 ? "trainer" : row === 1 ? "weights" : `${narrow ? "gen" : "generator"} ${row - 2}`);
-  const said = runs.map(([mode, run]) => `${mode}: ${secondsText(run.seconds)}; busy: ${run.busy.map((share, row) => `${name(row)} ${share} %`).join(", ")}`);
+  const said = runs.map(([mode, run]) => `${mode}: ${secondsText(run.seconds)}; busy: ${run.busy.map((share, row) => `${name(row)} ${share}%`).join(", ")}`);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Two timelines on one axis. ${said.join(". ")}.` });
 
   for (const tick of ticks(end, narrow ? 4 : 8)) {
@@ -102,7 +102,7 @@ function timelines({ sync, async }, width) {
       picture.append(
         svg("text", { x: left - 8, y: middle, "text-anchor": "end" }, name(row)),
         svg("rect", { class: "zx-row", x: left, y, width: unit * BAR_UNITS, height: thick }),
-        svg("text", { x: width, y: middle, "text-anchor": "end" }, `${run.busy[row]} %`));
+        svg("text", { x: width, y: middle, "text-anchor": "end" }, `${run.busy[row]}%`));
       const kind = row === 0 ? "train" : row === 1 ? "weights" : "generate";
       for (let i = 0, reached = 0; i < bars.length; i += 3) {
         const start = reached + bars[i], long = bars[i + 1] * unit;
