@@ -102,7 +102,7 @@ def _():
     - *Agents*: the model calls tools over many turns. Whether the task is solved shows at the end.
 
     In reinforcement learning (RL) the model writes an answer itself, and a {lesson.term("reward")} says how good it was. The model is then called
-    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables (`nn.Embedding`): for each of ten questions the logits of ten answers.
+    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables (`nn.Embedding`): for each of ten questions the logits of ten answers. A step is one question and one update.
     """)
     return
 
@@ -132,8 +132,8 @@ def rl_loop(policy, optimizer, questions, reward):
 @app.cell(hide_code=True)
 def _():
     ask_labels = lesson.predict(
-        "Both loops start with a chance of 10 %, with the same optimizer. The reward is 1 for the right answer and 0 for any other. How many more steps does "
-        "the RL loop need until the policy is right nine times in ten?",
+        "Both loops start with a chance of 10 %, with plain gradient descent at rate 1. The reward is 1 for the right answer and 0 for any other. How many steps does "
+        "the RL loop need until the policy is right nine times in ten, compared with the supervised one?",
         "up to twice as many",
         "two to five times as many",
         "more than five times as many",
@@ -188,8 +188,11 @@ def _():
     Two lines differ, and they make the whole course. The answer comes from the policy, so somebody has to *generate* it. And it has to be *checked*.
     The reward has no gradient and needs none. It says how hard to push the log-probability of the answer that was tried.
 
-    A third difference hides in the code. The loss weighs every answer as often as *these* weights write it: such data are {lesson.term("on-policy")}. Data that
-    other weights wrote, for example older ones, are {lesson.term("off-policy")}, and have the wrong frequencies.
+    Why does that raise the mean reward, Σ p(a) R(a)? Its gradient is Σ p(a) R(a) ∇log p(a), because ∇p = p ∇log p. That is the mean of R ∇log p over
+    answers drawn from p, and each step draws one.
+
+    So the answers must be drawn from the present policy. Such data are {lesson.term("on-policy")}: each answer counts with its present probability. Answers of
+    other weights, for example older ones, are {lesson.term("off-policy")}: they come with other probabilities.
     """)
     return
 
@@ -268,7 +271,7 @@ def _(ask_texts, texts):
         right=_paid - 1,
         why=f"""
     {_paid} of {len(texts)}. A number without the tag is no answer. Nor is `42.5`, which is no integer; a parser that stopped at the point would pay for it.
-    A correction counts, and a list of guesses does not.
+    A list of guesses does not count. A correction does: that matters for texts from elsewhere, because the sampler below stops after the first answer line.
     """,
         shows=[
             lesson.table(
@@ -289,7 +292,7 @@ def _():
     ### Word problems
 
     With this rule a word problem becomes a task for RL: write what you like, only the tagged answer is paid. The policy of this page is tiny and knows only
-    questions that need a tool. It is asked all the same: a policy that is never right earns nothing, and RL cannot begin.
+    questions that need a tool. It is asked all the same: a policy that is never right earns nothing, and RL cannot begin. A larger one may be right now and then, and then RL can.
     """)
     return
 
@@ -343,7 +346,8 @@ def word_problems(config, model_folder, policy):
         _shown.append(
             lesson.md(
                 "No larger model was at hand when this page was computed, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, and this page asks it. "
-                "`python -m zorplex_rl.policy.word_problems FOLDER` records its answers, and this page shows them with name, command and date."
+                "`python -m zorplex_rl.policy.word_problems FOLDER` records its answers, and this page shows them with name, command and date. "
+                "Look for answers that are right, with which RL can begin, and for right numbers without the tag, which earn nothing."
             )
         )
     mo.vstack(_shown)
@@ -355,9 +359,11 @@ def _():
     mo.md("""
     ### Exercise 1: a verifier
 
-    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the *last* such line holds
-    `answer`, else 0.0. Commas between thousands are allowed, a minus sign too; a line like `#### 42.5` holds no integer, and a number
-    anywhere else earns nothing.
+    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the last line that *counts* holds
+    the int `answer`, else 0.0. A line counts if it is `####`, one blank, an integer, and nothing else but blanks at its end.
+
+    - These count: `#### 42`, `#### -4`, `#### 1234`, `#### 1,234`.
+    - These are ignored: `#### 42.5`, `#### 4,2`, `#### 42,`, `so #### 42`. Commas stand between all thousands or nowhere.
     """)
     return
 
@@ -376,8 +382,8 @@ def _():
         level="core",
         minutes=5,
         hints=(
-            "Find all lines that are *only* `####`, a blank and an integer, then take the last. `re.MULTILINE` lets `^` and `$` match at every line.",
-            '`re.findall(r"^#### (-?\\d[\\d,]*)$", text, re.MULTILINE)` finds their numbers. Remove the commas before `int`, and think of the empty list.',
+            "Find all lines that count with one pattern, then take the last. `re.MULTILINE` lets `^` and `$` match at every line.",
+            "`-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)` is an integer with commas or without. Remove them before `int`, and think of the empty list.",
         ),
     )
     return
@@ -403,19 +409,24 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(task):
+def _(policy, task):
     _words = (*task.words, *(word for word in task.table if word not in task.words))[:8]
     _table = ", ".join(f"{word} = {task.table[word]}" for word in _words)
     lesson.md(
-        f"{lesson.quote(task.question)} The table of this task: {_table}, … ({len(task.table)} words). The next task has another one."
+        f"{lesson.quote(task.question)} The table of this task: {_table}, … ({len(task.table)} words). The next task has another one. "
+        "The policy does not see the table. This is all that it sees:\n\n"
+        + lesson.fence(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)))
     )
     return
 
 
-@app.cell(hide_code=True)
+@app.cell
 def _(config):
     environment = Zorplex(config.seed, config.hints)
-    sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
+    # slots: how many episodes the engine below samples at once
+    sampling = Sampling(
+        temperature=1.0, max_tokens=config.max_tokens, max_turns=6, slots=64
+    )
     return environment, sampling
 
 
@@ -433,7 +444,9 @@ def _():
     lesson.md(f"""
     An {lesson.term("episode")} is all that happens from the question to the end of the answer. It is made in three moves, again and again. *Generate*: run
     the model on all tokens so far, and draw the next one. *Call*: when the text holds a complete call, run the tool. *Inject*: put the
-    tool's result behind the text, as tokens, and go on. This is all of it:
+    tool's result behind the text, as tokens, and go on. What the policy writes from one result to the next call is a *turn*.
+
+    This is all of it, but for three functions. `encode_prompt` makes tokens of the text that you have just seen. `find_call` and `find_answer` parse a text.
     """)
     return
 
@@ -442,7 +455,7 @@ def _():
 @torch.inference_mode()
 def sample_episode(policy, task, execute, sampling, seed):
     """Token ids, whether the policy sampled each, and the log-probs of those."""
-    # `execute(task, call)` runs a tool; `sampling` holds the limits.
+    # `execute(task, call)` runs a tool; of `sampling` only the limits are used, so the temperature is 1.
     dice, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, calls = [], [], [], 0
     start = 0  # of the turn: where the last tool result ended
@@ -457,6 +470,7 @@ def sample_episode(policy, task, execute, sampling, seed):
         sampled.append(True)
         logprobs.append(float(logp[token]))
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        # More digits may follow in the last line, so it is not read yet.
         *finished_lines, _ = text.split("\n")
         if token in policy.eos_ids or any(
             find_answer(line) is not None for line in finished_lines
@@ -595,8 +609,8 @@ def _():
     mo.md("""
     ### Exercise 2: find the fault
 
-    `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. Two faults are
-    planted in it. It raises nothing, and training would go on. The table below shows their traces: what a trainer with the *same* weights
+    `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. An `episode` has its
+    `text` and, for each token, `token_ids`, `sampled` and `logprobs`. Two faults are planted in the function. It raises nothing, and training would go on. The table below shows their traces: what a trainer with the *same* weights
     would log. It should find the very log-probabilities that were written down. Mend the function, and the table changes at
     once. This exercise is plugged in: your function feeds the training below when it passes its check.
     """)
@@ -637,8 +651,8 @@ def diagnose(policy, episodes, training_row):
     return {
         "tokens that the trainer learns from": f"{sum(map(len, learned))}",
         "of these, tokens that end a text": f"{ends}",
-        "their mean probability now": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
-        "largest difference from the log-prob at sampling": f"{max(gaps):.4f}",
+        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "largest difference from the log-prob at sampling, in nats": f"{max(gaps):.4f}",
     }
 
 
@@ -650,11 +664,11 @@ def _(by_engine, policy):
         return found, "" if wrong is None else f"raises {type(wrong).__name__}"
 
     _healthy, _ = _diagnosed(training_row_solution)
-    _now, _wrong = _diagnosed(training_row)
+    _yours, _wrong = _diagnosed(training_row)
     lesson.table(
-        f"{len(by_engine)} episodes, sampled by these very weights",
+        f"{len(by_engine)} episodes, sampled by these very weights. One that was stopped after its answer, or cut off, has no token that ends it.",
         [
-            {"diagnostic": name, "healthy": value, "now": _now.get(name, _wrong)}
+            {"diagnostic": name, "healthy": value, "yours": _yours.get(name, _wrong)}
             for name, value in _healthy.items()
         ],
     )
@@ -682,7 +696,8 @@ def _():
     mo.md("""
     ## Four kinds of question
 
-    They differ in what has to be carried from one turn to the next.
+    They differ in what has to be carried from one turn to the next. In `multi_step`, `GETKEY` gives a word's key, and `FETCH` the value behind a key. In
+    `recursive`, a look-up may only name another word to look up.
     """)
     return
 
@@ -704,13 +719,16 @@ def _(config):
 @app.cell(hide_code=True)
 def _(examples, specs):
     lesson.table(
-        "One held-out task of each kind, and the calls of a perfect solver",
+        "A task of each kind, solved without a mistake. They are held out: training never draws their words",
         [
             {
                 "kind": kind,
                 "question": task.question,
-                "calls": ", ".join(f"`{call}`" for call in specs[kind].calls_needed(task)),
-                "answer": task.answer,
+                "calls and results": ", ".join(
+                    f"`{call} -> {specs[kind].run(task, call)}`"
+                    for call in specs[kind].calls_needed(task)
+                ),
+                "then": f"`[ANSWER] {task.answer}`",
             }
             for kind, task in examples.items()
         ],
@@ -792,8 +810,12 @@ def _(sampling):
     lesson.md(f"""
     ## How it fails
 
-    Each episode ends in exactly one of five ways. A right answer; a wrong one; no answer, and still calling tools in turn
-    {sampling.max_turns}; cut off after {sampling.max_tokens} tokens; an end without `[ANSWER]`.
+    Each episode ends in exactly one of five ways, in the order of the figure:
+
+    - `success` and `wrong_answer`: there is an answer.
+    - `wrong_format`: the policy ends its text without `[ANSWER]` and an integer.
+    - `tool_spam`: no answer, and still calling tools in turn {sampling.max_turns}.
+    - `truncated`: no answer, and cut off after {sampling.max_tokens} tokens.
     """)
     return
 
@@ -812,7 +834,7 @@ def _(by_outcome, everything):
     _failed = len(everything) - len(by_outcome["success"])
     _untagged = len(by_outcome["wrong_format"])
     lesson.md(f"""
-    Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures end without `[ANSWER]`. So
+    Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures are `wrong_format`. So
     {"most" if 2 * _untagged > _failed else "a smaller part"} of what RL can win here is a habit of writing, not a skill in arithmetic.
     """)
     return
@@ -857,13 +879,11 @@ def _():
 @app.cell(hide_code=True)
 def _(by_outcome):
     lesson.table(
-        "Mean reward by outcome",
+        "Mean reward by outcome, and the parts that add up to it",
         [
             {"outcome": f"`{outcome}`", "episodes": len(episodes)}
             | {
-                part.replace(
-                    "_", " "
-                ): f"{fmean(episode.score.parts[part] for episode in episodes):.2f}"
+                f"for {part.replace('_', ' ')}": f"{fmean(episode.score.parts[part] for episode in episodes):.2f}"
                 for part in ("correct", "format", "extra_calls")
             }
             | {"reward": f"{fmean(episode.score.reward for episode in episodes):.2f}"}
@@ -924,7 +944,7 @@ def _(ask_lenient, lenient, paid_shares, strict):
     {_more}: {lenient:.0%} of the episodes, against {strict:.0%}. In {paid_shares["own words"]:.0%} of all episodes the policy
     wrote the number itself, but not as its answer. In {paid_shares["tool's words"]:.0%} only a tool wrote it.
 
-    The second part is dangerous. In three of the four kinds the last look-up shows the answer. A policy that only calls tools, and never answers,
+    What only a tool wrote is dangerous to pay for. In all kinds but `compositional` the last call shows the answer. A policy that only calls tools, and never answers,
     would be paid in full. To earn a reward without doing the task is called {lesson.term("reward hacking")}.
     """,
     )
@@ -945,7 +965,7 @@ def _(config):
     lesson.md(f"""
     ## One step of training
 
-    A batch: {config.prompts} tasks, and {config.samples} episodes for each of them. The episodes of one task are a {lesson.term("group")}.
+    A batch: {config.prompts} `compositional` tasks, and {config.samples} episodes for each of them. The episodes of one task are a {lesson.term("group")}.
     """)
     return
 
@@ -971,8 +991,9 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. The reward alone would push up
-    everything that earns a little. Here only what did better than other answers to the same question goes up.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Why may a mean be subtracted? A constant b adds
+    b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. But single steps scatter less. The reward alone would push up everything that
+    earns a little, and the mean over many steps would have to undo it. Dividing by the deviation lets each group push about equally hard.
     """)
     return
 
@@ -1135,8 +1156,9 @@ def _():
 
 @app.function
 def take_step(policy, loss, learning_rate):
-    """One step of AdamW, with the gradient cut to length 1. Returns the new weights."""
-    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate)
+    """One step of AdamW, with the gradient cut to length 1 if it is longer. Returns the new weights."""
+    parameters = policy.model.parameters()
+    optimizer = torch.optim.AdamW(parameters, learning_rate, weight_decay=0.0)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
     optimizer.step()
@@ -1163,8 +1185,8 @@ def _(losses, one_step):
     _agree = one_step["loss"] < 1e-4 and one_step["weights"] < 0.05
     lesson.md(f"""
     The page's loss is {losses[0]:.6f}, the package's {losses[1]:.6f}. After the step their weights differ in the mean by {one_step["weights"]:.1%} of
-    the learning rate. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."} Do not expect this loss to fall: only
-    its gradient matters, and the reward says how it goes.
+    the learning rate, which is about how far Adam's first step moves each of them. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."}
+    Do not expect this loss to fall: the advantages of a group add up to 0, and every batch is new. The reward says how it goes.
     """)
     return
 
@@ -1174,14 +1196,14 @@ def _():
     lesson.md(f"""
     Two names that you will meet everywhere:
 
-    - {lesson.term("GRPO")} is this step: samples of one prompt form a group, and no second model estimates rewards. It comes from
-      [DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4.
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio, so that no step goes far.
+      probability, and [clips](https://arxiv.org/abs/1707.06347): a token whose ratio has left a range gets no more push. A second model estimates values.
+    - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step above has its advantage, with the
+      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
 
     ### Exercise 3: leave one out
 
-    An episode that is compared with its group's mean is compared with itself, too. Complete `leave_one_out`: each reward minus the
+    An episode that is compared with its group's mean is compared with itself, too: that mean is no constant. Complete `leave_one_out`: each reward minus the
     mean of the *other* rewards of the group. This one is plugged in: if it passes its check, it trains the policy below.
     """)
     return
@@ -1199,11 +1221,22 @@ def _():
         check_leave_one_out,
         leave_one_out_solution,
         level="core",
-        minutes=4,
+        minutes=3,
         hints=(
             "The sum of the others is the sum of all, minus the reward itself. How many others are there?",
             "With `total = sum(rewards)` the mean of the others is `(total - reward) / (len(rewards) - 1)`.",
         ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    lesson.folded(
+        "What does it change? (gives the exercise away)",
+        f"Less than it seems: it is n / (n − 1) times the reward minus the group's mean, here {config.samples}/{config.samples - 1}. With it the mean gradient is exact, "
+        "and without it too small by this factor, which the learning rate hides. What you will notice is the other difference to `advantages_of`: nothing is divided "
+        "by the deviation any more, so groups whose rewards lie far apart push harder.",
     )
     return
 
@@ -2030,11 +2063,18 @@ def check_math_reward(math_reward):
     exercise.expect(math_reward, "#### 84\nOr is it\n#### 83", 84, result=0.0)
     exercise.expect(math_reward, "The answer is 84.", 84, result=0.0)
     exercise.expect(math_reward, "#### 84.5", 84, result=0.0)
+    exercise.expect(math_reward, "#### 84\n#### 84.5", 84, result=1.0)
+    exercise.expect(math_reward, "#### 84  \nDone.", 84, result=1.0)
+    exercise.expect(math_reward, "#### 1,234,567", 1234567, result=1.0)
+    exercise.expect(math_reward, "#### 8,4", 84, result=0.0)
+    exercise.expect(math_reward, "#### 84,", 84, result=0.0)
+    exercise.expect(math_reward, "so #### 84", 84, result=0.0)
 
 
 @app.function(hide_code=True)
 def math_reward_solution(text, answer):
-    found = re.findall(r"^#### (-?\d[\d,]*)$", text, re.MULTILINE)
+    integer = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+    found = re.findall(rf"^#### ({integer})[ \t]*$", text, re.MULTILINE)
     return float(bool(found) and int(found[-1].replace(",", "")) == answer)
 
 
