@@ -991,10 +991,20 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Why may a mean be subtracted? A constant b adds
-    b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. But single steps scatter less. The reward alone would push up everything that
-    earns a little, and the mean over many steps would have to undo it. Dividing by the deviation lets each group push about equally hard.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. The mean gradient stays, and single steps
+    scatter less.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "Why may the mean be subtracted, and why divide?",
+        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. But the reward alone would push up every answer that "
+        "earns a little, and other steps would have to undo it. Less has to be undone where only what beats the group goes up. "
+        "Dividing by the deviation lets every group push about equally hard, however close its rewards lie.",
+    )
     return
 
 
@@ -1343,8 +1353,13 @@ def _(config):
         title="Each batch as it comes: tasks that the policy has not seen before",
         percent=False,
     )
-    curve
     return (curve,)
+
+
+@app.cell(hide_code=True)
+def _(ask_gain, curve):
+    lesson.hold_back(ask_gain, curve)
+    return
 
 
 @app.cell(hide_code=True)
@@ -1386,6 +1401,18 @@ def _(environment, held_out, sampling, trainer):
     return (after,)
 
 
+@app.function(hide_code=True)
+def recorded_gains(log):
+    """The date of the last record of `benchmarks/twenty_steps.py` in ``log``, and the points that each seed won."""
+    records = re.findall(
+        r"^## (\S+) · benchmarks/twenty_steps\.py$(.*?)(?=^## |\Z)",
+        log,
+        re.MULTILINE | re.DOTALL,
+    )
+    date, record = records[-1] if records else ("", "")
+    return date, [float(points) for points in re.findall(r"\| ([+-][\d.]+) \|", record)]
+
+
 @app.cell(hide_code=True)
 def _(after, answered, ask_gain, run):
     _before = answered["compositional"]
@@ -1403,14 +1430,21 @@ def _(after, answered, ask_gain, run):
         else "No task that was wrong before is right now."
     )
     _seconds = run.timeline.end - run.timeline.start
+    _log = Path(__file__).parents[1] / "benchmarks" / "LOG.md"
+    _date, _gains = recorded_gains(_log.read_text() if _log.is_file() else "")
+    _command = "`python benchmarks/twenty_steps.py`"
+    _recorded = (
+        f"Recorded on {_date} with {_command}: {min(_gains):+.0f} to {max(_gains):+.0f} points on {len(_gains)} seeds."
+        if _gains
+        else f"{_command} trains with five."
+    )
     lesson.reveal(
         ask_gain,
         right=0 if gain < 10 else 1 if gain <= 25 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, sampled, on {now.episodes} tasks that it never trained on: {gain:+.0f} points in {_seconds:.0f} s. Texts
-    without `[ANSWER]` were {was.outcomes["wrong_format"]:.0%} of all episodes before, and are {now.outcomes["wrong_format"]:.0%} now. So
-    {"most" if _untagged > 0.5 * gain / 100 else "less than half"} of the gain is a habit of writing. Is one seed luck? `python benchmarks/twenty_steps.py` trains
-    with five.
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, sampled, on {now.episodes} tasks that it never trained on: {gain:+.0f} points in {_seconds:.0f} s. Of all
+    episodes `wrong_format` were {was.outcomes["wrong_format"]:.0%} before, and are {now.outcomes["wrong_format"]:.0%} now. So
+    {"most" if _untagged > 0.5 * gain / 100 else "less than half"} of the gain is a habit of writing. Is one seed luck? {_recorded}
     """,
         shows=[
             lesson.figure(
@@ -1432,14 +1466,14 @@ def _():
 
     | program | what it does | what limits it |
     |---|---|---|
-    | generate | sample episodes, a token at a time | memory bandwidth: each token reads all weights |
+    | generate | sample episodes, a token at a time | memory bandwidth, in bytes per second: each token reads all weights |
     | check | run tools, tests, a reward | somebody else's latency |
-    | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in step |
+    | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in lockstep |
 
     For a small model with short answers one process is enough. You need several when
 
     - they want different hardware or different numbers of it,
-    - the model with its optimizer does not fit beside the cache that generation needs,
+    - the model with its optimizer does not fit beside generation's key-value cache,
     - a batch waits long for its slowest episode,
     - or so many machines take part that one of them fails before the run is over.
 
@@ -1466,7 +1500,7 @@ def _(run):
         kind: [span.end - span.start for span in run.timeline.spans if span.kind == kind]
         for kind in ("generate", "train", "pull")
     }
-    seconds = {kind: median(times) for kind, times in measured.items()}
+    seconds = {kind: fmean(times) for kind, times in measured.items()}
     return measured, seconds
 
 
@@ -1474,6 +1508,7 @@ def _(run):
 def _(ask_turns, measured, run, seconds):
     _shares = {kind: took / sum(seconds.values()) for kind, took in seconds.items()}
     _four = sum(sum(times[:4]) for times in measured.values())
+    _steps = len(measured["train"])
     lesson.reveal(
         ask_turns,
         right=0
@@ -1491,10 +1526,10 @@ def _(ask_turns, measured, run, seconds):
                     run.timeline,
                     (run.timeline.start, run.timeline.start + _four),
                 ),
-                "Measured: the first steps. Gaps are this notebook's own bookkeeping.",
+                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s, with other shares. Gaps are this notebook's own bookkeeping.",
             ),
             lesson.table(
-                "A step, medians",
+                f"A step, means of all {_steps}",
                 [
                     {
                         "phase": kind,
@@ -1529,20 +1564,20 @@ def _(run):
 
 
 @app.cell(hide_code=True)
-def _(run):
+def _(measured, run, seconds):
     lesson.figure(
         figures.batch_chart(run.batches[0]),
-        "The first batch of the loop above. The tool is a dictionary and answers at once.",
+        f"The first batch of the loop above, in the order in which episodes ended. It took {measured['generate'][0]:.2f} s, a mean batch {seconds['generate']:.2f} s. The tool is a dictionary and answers at once.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(config, run):
-    _calls = fmean(episode.tool_calls for episode in run.batches[0])
+def _(config, slow_batch):
+    _calls = fmean(episode.tool_calls for episode in slow_batch)
     ask_slow = lesson.predict(
         f"A real tool is not a dictionary: it runs tests or asks a web page. Say it takes {config.tool_seconds:g} s on average, now and then ten times that. An episode makes {_calls:.1f} calls "
-        "on average. How long does a batch take then, compared with the time of these calls?",
+        f"on average, {_calls * config.tool_seconds:.2f} s. How long does a batch of {len(slow_batch)} take then, compared with these {_calls * config.tool_seconds:.2f} s?",
         "less than one and a half times as long",
         "up to three times as long",
         "more than three times as long",
@@ -1571,14 +1606,13 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
 @app.cell(hide_code=True)
 def _(config, environment, policy, run, sampling):
     def sample_slowly(batches):
-        """``batches`` of the same tasks at once, with the slow tool: the episodes, and the seconds that all took."""
-        tasks = [episode.task for episode in run.batches[0]] * batches
-        with ThreadPoolExecutor(len(tasks)) as pool:
+        """The episodes of the first batch again, ``batches`` times at once, with the slow tool; and the seconds that all took."""
+        requests = [RolloutRequest(old.task, old.seed) for old in run.batches[0]] * batches
+        with ThreadPoolExecutor(len(requests)) as pool:
             execute = slow_tool(environment.execute, pool, config.tool_seconds)
-            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
             began = time.monotonic()
             episodes = rollout(
-                policy, requests, execute, replace(sampling, slots=len(tasks))
+                policy, requests, execute, replace(sampling, slots=len(requests))
             )
             return episodes, time.monotonic() - began
 
@@ -1587,25 +1621,32 @@ def _(config, environment, policy, run, sampling):
 
 
 @app.cell(hide_code=True)
-def _(ask_slow, config, run, slow_batch):
+def _(ask_slow, config, measured, run, slow_batch, slow_seconds):
     _calls = fmean(episode.tool_calls for episode in slow_batch)
-    _slow, _fast = (
-        max(episode.seconds for episode in batch) for batch in (slow_batch, run.batches[0])
-    )
+    _slow = max(episode.seconds for episode in slow_batch)
     _mean = fmean(episode.seconds for episode in slow_batch)
-    _times = _slow / (_calls * config.tool_seconds)
+    _times = slow_seconds / (_calls * config.tool_seconds)
+    _decoding, _before = (
+        fmean(episode.seconds - episode.tool_seconds for episode in batch)
+        for batch in (slow_batch, run.batches[0])
+    )
+    _why_shorter = (
+        f" An episode decodes for {_decoding:.2f} s instead of {_before:.2f} s: rows that wait are not computed, so the others' steps are shorter."
+        if _decoding < 0.95 * _before
+        else ""
+    )
     lesson.reveal(
         ask_slow,
         right=0 if _times < 1.5 else 1 if _times <= 3 else 2,
         why=f"""
-    {_slow:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
+    {slow_seconds:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {slow_seconds / measured["generate"][0]:.1f} times the same
     batch with the instant tool. A batch takes as long as the *slowest* of its {len(slow_batch)} episodes, here {_slow / _mean:.1f} times as long as
     their mean. {1 - _mean / _slow:.0%} of the slots' time went in waiting for it.
     """,
         shows=[
             lesson.figure(
                 figures.batch_chart(slow_batch),
-                "The same tasks, with a tool that really takes its time.",
+                f"The same episodes, with a tool that really takes its time. A bar is a sum, not a course of time: first all decoding, then all waits.{_why_shorter}",
             )
         ],
     )
@@ -1617,7 +1658,12 @@ def _(run):
     _pool = [episode for batch in run.batches for episode in batch]
     _seconds = [episode.seconds for episode in _pool]
     _calls = [episode.tool_calls for episode in _pool]
-    _scatter = pstdev(episode.score.reward for episode in _pool)
+    # Within batches: between them the policy has learned.
+    _scatter = math.sqrt(
+        fmean(
+            pstdev(episode.score.reward for episode in batch) ** 2 for batch in run.batches
+        )
+    )
     _latencies, _sizes = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0], [8, 16, 32, 64, 128, 256]
     # One axis for all sizes, so that bars can be compared.
     _longest = {
@@ -1649,18 +1695,18 @@ def _(run):
                 ),
                 Panel(
                     "What the batch is for",
-                    [Bar("error of its reward", error, f"± {error:.2f}", "green")],
+                    [Bar("standard error of its reward", error, f"± {error:.2f}", "green")],
                     most=_scatter / math.sqrt(8),
                 ),
             ],
-            f"A batch of {size} takes {times.slowest / times.episode:.1f} times as long as its mean episode. Its mean reward is known to ± {error:.2f}.",
+            f"A batch of {size} takes {times.slowest / times.episode:.1f} times as long as its mean episode. Its mean reward is known to ± {error:.2f} (one standard error).",
         )
 
     mo.vstack(
         [
             lesson.md(
-                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with a delay for each call; nothing is sampled again. "
-                "A larger batch waits longer. What does it get for that?"
+                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with other delays for their calls. Shown are means of 200 such batches. "
+                "A larger batch waits longer. What it gets is a mean reward, and so a step, that scatters less: four times the size halves the error."
             ),
             WhatIf(
                 "Batch size and tool latency",
@@ -1691,7 +1737,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_bound = lesson.predict(
-        "Generating and training now run side by side, on hardware of their own, each with one batch at a time. Weights travel in no time. At most how much faster can the loop get?",
+        "Generating and training now run side by side, on hardware of their own, each with one batch at a time: none is begun while another waits for tools. Weights travel in no time. At most how much faster can the loop get?",
         "at most one and a half times",
         "at most twice",
         "at most three times",
@@ -1703,10 +1749,14 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    lesson.md(f"""
     Two things take a generator's time, and more hardware helps against one of them only. Its own *work* is shared when a batch is shared
     among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs. A batch that waits for
     it takes as long with four generators as with one.
+
+    How far generation may run ahead is bounded, too. The {lesson.term("lag")} of a batch says how many versions older the weights were that wrote it. With a
+    bound `max_lag`, at most `max_lag` + 1 batches are *on their way*: begun, and not yet trained on. Each makes a round trip: generated, trained on, new weights
+    pulled. If that takes 3 s and two are on their way, one arrives every 1.5 s. Only generators pull, so only their time grows by it.
     """)
     return
 
@@ -1720,7 +1770,7 @@ def one_batch_at_a_time(work, slowest, train, pull, generators=1):
 @app.function
 def batches_overlap(work, slowest, train, pull, max_lag, generators=1):
     """The same, if generators go on with other batches while tools answer."""
-    # At most max_lag + 1 batches are on their way; each is generated, trained on, pulled.
+    # max_lag + 1 batches share a round trip.
     round_trip = max(work / generators, slowest) + train + pull
     return max(train, work / generators + pull, round_trip / (max_lag + 1))
 
@@ -1736,8 +1786,8 @@ def enough_for_the_trainer(work, slowest, train, pull):
 
 
 @app.cell(hide_code=True)
-def _(environment, policy, run, sampling, seconds, slow_seconds):
-    # The slowest episode of the first batch again, with a generator to itself.
+def _(environment, measured, policy, run, sampling, seconds, slow_seconds):
+    # The slowest episode of the first batch again, with a generator to itself. In its batch it was over within the batch's time, so its share is at most 1.
     _slowest = max(run.batches[0], key=lambda episode: episode.seconds)
     _began = time.monotonic()
     rollout(
@@ -1746,6 +1796,7 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
         environment.execute,
         sampling,
     )
+    _share = min(1.0, (time.monotonic() - _began) / measured["generate"][0])
     phases = {
         tool: {
             "work": seconds["generate"],
@@ -1754,7 +1805,7 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
             "pull": seconds["pull"],
         }
         for tool, slowest in (
-            ("instant", time.monotonic() - _began),
+            ("instant", _share * seconds["generate"]),
             ("slow", slow_seconds),
         )
     }
@@ -1768,15 +1819,20 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
 @app.cell(hide_code=True)
 def _(sample_slowly, slow_seconds):
     _, four_seconds = sample_slowly(batches=4)
-    lesson.md(
-        f"Do waits overlap? Measured with the slow tool: one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s, "
-        f"{four_seconds / 4:.2f} s each."
+    _overlap = 4 * slow_seconds / four_seconds
+    _said = (
+        f"So waits overlap: {_overlap:.1f} batches came out in the time of one."
+        if _overlap > 1.2
+        else "So here the computing took the time, and waits had nothing to hide."
     )
-    return (four_seconds,)
+    lesson.md(
+        f"Do waits overlap? With the slow tool one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s. {_said}"
+    )
+    return
 
 
 @app.cell(hide_code=True)
-def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
+def _(ask_bound, in_turns, phases):
     _one = {
         tool: in_turns[tool] / one_batch_at_a_time(**found)
         for tool, found in phases.items()
@@ -1785,15 +1841,6 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     _grid = [1.05**power for power in range(-80, 81)]
     _most = max((g + 1) / one_batch_at_a_time(g, 0, train=1, pull=0) for g in _grid)
     _enough = enough_for_the_trainer(**phases["slow"])
-    _overlap = 4 * slow_seconds / four_seconds
-    _measured = (
-        f"Measured above, {_overlap:.1f} batches with the slow tool came out in the time of one."
-        + (
-            ""
-            if _overlap > 1.2
-            else " So here the computing took the time, and the waits had nothing to hide."
-        )
-    )
     _idle_no_more = (
         f"With the slow tool the trainer is never idle from {_enough[0]} generator{'s' * (_enough[0] > 1)} and `max_lag` {_enough[1]} on. From there only a faster trainer helps."
         if _enough
@@ -1808,11 +1855,8 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     The largest ratio over all mixes is {_most:.2f}, where both take equally long: (g + t) / max(g, t) ≤ 2. With your times it is {_one["instant"]:.2f}
     for the instant tool and {_one["slow"]:.2f} for the slow one.
 
-    With more than one batch on its way that bound does not hold. While one batch waits for a tool, its generator can
-    begin another. {_measured}
-
-    What bounds the loop then is its {lesson.term("lag")}: how many versions older the weights are that wrote a batch. At most `max_lag` + 1 batches are
-    on their way, so with the same processes the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
+    One batch at a time on either side means `max_lag` 1. If a generator begins another batch while one waits for a tool, that bound does not hold. Then
+    the loop is at most `max_lag` + 1 times as fast with the same processes. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
     """,
     )
     return
@@ -1843,13 +1887,21 @@ def _(this_machine):
 
 @app.cell(hide_code=True)
 def _(in_turns, phases):
-    lesson.table(
+    _inputs = lesson.table(
+        "What the bounds are computed from, in seconds",
+        [
+            {"": f"{tool} tool"} | {name: f"{took:.3f}" for name, took in found.items()}
+            for tool, found in phases.items()
+        ],
+    )
+    _paces = lesson.table(
         "Seconds for a step at best, and how much faster that is than in turns",
         [{"": "in turns"} | {f"{tool} tool": f"{in_turns[tool]:.2f} s" for tool in phases}]
         + [
             {"": name}
             | {
-                f"{tool} tool": f"{pace:.2f} s ({in_turns[tool] / pace:.1f}×)"
+                f"{tool} tool": f"{pace:.2f} s ({in_turns[tool] / pace:.2f}×)"
+                + (", bound by the trainer" if pace == found["train"] else "")
                 for tool, found in phases.items()
                 if (pace := step(**found))
             }
@@ -1870,6 +1922,7 @@ def _(in_turns, phases):
             )
         ],
     )
+    mo.vstack([_inputs, _paces])
     return
 
 
@@ -1878,9 +1931,8 @@ def _():
     mo.md("""
     ### Exercise 4: from a sum to a maximum
 
-    Complete `speed_up` for `steps` training steps, one batch at a time on either side. In turns, a step takes `generate + train`. Side by
-    side, the first batch is generated alone, and the last one is trained on alone. In between the slower of the two sets the pace. Return the
-    time in turns over the time side by side.
+    Complete `speed_up` for a run of `steps` training steps, one batch at a time on either side: its time in turns over its time side by side. A run has a
+    beginning and an end, so it gains less than the bound.
     """)
     return
 
@@ -1899,7 +1951,7 @@ def _():
         level="stretch",
         minutes=5,
         hints=(
-            "Draw three steps as two rows of bars. Which bars stand alone, at the beginning and at the end?",
+            "Draw three steps as two rows of bars. The first batch is generated alone, and the last one is trained on alone. Who sets the pace in between?",
             "Side by side: `generate`, then `steps - 1` times the longer of the two, then `train`.",
         ),
     )
@@ -1939,7 +1991,7 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
-    Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
+    Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
     because they are far larger than a batch of episodes.
     """)
     return
@@ -1950,15 +2002,30 @@ def _():
     mo.md("""
     ## Try it before you build it
 
-    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. The table beneath says why
-    no run can be faster. A *round trip* is a batch's way through generation, training and pull, before `max_lag` lets the next one begin.
+    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. A simulated generator samples a batch's
+    groups one after the other, so a group takes an eighth of the batch's time. The speed-up is over the loop in turns with as many generators.
 
-    Three questions to settle with the sliders; the answers are folded below.
+    Three questions to settle with the sliders; the answers are folded below. "No longer helps": no later position shortens the run by more than 2 %.
 
-    1. Choose *no variance*. With how many generators is the speed-up largest?
+    1. Choose *no variance*. With which number of generators is the speed-up largest?
     2. Choose *one straggler*: one group takes eight times as long as the others. From which lag on does more lag no longer help?
-    3. Choose *trainer-bound*: training is the longer phase. From how many generators on does another one no longer help?
+    3. Choose *trainer-bound*. From which number of generators on do more no longer help?
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "How to read “No run can take less than this”",
+        "Each row looks at one thing only, over the whole run, so it holds more than that thing's own time.\n\n"
+        "- *Trainer*: pull, generate the first batch, then train all steps without a pause.\n"
+        "- *Generators*: pull, generate all batches without a pause, then train the last step.\n"
+        "- *Weights*: send the versions that the last batch needs, one after the other, then generate it and train on it.\n"
+        "- *Round trips*: pull, generate, train, one after the other, once in every `max_lag` + 1 steps.\n"
+        "- *All of it together*: all these rules at once, step by step, so it is never below the others.\n\n"
+        "In a short run the first batch, which nothing hides, counts much. So *this machine* gains less than the table of bounds above says.",
+    )
     return
 
 
@@ -2005,6 +2072,12 @@ def _():
     def _took(compared):
         return compared.asynchronous.seconds
 
+    _bound = ON_THE_GRID["trainer-bound"]
+    _sampling = _bound.groups_per_step * _bound.generation_seconds
+    _longer = next(
+        count for count in GRID["generators"] if _sampling / count < _bound.training_seconds
+    )
+
     _ups = _sweep(
         ON_THE_GRID["no variance"], "generators", lambda compared: compared.speed_up
     )
@@ -2022,7 +2095,7 @@ def _():
             ),
             lesson.folded(
                 "3. One more generator",
-                f"From {_enough(_counts)} on (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
+                f"From {_enough(_counts)} on (time by number: {_listed(_counts, ' s')}). Training is the longer phase from {_longer} on. More generators then shorten only what nothing hides, above all the first batch.",
             ),
         ]
     )
@@ -2038,7 +2111,7 @@ def _():
 @app.cell(hide_code=True)
 def _(was, now):
     lesson.recap(
-        "RL needs no right answers, only a reward: the policy writes the answer, and something checks it.",
+        "RL needs no written answers to copy, only a reward: the policy writes the answer, and something checks it, here against the right number.",
         "A verifiable reward is only as good as its parser: never pay for a tool's words.",
         "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
         f"A step: advantages within groups, the policy gradient, new weights. Here it took the policy from {was.accuracy:.0%} to {now.accuracy:.0%}.",
