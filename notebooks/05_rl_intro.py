@@ -191,8 +191,8 @@ def _():
     Why does that raise the mean reward, Σ p(a) R(a)? Its gradient is Σ p(a) R(a) ∇log p(a), because ∇p = p ∇log p. That is the mean of R ∇log p over
     answers drawn from p, and each step draws one.
 
-    So the answers must be drawn from the present policy. Such data are {lesson.term("on-policy")}: each answer counts with its present probability. Answers of
-    other weights, for example older ones, are {lesson.term("off-policy")}: they come with other probabilities.
+    So the answers must be drawn from the present policy: such data are {lesson.term("on-policy")}. Answers of other weights, for example older ones, come with
+    other probabilities: they are {lesson.term("off-policy")}.
     """)
     return
 
@@ -232,7 +232,7 @@ def _():
     mo.md("""
     ## A reward that a program can verify
 
-    The simplest reward asks for an integer and compares. What has to be decided is which text counts as an answer. The rule of this course: the last `[ANSWER] <integer>` counts, the whole integer, and nothing else.
+    The simplest reward asks for an integer and compares. But which text counts as an answer? Here the last `[ANSWER] <integer>` counts, the whole integer, and nothing else.
     """)
     return
 
@@ -292,7 +292,7 @@ def _():
     ### Word problems
 
     With this rule a word problem becomes a task for RL: write what you like, only the tagged answer is paid. The policy of this page is tiny and knows only
-    questions that need a tool. It is asked all the same: a policy that is never right earns nothing, and RL cannot begin. A larger one may be right now and then, and then RL can.
+    questions that need a tool. A policy that is never right earns nothing, and RL cannot begin. A larger one may be right now and then.
     """)
     return
 
@@ -345,9 +345,8 @@ def word_problems(config, model_folder, policy):
     elif config.policy == "embedded":
         _shown.append(
             lesson.md(
-                "No larger model was at hand when this page was computed, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, and this page asks it. "
-                "`python -m zorplex_rl.policy.word_problems FOLDER` records its answers, and this page shows them with name, command and date. "
-                "Look for answers that are right, with which RL can begin, and for right numbers without the tag, which earn nothing."
+                "No larger model was at hand, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, or record its answers with "
+                "`python -m zorplex_rl.policy.word_problems FOLDER`. Look for right answers, with which RL can begin, and for right numbers without the tag."
             )
         )
     mo.vstack(_shown)
@@ -446,7 +445,7 @@ def _():
     the model on all tokens so far, and draw the next one. *Call*: when the text holds a complete call, run the tool. *Inject*: put the
     tool's result behind the text, as tokens, and go on. What the policy writes from one result to the next call is a *turn*.
 
-    This is all of it, but for three functions. `encode_prompt` makes tokens of the text that you have just seen. `find_call` and `find_answer` parse a text.
+    This is all of it. `encode_prompt` makes tokens of the text above; `find_call` and `find_answer` parse.
     """)
     return
 
@@ -610,9 +609,9 @@ def _():
     ### Exercise 2: find the fault
 
     `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. An `episode` has its
-    `text` and, for each token, `token_ids`, `sampled` and `logprobs`. Two faults are planted in the function. It raises nothing, and training would go on. The table below shows their traces: what a trainer with the *same* weights
-    would log. It should find the very log-probabilities that were written down. Mend the function, and the table changes at
-    once. This exercise is plugged in: your function feeds the training below when it passes its check.
+    `text` and, for each token, `token_ids`, `sampled` and `logprobs`. Two faults are planted in the function. It
+    raises nothing, and training would go on. The table shows what a trainer with the *same* weights would log: it should find the very log-probabilities
+    that were written down. Your function feeds the training below when it passes its check.
     """)
     return
 
@@ -719,7 +718,7 @@ def _(config):
 @app.cell(hide_code=True)
 def _(examples, specs):
     lesson.table(
-        "A task of each kind, solved without a mistake. They are held out: training never draws their words",
+        "A task of each kind, solved. They are held out: training never draws their words",
         [
             {
                 "kind": kind,
@@ -871,7 +870,7 @@ def _():
     ## From failures to a reward
 
     Every share in the figure is a habit, and RL changes habits by paying for them. It pays +{CORRECT_REWARD} for the right value, +{FORMAT_REWARD} for any
-    answer in the right form, −{EXTRA_CALL_PENALTY} for every call more than needed. The table shows what the episodes above earned.
+    answer in the right form, −{EXTRA_CALL_PENALTY} for every call more than needed.
     """)
     return
 
@@ -1203,14 +1202,21 @@ def _(losses, one_step):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"""
-    Two names that you will meet everywhere:
-
+    lesson.folded(
+        "Two names that you will meet everywhere: PPO and GRPO",
+        f"""
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347): a token whose ratio has left a range gets no more push. A second model estimates values.
+      probability, and [clips](https://arxiv.org/abs/1707.06347): a token whose ratio has left a range gets no more push. A second model, the critic, estimates values.
     - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step above has its advantage, with the
       plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
+    """,
+    )
+    return
 
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ### Exercise 3: leave one out
 
     An episode that is compared with its group's mean is compared with itself, too: that mean is no constant. Complete `leave_one_out`: each reward minus the
@@ -1462,7 +1468,7 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    That was all of RL, in one process. A training step is three programs:
+    A training step is three programs:
 
     | program | what it does | what limits it |
     |---|---|---|
@@ -1470,14 +1476,8 @@ def _():
     | check | run tools, tests, a reward | somebody else's latency |
     | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in lockstep |
 
-    For a small model with short answers one process is enough. You need several when
-
-    - they want different hardware or different numbers of it,
-    - the model with its optimizer does not fit beside generation's key-value cache,
-    - a batch waits long for its slowest episode,
-    - or so many machines take part that one of them fails before the run is over.
-
-    The rest of this notebook measures the loop that you have just run.
+    For a small model with short answers one process is enough. You need several when they want different hardware, when model and optimizer do not fit beside
+    generation's key-value cache, or when a batch waits long for its slowest episode. The rest of this notebook measures your loop.
     """)
     return
 
@@ -1526,7 +1526,7 @@ def _(ask_turns, measured, run, seconds):
                     run.timeline,
                     (run.timeline.start, run.timeline.start + _four),
                 ),
-                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s, with other shares. Gaps are this notebook's own bookkeeping.",
+                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s, with other shares.",
             ),
             lesson.table(
                 f"A step, means of all {_steps}",
@@ -1549,7 +1549,7 @@ def _():
     mo.md("""
     ## Waiting for the slowest
 
-    Inside the generation phase there is a second wait. Episodes differ in length, and all of a batch must have ended before training begins.
+    Generation has a wait of its own. Episodes differ in length, and all of a batch must have ended before training begins.
     """)
     return
 
@@ -1567,7 +1567,7 @@ def _(run):
 def _(measured, run, seconds):
     lesson.figure(
         figures.batch_chart(run.batches[0]),
-        f"The first batch of the loop above, in the order in which episodes ended. It took {measured['generate'][0]:.2f} s, a mean batch {seconds['generate']:.2f} s. The tool is a dictionary and answers at once.",
+        f"The first batch of the loop above, in the order in which episodes ended. It took {measured['generate'][0]:.2f} s, a mean batch {seconds['generate']:.2f} s. The tool answers at once.",
     )
     return
 
@@ -1705,8 +1705,8 @@ def _(run):
     mo.vstack(
         [
             lesson.md(
-                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with other delays for their calls. Shown are means of 200 such batches. "
-                "A larger batch waits longer. What it gets is a mean reward, and so a step, that scatters less: four times the size halves the error."
+                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with new delays; bars are means of 200 batches. "
+                "A larger batch waits longer. But its mean reward, and so its step, scatters less: four times the size halves the error."
             ),
             WhatIf(
                 "Batch size and tool latency",
@@ -1751,8 +1751,7 @@ def _():
 def _():
     lesson.md(f"""
     Two things take a generator's time, and more hardware helps against one of them only. Its own *work* is shared when a batch is shared
-    among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs. A batch that waits for
-    it takes as long with four generators as with one.
+    among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs.
 
     How far generation may run ahead is bounded, too. The {lesson.term("lag")} of a batch says how many versions older the weights were that wrote it. With a
     bound `max_lag`, at most `max_lag` + 1 batches are *on their way*: begun, and not yet trained on. Each makes a round trip: generated, trained on, new weights
@@ -1867,8 +1866,8 @@ def _():
     mo.md("""
     ### Watch it
 
-    Both loops on one clock, simulated group by group from the times of your twenty steps. Press *Play*, or drag the time. Look for two things:
-    who stands still while the other works, and which version a dot shows when the trainer takes it.
+    Both loops on one clock, simulated from the times of your twenty steps. Press *Play*, or drag the time. Who stands still while the other
+    works? Which version does a dot show when the trainer takes it?
     """)
     return
 
@@ -1963,8 +1962,8 @@ def _():
     mo.md("""
     ## Its price
 
-    A batch that was generated while the trainer took a step comes from weights that are one version old. It is off-policy. So `max_lag` bounds
-    its age: 0 is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
+    A batch that was generated while the trainer took a step comes from older weights: it is off-policy. `max_lag` 0
+    is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
     """)
     return
 
@@ -1991,8 +1990,8 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
-    Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
-    because they are far larger than a batch of episodes.
+    Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06
+    builds pools of replicas that survive a failure, and notebook 07 a road of their own for the weights, which are far larger than a batch.
     """)
     return
 
@@ -2002,8 +2001,8 @@ def _():
     mo.md("""
     ## Try it before you build it
 
-    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. A simulated generator samples a batch's
-    groups one after the other, so a group takes an eighth of the batch's time. The speed-up is over the loop in turns with as many generators.
+    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. The speed-up is over
+    the loop in turns with as many generators.
 
     Three questions to settle with the sliders; the answers are folded below. "No longer helps": no later position shortens the run by more than 2 %.
 
@@ -2017,8 +2016,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "How to read “No run can take less than this”",
-        "Each row looks at one thing only, over the whole run, so it holds more than that thing's own time.\n\n"
+        "How to read “Sample a group” and “No run can take less than this”",
+        "A simulated generator samples the groups of a batch one after the other, while your loop samples them together. So *Sample a group* is the time of a "
+        "batch over the number of its groups.\n\n"
+        "Each row of the table looks at one thing only, over the whole run, so it holds more than that thing's own time.\n\n"
         "- *Trainer*: pull, generate the first batch, then train all steps without a pause.\n"
         "- *Generators*: pull, generate all batches without a pause, then train the last step.\n"
         "- *Weights*: send the versions that the last batch needs, one after the other, then generate it and train on it.\n"
