@@ -990,8 +990,8 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. The mean gradient stays, and single steps
-    scatter less.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Subtracting the mean leaves the mean gradient as
+    it is, and single steps scatter less.
     """)
     return
 
@@ -1001,7 +1001,7 @@ def _():
     lesson.folded(
         "Why may the mean be subtracted, and why divide?",
         "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. But the reward alone would push up every answer that "
-        "earns a little, and other steps would have to undo it. Less has to be undone where only what beats the group goes up. "
+        "earns a little, and other steps would have to undo it. Less has to be undone where only what beats the group goes up: the gradient of a single step has a lower variance. "
         "Dividing by the deviation lets every group push about equally hard, however close its rewards lie.",
     )
     return
@@ -1220,7 +1220,7 @@ def _():
     ### Exercise 3: leave one out
 
     An episode that is compared with its group's mean is compared with itself, too: that mean is no constant. Complete `leave_one_out`: each reward minus the
-    mean of the *other* rewards of the group. This one is plugged in: if it passes its check, it trains the policy below.
+    mean of the *other* rewards of the group. If it passes its check, it trains the policy below.
     """)
     return
 
@@ -1526,7 +1526,7 @@ def _(ask_turns, measured, run, seconds):
                     run.timeline,
                     (run.timeline.start, run.timeline.start + _four),
                 ),
-                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s, with other shares.",
+                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s; its shares are in the table.",
             ),
             lesson.table(
                 f"A step, means of all {_steps}",
@@ -1820,7 +1820,7 @@ def _(sample_slowly, slow_seconds):
     _, four_seconds = sample_slowly(batches=4)
     _overlap = 4 * slow_seconds / four_seconds
     _said = (
-        f"So waits overlap: {_overlap:.1f} batches came out in the time of one."
+        f"So waits overlap: {_overlap:.1f} came out in the time of one."
         if _overlap > 1.2
         else "So here the computing took the time, and waits had nothing to hide."
     )
