@@ -102,7 +102,7 @@ def _():
     - *Agents*: the model calls tools over many turns. Whether the task is solved shows at the end.
 
     In reinforcement learning (RL) the model writes an answer itself, and a {lesson.term("reward")} says how good it was. The model is then called
-    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables (`nn.Embedding`): for each of ten questions the logits of ten answers.
+    a {lesson.term("policy")}. Here are both ways to learn as loops. The policies are tables (`nn.Embedding`): for each of ten questions the logits of ten answers. A step is one question and one update.
     """)
     return
 
@@ -132,8 +132,8 @@ def rl_loop(policy, optimizer, questions, reward):
 @app.cell(hide_code=True)
 def _():
     ask_labels = lesson.predict(
-        "Both loops start with a chance of 10%, with the same optimizer. The reward is 1 for the right answer and 0 for any other. How many more steps does "
-        "the RL loop need until the policy is right nine times in ten?",
+        "Both loops start with a chance of 10%, with plain gradient descent at rate 1. The reward is 1 for the right answer and 0 for any other. How many steps does "
+        "the RL loop need until the policy is right nine times in ten, compared with the supervised one?",
         "up to twice as many",
         "two to five times as many",
         "more than five times as many",
@@ -147,7 +147,7 @@ def _():
     right_answer = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 8])
 
     def steps_to_learn(loop, teacher, seed):
-        """Steps until the mean probability of the right answers is 90 %."""
+        """Steps until the mean probability of the right answers is 90%."""
         torch.manual_seed(seed)
         policy = torch.nn.Embedding(10, 10, _weight=torch.zeros(10, 10))
         optimizer, steps = torch.optim.SGD(policy.parameters(), lr=1.0), 0
@@ -188,8 +188,11 @@ def _():
     Two lines differ, and they make the whole course. The answer comes from the policy, so somebody has to *generate* it. And it has to be *checked*.
     The reward has no gradient and needs none. It says how hard to push the log-probability of the answer that was tried.
 
-    A third difference hides in the code. The loss weighs every answer as often as *these* weights write it: such data are {lesson.term("on-policy")}. Data that
-    other weights wrote, for example older ones, are {lesson.term("off-policy")}, and have the wrong frequencies.
+    Why does that raise the mean reward, Σ p(a) R(a)? Its gradient is Σ p(a) R(a) ∇log p(a), because ∇p = p ∇log p. That is the mean of R ∇log p over
+    answers drawn from p, and each step draws one.
+
+    So the answers must be drawn from the present policy: such data are {lesson.term("on-policy")}. Answers of other weights, for example older ones, come with
+    other probabilities: they are {lesson.term("off-policy")}.
     """)
     return
 
@@ -229,7 +232,7 @@ def _():
     mo.md("""
     ## A reward that a program can verify
 
-    The simplest reward asks for an integer and compares. What has to be decided is which text counts as an answer. The rule of this course: the last `[ANSWER] <integer>` counts, the whole integer, and nothing else.
+    The simplest reward asks for an integer and compares. But which text counts as an answer? Here the last `[ANSWER] <integer>` counts, the whole integer, and nothing else.
     """)
     return
 
@@ -268,7 +271,7 @@ def _(ask_texts, texts):
         right=_paid - 1,
         why=f"""
     {_paid} of {len(texts)}. A number without the tag is no answer. Nor is `42.5`, which is no integer; a parser that stopped at the point would pay for it.
-    A correction counts, and a list of guesses does not.
+    A list of guesses does not count. A correction does: that matters for texts from elsewhere, because the sampler below stops after the first answer line.
     """,
         shows=[
             lesson.table(
@@ -289,7 +292,7 @@ def _():
     ### Word problems
 
     With this rule a word problem becomes a task for RL: write what you like, only the tagged answer is paid. The policy of this page is tiny and knows only
-    questions that need a tool. It is asked all the same: a policy that is never right earns nothing, and RL cannot begin.
+    questions that need a tool. A policy that is never right earns nothing, and RL cannot begin. A larger one may be right now and then.
     """)
     return
 
@@ -342,8 +345,8 @@ def word_problems(config, model_folder, policy):
     elif config.policy == "embedded":
         _shown.append(
             lesson.md(
-                "No larger model was at hand when this page was computed, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, and this page asks it. "
-                "`python -m zorplex_rl.policy.word_problems FOLDER` records its answers, and this page shows them with name, command and date."
+                "No larger model was at hand, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, or record its answers with "
+                "`python -m zorplex_rl.policy.word_problems FOLDER`. Look for right answers, with which RL can begin, and for right numbers without the tag."
             )
         )
     mo.vstack(_shown)
@@ -355,9 +358,11 @@ def _():
     mo.md("""
     ### Exercise 1: a verifier
 
-    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the *last* such line holds
-    `answer`, else 0.0. Commas between thousands are allowed, a minus sign too; a line like `#### 42.5` holds no integer, and a number
-    anywhere else earns nothing.
+    The answers of grade-school word problems often end in a line `#### 1,234`. Complete `math_reward`: 1.0 if the last line that *counts* holds
+    the int `answer`, else 0.0. A line counts if it is `####`, one blank, an integer, and nothing else but blanks at its end.
+
+    - These count: `#### 42`, `#### -4`, `#### 1234`, `#### 1,234`.
+    - These are ignored: `#### 42.5`, `#### 4,2`, `#### 42,`, `so #### 42`. Commas stand between all thousands or nowhere.
     """)
     return
 
@@ -376,8 +381,8 @@ def _():
         level="core",
         minutes=5,
         hints=(
-            "Find all lines that are *only* `####`, a blank and an integer, then take the last. `re.MULTILINE` lets `^` and `$` match at every line.",
-            '`re.findall(r"^#### (-?\\d[\\d,]*)$", text, re.MULTILINE)` finds their numbers. Remove the commas before `int`, and think of the empty list.',
+            "Find all lines that count with one pattern, then take the last. `re.MULTILINE` lets `^` and `$` match at every line.",
+            "`-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)` is an integer with commas or without. Remove them before `int`, and think of the empty list.",
         ),
     )
     return
@@ -403,19 +408,24 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(task):
+def _(policy, task):
     _words = (*task.words, *(word for word in task.table if word not in task.words))[:8]
     _table = ", ".join(f"{word} = {task.table[word]}" for word in _words)
     lesson.md(
-        f"{lesson.quote(task.question)} The table of this task: {_table}, … ({len(task.table)} words). The next task has another one."
+        f"{lesson.quote(task.question)} The table of this task: {_table}, … ({len(task.table)} words). The next task has another one. "
+        "The policy does not see the table. This is all that it sees:\n\n"
+        + lesson.fence(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)))
     )
     return
 
 
-@app.cell(hide_code=True)
+@app.cell
 def _(config):
     environment = Zorplex(config.seed, config.hints)
-    sampling = Sampling(temperature=1.0, max_tokens=config.max_tokens, slots=64)
+    # slots: how many episodes the engine below samples at once
+    sampling = Sampling(
+        temperature=1.0, max_tokens=config.max_tokens, max_turns=6, slots=64
+    )
     return environment, sampling
 
 
@@ -433,7 +443,9 @@ def _():
     lesson.md(f"""
     An {lesson.term("episode")} is all that happens from the question to the end of the answer. It is made in three moves, again and again. *Generate*: run
     the model on all tokens so far, and draw the next one. *Call*: when the text holds a complete call, run the tool. *Inject*: put the
-    tool's result behind the text, as tokens, and go on. This is all of it:
+    tool's result behind the text, as tokens, and go on. What the policy writes from one result to the next call is a *turn*.
+
+    This is all of it. `encode_prompt` makes tokens of the text above; `find_call` and `find_answer` parse.
     """)
     return
 
@@ -442,7 +454,7 @@ def _():
 @torch.inference_mode()
 def sample_episode(policy, task, execute, sampling, seed):
     """Token ids, whether the policy sampled each, and the log-probs of those."""
-    # `execute(task, call)` runs a tool; `sampling` holds the limits.
+    # `execute(task, call)` runs a tool; of `sampling` only the limits are used, so the temperature is 1.
     dice, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, calls = [], [], [], 0
     start = 0  # of the turn: where the last tool result ended
@@ -457,6 +469,7 @@ def sample_episode(policy, task, execute, sampling, seed):
         sampled.append(True)
         logprobs.append(float(logp[token]))
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        # More digits may follow in the last line, so it is not read yet.
         *finished_lines, _ = text.split("\n")
         if token in policy.eos_ids or any(
             find_answer(line) is not None for line in finished_lines
@@ -595,10 +608,10 @@ def _():
     mo.md("""
     ### Exercise 2: find the fault
 
-    `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. Two faults are
-    planted in it. It raises nothing, and training would go on. The table below shows their traces: what a trainer with the *same* weights
-    would log. It should find the very log-probabilities that were written down. Mend the function, and the table changes at
-    once. This exercise is plugged in: your function feeds the training below when it passes its check.
+    `training_row` hands an episode to the trainer: the ids of the response, and for each id whether the trainer learns from it. An `episode` has its
+    `text` and, for each token, `token_ids`, `sampled` and `logprobs`. Two faults are planted in the function. It
+    raises nothing, and training would go on. The table shows what a trainer with the *same* weights would log: it should find the very log-probabilities
+    that were written down. Your function feeds the training below when it passes its check.
     """)
     return
 
@@ -637,8 +650,8 @@ def diagnose(policy, episodes, training_row):
     return {
         "tokens that the trainer learns from": f"{sum(map(len, learned))}",
         "of these, tokens that end a text": f"{ends}",
-        "their mean probability now": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
-        "largest difference from the log-prob at sampling": f"{max(gaps):.4f}",
+        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "largest difference from the log-prob at sampling, in nats": f"{max(gaps):.4f}",
     }
 
 
@@ -650,11 +663,11 @@ def _(by_engine, policy):
         return found, "" if wrong is None else f"raises {type(wrong).__name__}"
 
     _healthy, _ = _diagnosed(training_row_solution)
-    _now, _wrong = _diagnosed(training_row)
+    _yours, _wrong = _diagnosed(training_row)
     lesson.table(
-        f"{len(by_engine)} episodes, sampled by these very weights",
+        f"{len(by_engine)} episodes, sampled by these very weights. One that was stopped after its answer, or cut off, has no token that ends it.",
         [
-            {"diagnostic": name, "healthy": value, "now": _now.get(name, _wrong)}
+            {"diagnostic": name, "healthy": value, "yours": _yours.get(name, _wrong)}
             for name, value in _healthy.items()
         ],
     )
@@ -682,7 +695,8 @@ def _():
     mo.md("""
     ## Four kinds of question
 
-    They differ in what has to be carried from one turn to the next.
+    They differ in what has to be carried from one turn to the next. In `multi_step`, `GETKEY` gives a word's key, and `FETCH` the value behind a key. In
+    `recursive`, a look-up may only name another word to look up.
     """)
     return
 
@@ -704,13 +718,16 @@ def _(config):
 @app.cell(hide_code=True)
 def _(examples, specs):
     lesson.table(
-        "One held-out task of each kind, and the calls of a perfect solver",
+        "A task of each kind, solved. They are held out: training never draws their words",
         [
             {
                 "kind": kind,
                 "question": task.question,
-                "calls": ", ".join(f"`{call}`" for call in specs[kind].calls_needed(task)),
-                "answer": task.answer,
+                "calls and results": ", ".join(
+                    f"`{call} -> {specs[kind].run(task, call)}`"
+                    for call in specs[kind].calls_needed(task)
+                ),
+                "then": f"`[ANSWER] {task.answer}`",
             }
             for kind, task in examples.items()
         ],
@@ -792,8 +809,12 @@ def _(sampling):
     lesson.md(f"""
     ## How it fails
 
-    Each episode ends in exactly one of five ways. A right answer; a wrong one; no answer, and still calling tools in turn
-    {sampling.max_turns}; cut off after {sampling.max_tokens} tokens; an end without `[ANSWER]`.
+    Each episode ends in exactly one of five ways, in the order of the figure:
+
+    - `success` and `wrong_answer`: there is an answer.
+    - `wrong_format`: the policy ends its text without `[ANSWER]` and an integer.
+    - `tool_spam`: no answer, and still calling tools in turn {sampling.max_turns}.
+    - `truncated`: no answer, and cut off after {sampling.max_tokens} tokens.
     """)
     return
 
@@ -812,7 +833,7 @@ def _(by_outcome, everything):
     _failed = len(everything) - len(by_outcome["success"])
     _untagged = len(by_outcome["wrong_format"])
     lesson.md(f"""
-    Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures end without `[ANSWER]`. So
+    Of these {len(everything)} episodes {_failed / len(everything):.0%} fail, and {_untagged / _failed:.0%} of the failures are `wrong_format`. So
     {"most" if 2 * _untagged > _failed else "a smaller part"} of what RL can win here is a habit of writing, not a skill in arithmetic.
     """)
     return
@@ -849,7 +870,7 @@ def _():
     ## From failures to a reward
 
     Every share in the figure is a habit, and RL changes habits by paying for them. It pays +{CORRECT_REWARD} for the right value, +{FORMAT_REWARD} for any
-    answer in the right form, −{EXTRA_CALL_PENALTY} for every call more than needed. The table shows what the episodes above earned.
+    answer in the right form, −{EXTRA_CALL_PENALTY} for every call more than needed.
     """)
     return
 
@@ -857,13 +878,11 @@ def _():
 @app.cell(hide_code=True)
 def _(by_outcome):
     lesson.table(
-        "Mean reward by outcome",
+        "Mean reward by outcome, and the parts that add up to it",
         [
             {"outcome": f"`{outcome}`", "episodes": len(episodes)}
             | {
-                part.replace(
-                    "_", " "
-                ): f"{fmean(episode.score.parts[part] for episode in episodes):.2f}"
+                f"for {part.replace('_', ' ')}": f"{fmean(episode.score.parts[part] for episode in episodes):.2f}"
                 for part in ("correct", "format", "extra_calls")
             }
             | {"reward": f"{fmean(episode.score.reward for episode in episodes):.2f}"}
@@ -924,7 +943,7 @@ def _(ask_lenient, lenient, paid_shares, strict):
     {_more}: {lenient:.0%} of the episodes, against {strict:.0%}. In {paid_shares["own words"]:.0%} of all episodes the policy
     wrote the number itself, but not as its answer. In {paid_shares["tool's words"]:.0%} only a tool wrote it.
 
-    The second part is dangerous. In three of the four kinds the last look-up shows the answer. A policy that only calls tools, and never answers,
+    What only a tool wrote is dangerous to pay for. In all kinds but `compositional` the last call shows the answer. A policy that only calls tools, and never answers,
     would be paid in full. To earn a reward without doing the task is called {lesson.term("reward hacking")}.
     """,
     )
@@ -945,7 +964,7 @@ def _(config):
     lesson.md(f"""
     ## One step of training
 
-    A batch: {config.prompts} tasks, and {config.samples} episodes for each of them. The episodes of one task are a {lesson.term("group")}.
+    A batch: {config.prompts} `compositional` tasks, and {config.samples} episodes for each of them. The episodes of one task are a {lesson.term("group")}.
     """)
     return
 
@@ -971,9 +990,20 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. The reward alone would push up
-    everything that earns a little. Here only what did better than other answers to the same question goes up.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Subtracting the mean leaves the mean gradient as
+    it is, and single steps scatter less.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "Why may the mean be subtracted, and why divide?",
+        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. But the reward alone would push up every answer that "
+        "earns a little, and other steps would have to undo it. Less has to be undone where only what beats the group goes up: the gradient of a single step has a lower variance. "
+        "Dividing by the deviation lets every group push about equally hard, however close its rewards lie.",
+    )
     return
 
 
@@ -1135,8 +1165,9 @@ def _():
 
 @app.function
 def take_step(policy, loss, learning_rate):
-    """One step of AdamW, with the gradient cut to length 1. Returns the new weights."""
-    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate)
+    """One step of AdamW, with the gradient cut to length 1 if it is longer. Returns the new weights."""
+    parameters = policy.model.parameters()
+    optimizer = torch.optim.AdamW(parameters, learning_rate, weight_decay=0.0)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
     optimizer.step()
@@ -1163,26 +1194,33 @@ def _(losses, one_step):
     _agree = one_step["loss"] < 1e-4 and one_step["weights"] < 0.05
     lesson.md(f"""
     The page's loss is {losses[0]:.6f}, the package's {losses[1]:.6f}. After the step their weights differ in the mean by {one_step["weights"]:.1%} of
-    the learning rate. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."} Do not expect this loss to fall: only
-    its gradient matters, and the reward says how it goes.
+    the learning rate, which is about how far Adam's first step moves each of them. {"That is rounding." if _agree else "That is more than rounding, and has to be looked into."}
+    Do not expect this loss to fall: the advantages of a group add up to 0, and every batch is new. The reward says how it goes.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"""
-    Two names that you will meet everywhere:
-
-    - {lesson.term("GRPO")} is this step: samples of one prompt form a group, and no second model estimates rewards. It comes from
-      [DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4.
+    lesson.folded(
+        "Two names that you will meet everywhere: PPO and GRPO",
+        f"""
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio, so that no step goes far.
+      probability, and [clips](https://arxiv.org/abs/1707.06347): a token whose ratio has left a range gets no more push. A second model, the critic, estimates values.
+    - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step above has its advantage, with the
+      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
+    """,
+    )
+    return
 
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ### Exercise 3: leave one out
 
-    An episode that is compared with its group's mean is compared with itself, too. Complete `leave_one_out`: each reward minus the
-    mean of the *other* rewards of the group. This one is plugged in: if it passes its check, it trains the policy below.
+    An episode that is compared with its group's mean is compared with itself, too: that mean is no constant. Complete `leave_one_out`: each reward minus the
+    mean of the *other* rewards of the group. If it passes its check, it trains the policy below.
     """)
     return
 
@@ -1199,11 +1237,22 @@ def _():
         check_leave_one_out,
         leave_one_out_solution,
         level="core",
-        minutes=4,
+        minutes=3,
         hints=(
             "The sum of the others is the sum of all, minus the reward itself. How many others are there?",
             "With `total = sum(rewards)` the mean of the others is `(total - reward) / (len(rewards) - 1)`.",
         ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    lesson.folded(
+        "What does it change? (gives the exercise away)",
+        f"Less than it seems: it is n / (n − 1) times the reward minus the group's mean, here {config.samples}/{config.samples - 1}. With it the mean gradient is exact, "
+        "and without it too small by this factor, which the learning rate hides. What you will notice is the other difference to `advantages_of`: nothing is divided "
+        "by the deviation any more, so groups whose rewards lie far apart push harder.",
     )
     return
 
@@ -1310,8 +1359,13 @@ def _(config):
         title="Each batch as it comes: tasks that the policy has not seen before",
         percent=False,
     )
-    curve
     return (curve,)
+
+
+@app.cell(hide_code=True)
+def _(ask_gain, curve):
+    lesson.hold_back(ask_gain, curve)
+    return
 
 
 @app.cell(hide_code=True)
@@ -1353,6 +1407,18 @@ def _(environment, held_out, sampling, trainer):
     return (after,)
 
 
+@app.function(hide_code=True)
+def recorded_gains(log):
+    """The date of the last record of `benchmarks/twenty_steps.py` in ``log``, and the points that each seed won."""
+    records = re.findall(
+        r"^## (\S+) · benchmarks/twenty_steps\.py$(.*?)(?=^## |\Z)",
+        log,
+        re.MULTILINE | re.DOTALL,
+    )
+    date, record = records[-1] if records else ("", "")
+    return date, [float(points) for points in re.findall(r"\| ([+-][\d.]+) \|", record)]
+
+
 @app.cell(hide_code=True)
 def _(after, answered, ask_gain, run):
     _before = answered["compositional"]
@@ -1370,14 +1436,21 @@ def _(after, answered, ask_gain, run):
         else "No task that was wrong before is right now."
     )
     _seconds = run.timeline.end - run.timeline.start
+    _log = Path(__file__).parents[1] / "benchmarks" / "LOG.md"
+    _date, _gains = recorded_gains(_log.read_text() if _log.is_file() else "")
+    _command = "`python benchmarks/twenty_steps.py`"
+    _recorded = (
+        f"Recorded on {_date} with {_command}: {min(_gains):+.0f} to {max(_gains):+.0f} points on {len(_gains)} seeds."
+        if _gains
+        else f"{_command} trains with five."
+    )
     lesson.reveal(
         ask_gain,
         right=0 if gain < 10 else 1 if gain <= 25 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, sampled, on {now.episodes} tasks that it never trained on: {gain:+.0f} points in {_seconds:.0f} s. Texts
-    without `[ANSWER]` were {was.outcomes["wrong_format"]:.0%} of all episodes before, and are {now.outcomes["wrong_format"]:.0%} now. So
-    {"most" if _untagged > 0.5 * gain / 100 else "less than half"} of the gain is a habit of writing. Is one seed luck? `python benchmarks/twenty_steps.py` trains
-    with five.
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, sampled, on {now.episodes} tasks that it never trained on: {gain:+.0f} points in {_seconds:.0f} s. Of all
+    episodes `wrong_format` were {was.outcomes["wrong_format"]:.0%} before, and are {now.outcomes["wrong_format"]:.0%} now. So
+    {"most" if _untagged > 0.5 * gain / 100 else "less than half"} of the gain is a habit of writing. Is one seed luck? {_recorded}
     """,
         shows=[
             lesson.figure(
@@ -1395,22 +1468,16 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    That was all of RL, in one process. A training step is three programs:
+    A training step is three programs:
 
     | program | what it does | what limits it |
     |---|---|---|
-    | generate | sample episodes, a token at a time | memory bandwidth: each token reads all weights |
+    | generate | sample episodes, a token at a time | memory bandwidth, in bytes per second: each token reads all weights |
     | check | run tools, tests, a reward | somebody else's latency |
-    | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in step |
+    | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in lockstep |
 
-    For a small model with short answers one process is enough. You need several when
-
-    - they want different hardware or different numbers of it,
-    - the model with its optimizer does not fit beside the cache that generation needs,
-    - a batch waits long for its slowest episode,
-    - or so many machines take part that one of them fails before the run is over.
-
-    The rest of this notebook measures the loop that you have just run.
+    For a small model with short answers one process is enough. You need several when they want different hardware, when model and optimizer do not fit beside
+    generation's key-value cache, or when a batch waits long for its slowest episode. The rest of this notebook measures your loop.
     """)
     return
 
@@ -1433,7 +1500,7 @@ def _(run):
         kind: [span.end - span.start for span in run.timeline.spans if span.kind == kind]
         for kind in ("generate", "train", "pull")
     }
-    seconds = {kind: median(times) for kind, times in measured.items()}
+    seconds = {kind: fmean(times) for kind, times in measured.items()}
     return measured, seconds
 
 
@@ -1441,6 +1508,7 @@ def _(run):
 def _(ask_turns, measured, run, seconds):
     _shares = {kind: took / sum(seconds.values()) for kind, took in seconds.items()}
     _four = sum(sum(times[:4]) for times in measured.values())
+    _steps = len(measured["train"])
     lesson.reveal(
         ask_turns,
         right=0
@@ -1458,10 +1526,10 @@ def _(ask_turns, measured, run, seconds):
                     run.timeline,
                     (run.timeline.start, run.timeline.start + _four),
                 ),
-                "Measured: the first steps. Gaps are this notebook's own bookkeeping.",
+                f"Measured: the first steps, {_four / min(4, _steps):.2f} s each. The mean of all {_steps} is {sum(seconds.values()):.2f} s; its shares are in the table.",
             ),
             lesson.table(
-                "A step, medians",
+                f"A step, means of all {_steps}",
                 [
                     {
                         "phase": kind,
@@ -1481,7 +1549,7 @@ def _():
     mo.md("""
     ## Waiting for the slowest
 
-    Inside the generation phase there is a second wait. Episodes differ in length, and all of a batch must have ended before training begins.
+    Generation has a wait of its own. Episodes differ in length, and all of a batch must have ended before training begins.
     """)
     return
 
@@ -1496,20 +1564,20 @@ def _(run):
 
 
 @app.cell(hide_code=True)
-def _(run):
+def _(measured, run, seconds):
     lesson.figure(
         figures.batch_chart(run.batches[0]),
-        "The first batch of the loop above. The tool is a dictionary and answers at once.",
+        f"The first batch of the loop above, in the order in which episodes ended. It took {measured['generate'][0]:.2f} s, a mean batch {seconds['generate']:.2f} s. The tool answers at once.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(config, run):
-    _calls = fmean(episode.tool_calls for episode in run.batches[0])
+def _(config, slow_batch):
+    _calls = fmean(episode.tool_calls for episode in slow_batch)
     ask_slow = lesson.predict(
         f"A real tool is not a dictionary: it runs tests or asks a web page. Say it takes {config.tool_seconds:g} s on average, now and then ten times that. An episode makes {_calls:.1f} calls "
-        "on average. How long does a batch take then, compared with the time of these calls?",
+        f"on average, {_calls * config.tool_seconds:.2f} s. How long does a batch of {len(slow_batch)} take then, compared with these {_calls * config.tool_seconds:.2f} s?",
         "less than one and a half times as long",
         "up to three times as long",
         "more than three times as long",
@@ -1538,13 +1606,8 @@ def slow_tool(execute, pool, mean, variation=1.5, seed=0):
 @app.cell(hide_code=True)
 def _(config, environment, policy, run, sampling):
     def sample_slowly(batches):
-        """The first batch, or several like it at once, with the slow tool: the episodes, and the seconds that all took."""
-        first = run.batches[0]
-        requests = [
-            RolloutRequest(episode.task, episode.seed + copy * len(first))
-            for copy in range(batches)
-            for episode in first
-        ]
+        """The episodes of the first batch again, ``batches`` times at once, with the slow tool; and the seconds that all took."""
+        requests = [RolloutRequest(old.task, old.seed) for old in run.batches[0]] * batches
         with ThreadPoolExecutor(len(requests)) as pool:
             execute = slow_tool(environment.execute, pool, config.tool_seconds)
             began = time.monotonic()
@@ -1558,25 +1621,32 @@ def _(config, environment, policy, run, sampling):
 
 
 @app.cell(hide_code=True)
-def _(ask_slow, config, run, slow_batch):
+def _(ask_slow, config, measured, run, slow_batch, slow_seconds):
     _calls = fmean(episode.tool_calls for episode in slow_batch)
-    _slow, _fast = (
-        max(episode.seconds for episode in batch) for batch in (slow_batch, run.batches[0])
-    )
+    _slow = max(episode.seconds for episode in slow_batch)
     _mean = fmean(episode.seconds for episode in slow_batch)
-    _times = _slow / (_calls * config.tool_seconds)
+    _times = slow_seconds / (_calls * config.tool_seconds)
+    _decoding, _before = (
+        fmean(episode.seconds - episode.tool_seconds for episode in batch)
+        for batch in (slow_batch, run.batches[0])
+    )
+    _why_shorter = (
+        f" An episode decodes for {_decoding:.2f} s instead of {_before:.2f} s: rows that wait are not computed, so the others' steps are shorter."
+        if _decoding < 0.95 * _before
+        else ""
+    )
     lesson.reveal(
         ask_slow,
         right=0 if _times < 1.5 else 1 if _times <= 3 else 2,
         why=f"""
-    {_slow:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {_slow / _fast:.1f} times the
+    {slow_seconds:.2f} s: {_times:.1f} times what {_calls:.1f} calls take on average, and {slow_seconds / measured["generate"][0]:.1f} times the same
     batch with the instant tool. A batch takes as long as the *slowest* of its {len(slow_batch)} episodes, here {_slow / _mean:.1f} times as long as
     their mean. {1 - _mean / _slow:.0%} of the slots' time went in waiting for it.
     """,
         shows=[
             lesson.figure(
                 figures.batch_chart(slow_batch),
-                "The same tasks and seeds, with a tool that really takes its time.",
+                f"The same episodes, with a tool that really takes its time. A bar is a sum, not a course of time: first all decoding, then all waits.{_why_shorter}",
             )
         ],
     )
@@ -1588,7 +1658,12 @@ def _(run):
     _pool = [episode for batch in run.batches for episode in batch]
     _seconds = [episode.seconds for episode in _pool]
     _calls = [episode.tool_calls for episode in _pool]
-    _scatter = pstdev(episode.score.reward for episode in _pool)
+    # Within batches: between them the policy has learned.
+    _scatter = math.sqrt(
+        fmean(
+            pstdev(episode.score.reward for episode in batch) ** 2 for batch in run.batches
+        )
+    )
     _latencies, _sizes = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0], [8, 16, 32, 64, 128, 256]
     # One axis for all sizes, so that bars can be compared.
     _longest = {
@@ -1620,18 +1695,18 @@ def _(run):
                 ),
                 Panel(
                     "What the batch is for",
-                    [Bar("error of its reward", error, f"± {error:.2f}", "green")],
+                    [Bar("standard error of its reward", error, f"± {error:.2f}", "green")],
                     most=_scatter / math.sqrt(8),
                 ),
             ],
-            f"A batch of {size} takes {times.slowest / times.episode:.1f} times as long as its mean episode. Its mean reward is known to ± {error:.2f}.",
+            f"A batch of {size} takes {times.slowest / times.episode:.1f} times as long as its mean episode. Its mean reward is known to ± {error:.2f} (one standard error).",
         )
 
     mo.vstack(
         [
             lesson.md(
-                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with a delay for each call; nothing is sampled again. "
-                "A larger batch waits longer. What does it get for that?"
+                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with new delays; bars are means of 200 batches. "
+                "A larger batch waits longer. But its mean reward, and so its step, scatters less: four times the size halves the error."
             ),
             WhatIf(
                 "Batch size and tool latency",
@@ -1662,7 +1737,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_bound = lesson.predict(
-        "Generating and training now run side by side, on hardware of their own, each with one batch at a time. Weights travel in no time. At most how much faster can the loop get?",
+        "Generating and training now run side by side, on hardware of their own, each with one batch at a time: none is begun while another waits for tools. Weights travel in no time. At most how much faster can the loop get?",
         "at most one and a half times",
         "at most twice",
         "at most three times",
@@ -1674,10 +1749,13 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    lesson.md(f"""
     Two things take a generator's time, and more hardware helps against one of them only. Its own *work* is shared when a batch is shared
-    among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs. A batch that waits for
-    it takes as long with four generators as with one.
+    among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs.
+
+    How far generation may run ahead is bounded, too. The {lesson.term("lag")} of a batch says how many versions older the weights were that wrote it. With a
+    bound `max_lag`, at most `max_lag` + 1 batches are *on their way*: begun, and not yet trained on. Each makes a round trip: generated, trained on, new weights
+    pulled. If that takes 3 s and two are on their way, one arrives every 1.5 s. Only generators pull, so only their time grows by it.
     """)
     return
 
@@ -1691,7 +1769,7 @@ def one_batch_at_a_time(work, slowest, train, pull, generators=1):
 @app.function
 def batches_overlap(work, slowest, train, pull, max_lag, generators=1):
     """The same, if generators go on with other batches while tools answer."""
-    # At most max_lag + 1 batches are on their way; each is generated, trained on, pulled.
+    # max_lag + 1 batches share a round trip.
     round_trip = max(work / generators, slowest) + train + pull
     return max(train, work / generators + pull, round_trip / (max_lag + 1))
 
@@ -1707,8 +1785,8 @@ def enough_for_the_trainer(work, slowest, train, pull):
 
 
 @app.cell(hide_code=True)
-def _(environment, policy, run, sampling, seconds, slow_seconds):
-    # The slowest episode of the first batch again, with a generator to itself.
+def _(environment, measured, policy, run, sampling, seconds, slow_seconds):
+    # The slowest episode of the first batch again, with a generator to itself. In its batch it was over within the batch's time, so its share is at most 1.
     _slowest = max(run.batches[0], key=lambda episode: episode.seconds)
     _began = time.monotonic()
     rollout(
@@ -1717,6 +1795,7 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
         environment.execute,
         sampling,
     )
+    _share = min(1.0, (time.monotonic() - _began) / measured["generate"][0])
     phases = {
         tool: {
             "work": seconds["generate"],
@@ -1725,7 +1804,7 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
             "pull": seconds["pull"],
         }
         for tool, slowest in (
-            ("instant", time.monotonic() - _began),
+            ("instant", _share * seconds["generate"]),
             ("slow", slow_seconds),
         )
     }
@@ -1739,15 +1818,20 @@ def _(environment, policy, run, sampling, seconds, slow_seconds):
 @app.cell(hide_code=True)
 def _(sample_slowly, slow_seconds):
     _, four_seconds = sample_slowly(batches=4)
-    lesson.md(
-        f"Do waits overlap? Measured with the slow tool: one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s, "
-        f"{four_seconds / 4:.2f} s each."
+    _overlap = 4 * slow_seconds / four_seconds
+    _said = (
+        f"So waits overlap: {_overlap:.1f} came out in the time of one."
+        if _overlap > 1.2
+        else "So here the computing took the time, and waits had nothing to hide."
     )
-    return (four_seconds,)
+    lesson.md(
+        f"Do waits overlap? With the slow tool one batch alone took {slow_seconds:.2f} s; four begun together took {four_seconds:.2f} s. {_said}"
+    )
+    return
 
 
 @app.cell(hide_code=True)
-def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
+def _(ask_bound, in_turns, phases):
     _one = {
         tool: in_turns[tool] / one_batch_at_a_time(**found)
         for tool, found in phases.items()
@@ -1756,15 +1840,6 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     _grid = [1.05**power for power in range(-80, 81)]
     _most = max((g + 1) / one_batch_at_a_time(g, 0, train=1, pull=0) for g in _grid)
     _enough = enough_for_the_trainer(**phases["slow"])
-    _overlap = 4 * slow_seconds / four_seconds
-    _measured = (
-        f"Measured above, {_overlap:.1f} batches with the slow tool came out in the time of one."
-        + (
-            ""
-            if _overlap > 1.2
-            else " So here the computing took the time, and the waits had nothing to hide."
-        )
-    )
     _idle_no_more = (
         f"With the slow tool the trainer is never idle from {_enough[0]} generator{'s' * (_enough[0] > 1)} and `max_lag` {_enough[1]} on. From there only a faster trainer helps."
         if _enough
@@ -1779,11 +1854,8 @@ def _(ask_bound, four_seconds, in_turns, phases, slow_seconds):
     The largest ratio over all mixes is {_most:.2f}, where both take equally long: (g + t) / max(g, t) ≤ 2. With your times it is {_one["instant"]:.2f}
     for the instant tool and {_one["slow"]:.2f} for the slow one.
 
-    With more than one batch on its way that bound does not hold. While one batch waits for a tool, its generator can
-    begin another. {_measured}
-
-    What bounds the loop then is its {lesson.term("lag")}: how many versions older the weights are that wrote a batch. At most `max_lag` + 1 batches are
-    on their way, so with the same processes the loop is at most `max_lag` + 1 times as fast. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
+    One batch at a time on either side means `max_lag` 1. If a generator begins another batch while one waits for a tool, that bound does not hold. Then
+    the loop is at most `max_lag` + 1 times as fast with the same processes. {_idle_no_more} All these are bounds; notebook 08 measures what is reached.
     """,
     )
     return
@@ -1794,8 +1866,8 @@ def _():
     mo.md("""
     ### Watch it
 
-    Both loops on one clock, simulated group by group from the times of your twenty steps. Press *Play*, or drag the time. Look for two things:
-    who stands still while the other works, and which version a dot shows when the trainer takes it.
+    Both loops on one clock, simulated from the times of your twenty steps. Press *Play*, or drag the time. Who stands still while the other
+    works? Which version does a dot show when the trainer takes it?
     """)
     return
 
@@ -1814,13 +1886,21 @@ def _(this_machine):
 
 @app.cell(hide_code=True)
 def _(in_turns, phases):
-    lesson.table(
+    _inputs = lesson.table(
+        "What the bounds are computed from, in seconds",
+        [
+            {"": f"{tool} tool"} | {name: f"{took:.3f}" for name, took in found.items()}
+            for tool, found in phases.items()
+        ],
+    )
+    _paces = lesson.table(
         "Seconds for a step at best, and how much faster that is than in turns",
         [{"": "in turns"} | {f"{tool} tool": f"{in_turns[tool]:.2f} s" for tool in phases}]
         + [
             {"": name}
             | {
-                f"{tool} tool": f"{pace:.2f} s ({in_turns[tool] / pace:.1f}×)"
+                f"{tool} tool": f"{pace:.2f} s ({in_turns[tool] / pace:.2f}×)"
+                + (", bound by the trainer" if pace == found["train"] else "")
                 for tool, found in phases.items()
                 if (pace := step(**found))
             }
@@ -1841,6 +1921,7 @@ def _(in_turns, phases):
             )
         ],
     )
+    mo.vstack([_inputs, _paces])
     return
 
 
@@ -1849,9 +1930,8 @@ def _():
     mo.md("""
     ### Exercise 4: from a sum to a maximum
 
-    Complete `speed_up` for `steps` training steps, one batch at a time on either side. In turns, a step takes `generate + train`. Side by
-    side, the first batch is generated alone, and the last one is trained on alone. In between the slower of the two sets the pace. Return the
-    time in turns over the time side by side.
+    Complete `speed_up` for a run of `steps` training steps, one batch at a time on either side: its time in turns over its time side by side. A run has a
+    beginning and an end, so it gains less than the bound.
     """)
     return
 
@@ -1870,7 +1950,7 @@ def _():
         level="stretch",
         minutes=5,
         hints=(
-            "Draw three steps as two rows of bars. Which bars stand alone, at the beginning and at the end?",
+            "Draw three steps as two rows of bars. The first batch is generated alone, and the last one is trained on alone. Who sets the pace in between?",
             "Side by side: `generate`, then `steps - 1` times the longer of the two, then `train`.",
         ),
     )
@@ -1882,8 +1962,8 @@ def _():
     mo.md("""
     ## Its price
 
-    A batch that was generated while the trainer took a step comes from weights that are one version old. It is off-policy. So `max_lag` bounds
-    its age: 0 is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
+    A batch that was generated while the trainer took a step comes from older weights: it is off-policy. `max_lag` 0
+    is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
     """)
     return
 
@@ -1910,8 +1990,8 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
-    Notebook 06 builds pools of replicas that repair a failure without stopping the others. Notebook 07 gives the weights a road of their own,
-    because they are far larger than a batch of episodes.
+    Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06
+    builds pools of replicas that survive a failure, and notebook 07 a road of their own for the weights, which are far larger than a batch.
     """)
     return
 
@@ -1921,15 +2001,32 @@ def _():
     mo.md("""
     ## Try it before you build it
 
-    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. The table beneath says why
-    no run can be faster. A *round trip* is a batch's way through generation, training and pull, before `max_lag` lets the next one begin.
+    Below, the same run twice, on the same latencies. *This machine* has the mean times that you have just measured. The speed-up is over
+    the loop in turns with as many generators.
 
-    Three questions to settle with the sliders; the answers are folded below.
+    Three questions to settle with the sliders; the answers are folded below. "No longer helps": no later position shortens the run by more than 2%.
 
-    1. Choose *no variance*. With how many generators is the speed-up largest?
+    1. Choose *no variance*. With which number of generators is the speed-up largest?
     2. Choose *one straggler*: one group takes eight times as long as the others. From which lag on does more lag no longer help?
-    3. Choose *trainer-bound*: training is the longer phase. From how many generators on does another one no longer help?
+    3. Choose *trainer-bound*. From which number of generators on do more no longer help?
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "How to read “Sample a group” and “No run can take less than this”",
+        "A simulated generator samples the groups of a batch one after the other, while your loop samples them together. So *Sample a group* is the time of a "
+        "batch over the number of its groups.\n\n"
+        "Each row of the table looks at one thing only, over the whole run, so it holds more than that thing's own time.\n\n"
+        "- *Trainer*: pull, generate the first batch, then train all steps without a pause.\n"
+        "- *Generators*: pull, generate all batches without a pause, then train the last step.\n"
+        "- *Weights*: send the versions that the last batch needs, one after the other, then generate it and train on it.\n"
+        "- *Round trips*: pull, generate, train, one after the other, once in every `max_lag` + 1 steps.\n"
+        "- *All of it together*: all these rules at once, step by step, so it is never below the others.\n\n"
+        "In a short run the first batch, which nothing hides, counts much. So *this machine* gains less than the table of bounds above says.",
+    )
     return
 
 
@@ -1968,13 +2065,19 @@ def _():
         return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
 
     def _enough(seconds):
-        """The first position after which the time falls by less than 2 %."""
+        """The first position after which the time falls by less than 2%."""
         return next(
             value for value, took in seconds.items() if took <= 1.02 * min(seconds.values())
         )
 
     def _took(compared):
         return compared.asynchronous.seconds
+
+    _bound = ON_THE_GRID["trainer-bound"]
+    _sampling = _bound.groups_per_step * _bound.generation_seconds
+    _longer = next(
+        count for count in GRID["generators"] if _sampling / count < _bound.training_seconds
+    )
 
     _ups = _sweep(
         ON_THE_GRID["no variance"], "generators", lambda compared: compared.speed_up
@@ -1993,7 +2096,7 @@ def _():
             ),
             lesson.folded(
                 "3. One more generator",
-                f"From {_enough(_counts)} on: more generators save less than 2% (time by number: {_listed(_counts, ' s')}). Then training is the longer phase, and only a faster trainer helps.",
+                f"From {_enough(_counts)} on (time by number: {_listed(_counts, ' s')}). Training is the longer phase from {_longer} on. More generators then shorten only what nothing hides, above all the first batch.",
             ),
         ]
     )
@@ -2009,7 +2112,7 @@ def _():
 @app.cell(hide_code=True)
 def _(was, now):
     lesson.recap(
-        "RL needs no right answers, only a reward: the policy writes the answer, and something checks it.",
+        "RL needs no written answers to copy, only a reward: the policy writes the answer, and something checks it, here against the right number.",
         "A verifiable reward is only as good as its parser: never pay for a tool's words.",
         "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
         f"A step: advantages within groups, the policy gradient, new weights. Here it took the policy from {was.accuracy:.0%} to {now.accuracy:.0%}.",
@@ -2034,11 +2137,18 @@ def check_math_reward(math_reward):
     exercise.expect(math_reward, "#### 84\nOr is it\n#### 83", 84, result=0.0)
     exercise.expect(math_reward, "The answer is 84.", 84, result=0.0)
     exercise.expect(math_reward, "#### 84.5", 84, result=0.0)
+    exercise.expect(math_reward, "#### 84\n#### 84.5", 84, result=1.0)
+    exercise.expect(math_reward, "#### 84  \nDone.", 84, result=1.0)
+    exercise.expect(math_reward, "#### 1,234,567", 1234567, result=1.0)
+    exercise.expect(math_reward, "#### 8,4", 84, result=0.0)
+    exercise.expect(math_reward, "#### 84,", 84, result=0.0)
+    exercise.expect(math_reward, "so #### 84", 84, result=0.0)
 
 
 @app.function(hide_code=True)
 def math_reward_solution(text, answer):
-    found = re.findall(r"^#### (-?\d[\d,]*)$", text, re.MULTILINE)
+    integer = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+    found = re.findall(rf"^#### ({integer})[ \t]*$", text, re.MULTILINE)
     return float(bool(found) and int(found[-1].replace(",", "")) == answer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.policy.word_problems import Attempt, Recording, ask_word_problems
 from zorplex_rl.task.rewards import score
+from zorplex_rl.viz import exercise
 
 ROOT = Path(__file__).parents[1]
 notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
@@ -130,6 +132,40 @@ def test_the_mean_delay_is_the_one_asked_for():
     assert times.episode == pytest.approx(4 * 0.5, rel=0.02)
     with pytest.raises(ValueError, match="0 seconds and 0 counts of calls"):
         batch_times([], [], 8, 0.1)
+
+
+@pytest.mark.parametrize(
+    "lenient",
+    [
+        r"^#### (-?\d[\d,]*)$",
+        r"#### (-?[0-9]+(?:,[0-9]{3})*)",
+        r"^#### (-?[0-9]+(?:,[0-9]{3})*)$",
+        r"^#### (-?[0-9]+)\s*$",
+    ],
+    ids=["commas anywhere", "any line", "no blank at the end", "no commas"],
+)
+def test_a_verifier_that_is_not_strict_does_not_pass(lenient):
+    def attempt(text, answer):
+        found = re.findall(lenient, text, re.MULTILINE)
+        return float(bool(found) and int(found[-1].replace(",", "")) == answer)
+
+    assert exercise.complaint(notebook.check_math_reward, attempt) is not None
+    assert exercise.complaint(notebook.check_math_reward, notebook.math_reward_solution) is None
+
+
+def test_the_last_record_of_the_twenty_steps_is_told_with_its_date():
+    log = (ROOT / "benchmarks" / "LOG.md").read_text()
+    assert notebook.recorded_gains("") == ("", [])
+    table = "\n\n| seed | before | after | points | s | CPU s |\n|---|---|---|---|---|---|\n| 0 | 29.5% | 25.0% | -4.5 | 9.4 | 8.4 |\n"
+    newer = f"{log}\n## 2099-01-02 · benchmarks/twenty_steps.py{table}\n## 2099-01-03 · another.py\n\n| 1 | +7.0 |\n"
+    assert notebook.recorded_gains(newer) == ("2099-01-02", [-4.5])
+    date, gains = notebook.recorded_gains(log)
+    assert date in log and len(gains) >= 5
+
+
+def test_the_leave_one_out_advantage_is_the_centred_reward_by_a_constant():
+    rewards = [1.2, 0.2, 0.0, -0.1]
+    assert notebook.leave_one_out_solution(rewards) == pytest.approx([4 / 3 * (r - fmean(rewards)) for r in rewards])
 
 
 def test_a_model_of_a_folder_is_asked_recorded_and_read_again(tmp_path, capsys):

@@ -140,7 +140,7 @@ def _last_answer(page: Page) -> str:
 
 def _unfolded(cell: Cell) -> list[str]:
     """Return the drawings of a cell that are seen at once."""
-    seen = re.split(r'<section class="lesson-reveal|<details', cell.markup)[0]
+    seen = re.split(r'<section class="lesson-(?:reveal|held)|<details', cell.markup)[0]
     return [figure for figure in _FIGURE.findall(seen) if "<svg" in figure]
 
 

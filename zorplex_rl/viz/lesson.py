@@ -3,6 +3,7 @@
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
+    hold_back(question, chart)   what would give a result away, folded like the result
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  headline(…)  links(__file__)    the end of a notebook
@@ -36,6 +37,7 @@ from zorplex_rl.viz.markup import block, fold, inline
 from zorplex_rl.viz.markup import fence as fence
 from zorplex_rl.viz.markup import quote as quote
 from zorplex_rl.viz.predictions import UNFOLD
+from zorplex_rl.viz.predictions import hold_back as hold_back
 from zorplex_rl.viz.predictions import predict as predict
 from zorplex_rl.viz.predictions import predicted as predicted
 from zorplex_rl.viz.predictions import reveal as reveal
