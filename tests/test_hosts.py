@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
 
@@ -74,6 +75,14 @@ def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():
     apart = plan(config.changed(generators_on="others"), ["a", "b"])
     assert {apart[f"generator_{number}"] for number in range(3)} == {"b"}
     assert set(plan(config, []).values()) == {THIS}
+
+
+def test_all_ranks_of_the_trainer_live_on_its_host_and_are_in_its_row_of_the_plan():
+    config = Config().changed(hosts=TWO, trainer_processes=2, trainer_host=1, generators=2, spares=0)
+    check_hosts(config)
+    here, a, b = (row.replicas for row in PlanRow.rows(config))
+    assert b == ("trainer", "trainer rank 1") and a == ("generator_0", "generator_1")
+    assert not any("generator" in name or "trainer" in name for name in here)
 
 
 def test_every_replica_is_in_exactly_one_row_of_the_plan_and_nothing_is_written(tmp_path):
@@ -306,11 +315,22 @@ def test_a_run_on_this_machine_listens_nowhere():
         run.stdout.close()
 
 
-def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path):
-    environment = os.environ | {"PYTHONPATH": ""}
-    config = SMALL.changed(hosts="processes:2", steps=2, tool_latency=0.01)
-    command = [*PROGRAM, "train", *as_flags(config), "--out", str(tmp_path / "run")]
-    run = subprocess.run(command, env=environment, timeout=200, capture_output=True, text=True)
+def train_on_two_workers(config: Config, path: Path) -> None:
+    command = [*PROGRAM, "train", *as_flags(config.changed(hosts="processes:2")), "--out", str(path)]
+    run = subprocess.run(command, timeout=200, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert len(rows(tmp_path / "run", "step")) == 2
-    assert transports(tmp_path / "run") == {"generator_0": {"shm"}}
+    assert len(rows(path, "step")) == config.steps
+    assert transports(path) == {"generator_0": {"shm"}}
+
+
+def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "")
+    train_on_two_workers(SMALL.changed(steps=2, tool_latency=0.01), tmp_path / "run")
+
+
+def test_a_trainer_of_two_processes_on_the_second_host_makes_the_weights_of_one_process_here(sync_run, tmp_path):
+    train_on_two_workers(SMALL.changed(trainer_processes=2, trainer_host=1), tmp_path / "run")
+    expected, found = final_weights(sync_run.path), final_weights(tmp_path / "run")
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=0)
