@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -267,6 +268,64 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         assert not list(network["d"].path("/tmp").glob("zorplex*"))
         print({what: round(took, 1) for what, took in seconds.items()}, f"set-up {set_up:.1f}")
         assert max(seconds.values()) < 15 + set_up
+
+
+GROUP = SMALL.changed(steps=12, checkpoint_every=3, trainer_processes=2)
+
+
+def ranks(host) -> set[str]:
+    """The trainer's processes on ``host``, by their numbers there: no others listen at its loopback address."""
+    lines = host.run("ss", "-Hltnp", cwd="/").splitlines() if host.inside.is_up else []
+    return {number for line in lines if "127.0.0.1" in line.split()[3] for number in re.findall(r"pid=(\d+)", line)}
+
+
+@needs_hosts
+def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_group_starts_again_only_when_all_ranks_are_over(
+    once, tmp_path
+):
+    undisturbed = once("group", lambda folder: train_here(GROUP, folder))
+    names = "abcd"
+    with namespaced_hosts("ctl", *names) as network, workers(network, *names) as hosts:
+        path = network["ctl"].path("/tmp/run")
+        run = begin(network["ctl"], GROUP.changed(hosts=hosts, generators_on="others"))
+
+        def reached(event: str, number: int) -> None:
+            """Wait until there are so many rows. Meanwhile the ranks are on one host at a time."""
+
+            def are_there() -> bool:
+                by_host = {name: found for name in names if (found := ranks(network[name]))}
+                assert len(by_host) <= 1 and all(len(found) <= 2 for found in by_host.values()), by_host
+                return len(rows(path, event)) >= number or run.poll() is not None
+
+            wait_for(are_there, 200, f"{event} {number}")
+            assert run.poll() is None, run.stdout.read()
+
+        def home() -> str:
+            (name,) = (name for name in names if len(ranks(network[name])) == 2)
+            return name
+
+        reached("step", 1)
+        assert home() == "a" and network["a"].listening() == {network["a"].address, "127.0.0.1"}
+        assert all(network[name].listening() == {network[name].address} for name in "bcd")
+        first = ranks(network["a"])
+        network["a"].run("kill", "-9", max(first), cwd="/")
+        reached("restart", 1)
+        # The other rank waited for it in a collective, where only the keeper of its host could end it.
+        assert not first & ranks(network[home()])
+        reached("step", 4)
+        network[home()].kill()
+        reached("restart", 2)
+        reached("step", 8)
+        cut = network[home()]
+        cut.cut()
+        reached("restart", 3)
+        assert not cut.processes()
+        output, _ = run.communicate(timeout=200)
+        assert run.returncode == 0, output
+        assert [row["role"] for row in rows(path, "restart")] == ["trainer"] * 3
+        assert [row["step"] for row in rows(path, "step")] == list(range(1, GROUP.steps + 1))
+        assert same_weights(final_weights(path), final_weights(undisturbed))
+        assert transports(path)["generator_0"] == {"tcp"}
 
 
 @needs_hosts
