@@ -279,6 +279,7 @@ def ranks(host) -> set[str]:
     return {number for line in lines if "127.0.0.1" in line.split()[3] for number in re.findall(r"pid=(\d+)", line)}
 
 
+@pytest.mark.long
 @needs_hosts
 def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_group_starts_again_only_when_all_ranks_are_over(
     once, tmp_path
