@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
 
@@ -74,6 +76,14 @@ def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():
     apart = plan(config.changed(generators_on="others"), ["a", "b"])
     assert {apart[f"generator_{number}"] for number in range(3)} == {"b"}
     assert set(plan(config, []).values()) == {THIS}
+
+
+def test_all_ranks_of_the_trainer_live_on_its_host_and_are_in_its_row_of_the_plan():
+    config = Config().changed(hosts=TWO, trainer_processes=2, trainer_host=1, generators=2, spares=0)
+    check_hosts(config)
+    here, a, b = (row.replicas for row in PlanRow.rows(config))
+    assert b == ("trainer", "trainer rank 1") and a == ("generator_0", "generator_1")
+    assert not any("generator" in name or "trainer" in name for name in here)
 
 
 def test_every_replica_is_in_exactly_one_row_of_the_plan_and_nothing_is_written(tmp_path):
@@ -260,6 +270,74 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         assert max(seconds.values()) < 15 + set_up
 
 
+GROUP = SMALL.changed(steps=12, checkpoint_every=3, trainer_processes=2)
+
+
+def ranks(host) -> set[str]:
+    """The trainer's processes on ``host``, by their numbers there: no others listen at its loopback address."""
+    lines = host.run("ss", "-Hltnp", cwd="/").splitlines() if host.inside.is_up else []
+    return {number for line in lines if "127.0.0.1" in line.split()[3] for number in re.findall(r"pid=(\d+)", line)}
+
+
+@pytest.mark.long
+@needs_hosts
+def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_group_starts_again_only_when_all_ranks_are_over(
+    once, tmp_path
+):
+    undisturbed = once("group", lambda folder: train_here(GROUP, folder))
+    names = "abcd"
+    with namespaced_hosts("ctl", *names) as network, workers(network, *names) as hosts:
+        path = network["ctl"].path("/tmp/run")
+        run = begin(network["ctl"], GROUP.changed(hosts=hosts, generators_on="others"))
+
+        def reached(event: str, number: int) -> None:
+            """Wait until there are so many rows. All this time the ranks are on one host."""
+
+            def are_there() -> bool:
+                by_host = {name: found for name in names if (found := ranks(network[name]))}
+                assert len(by_host) <= 1 and all(len(found) <= 2 for found in by_host.values()), by_host
+                return len(rows(path, event)) >= number or run.poll() is not None
+
+            wait_for(are_there, 200, f"{event} {number}")
+            assert run.poll() is None, run.stdout.read()
+
+        def home() -> str:
+            (name,) = (name for name in names if len(ranks(network[name])) == 2)
+            return name
+
+        reached("step", 1)
+        assert home() == "a" and network["a"].listening() == {network["a"].address, "127.0.0.1"}
+        assert all(network[name].listening() == {network[name].address} for name in "bcd")
+        first = ranks(network["a"])
+        network["a"].run("kill", "-9", max(first), cwd="/")
+        reached("restart", 1)
+        # The other rank waited for it in a collective, where only the keeper of its host could end it.
+        assert not first & ranks(network[home()])
+        reached("step", 4)
+        network[home()].kill()
+        reached("restart", 2)
+        reached("step", 8)
+        cut = network[home()]
+        before = {name: len(network[name].processes()) for name in names}
+        cut.cut()
+
+        def is_over() -> bool:
+            grown = [name for name in names if len(network[name].processes()) > before[name]]
+            # Looked at last: whoever is there now was there when the others were looked at.
+            left = cut.processes()
+            assert not (left and grown), f"a process was started on {grown} before those of {cut.name} were over"
+            return not left
+
+        wait_for(is_over, GROUP.cluster.lease + 5, "the host that is cut off ends by itself")
+        reached("restart", 3)
+        output, _ = run.communicate(timeout=200)
+        assert run.returncode == 0, output
+        assert [row["role"] for row in rows(path, "restart")] == ["trainer"] * 3
+        assert [row["step"] for row in rows(path, "step")] == list(range(1, GROUP.steps + 1))
+        assert same_weights(final_weights(path), final_weights(undisturbed))
+        assert transports(path)["generator_0"] == {"tcp"}
+
+
 @needs_hosts
 def test_workers_end_by_themselves_when_the_controller_is_killed():
     with namespaced_hosts("ctl", "a") as network, workers(network, "a") as hosts:
@@ -306,11 +384,22 @@ def test_a_run_on_this_machine_listens_nowhere():
         run.stdout.close()
 
 
-def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path):
-    environment = os.environ | {"PYTHONPATH": ""}
-    config = SMALL.changed(hosts="processes:2", steps=2, tool_latency=0.01)
-    command = [*PROGRAM, "train", *as_flags(config), "--out", str(tmp_path / "run")]
-    run = subprocess.run(command, env=environment, timeout=200, capture_output=True, text=True)
+def train_on_two_workers(config: Config, path: Path) -> None:
+    command = [*PROGRAM, "train", *as_flags(config.changed(hosts="processes:2")), "--out", str(path)]
+    run = subprocess.run(command, timeout=200, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert len(rows(tmp_path / "run", "step")) == 2
-    assert transports(tmp_path / "run") == {"generator_0": {"shm"}}
+    assert len(rows(path, "step")) == config.steps
+    assert transports(path) == {"generator_0": {"shm"}}
+
+
+def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "")
+    train_on_two_workers(SMALL.changed(steps=2, tool_latency=0.01), tmp_path / "run")
+
+
+def test_a_trainer_of_two_processes_on_the_second_host_makes_the_weights_of_one_process_here(sync_run, tmp_path):
+    train_on_two_workers(SMALL.changed(trainer_processes=2, trainer_host=1), tmp_path / "run")
+    expected, found = final_weights(sync_run.path), final_weights(tmp_path / "run")
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=0)

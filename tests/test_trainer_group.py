@@ -10,6 +10,7 @@ import signal
 import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from runs import SMALL, final_weights
 from sharded_ranks import one_process, train, train_sharded
 
 from zorplex_rl.cli import main
-from zorplex_rl.config import LearnerConfig
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
@@ -27,17 +28,20 @@ from zorplex_rl.manifest import seal
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.host import Greeting, Host
 from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import ActorError, ReplicaDied
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training import trainer_group
 from zorplex_rl.training.controller import StopRequested
 from zorplex_rl.training.devices import one_each
+from zorplex_rl.training.hosts import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.shard_transports import subscribe_to_group
 from zorplex_rl.training.trainer import Trainer
-from zorplex_rl.training.trainer_group import TrainerRankActor, group_of
+from zorplex_rl.training.trainer_group import TrainerGroup, TrainerRankActor, group_of
 
 RANKS = 3
 CASES = [
@@ -318,6 +322,43 @@ def test_two_processes_on_one_gpu_are_refused():
     assert one_each(["cuda:0", "cuda:1"]) == ["cuda:0", "cuda:1"]
     with pytest.raises(ConfigError, match="--trainer-processes is 2, but this machine has 1 GPU"):
         one_each(["cuda:0", "cuda:0"])
+
+
+def a_host(gpus: int) -> Host:
+    """A host that nobody has reached yet, with a replica of one process on it."""
+    host = Host("far", mesh=None, lease=10.0)
+    host.greeting = Greeting("far", "0", "0", cuda_count=gpus)
+    host.replicas.append(Replica("generator_0"))
+    return host
+
+
+def test_on_a_host_each_rank_gets_a_gpu_of_its_own_and_a_host_with_too_few_is_refused():
+    config, here = Config().changed(trainer_processes=2), ["cpu", "cpu"]
+    given = []
+
+    def on(config, devices, host):
+        async def start(name):
+            given.extend(devices)
+            return Replica(name)
+
+        return start
+
+    asyncio.run(Hosts(config, [a_host(3)]).start_as(on, here)("trainer"))
+    assert given == ["cuda:1", "cuda:2"]
+    trainer = Trainer(Hosts(config, [a_host(1)]).start_as(on, here))
+    with pytest.raises(HostError, match="--trainer-processes is 2, but host far has 1 GPU"):
+        asyncio.run(trainer.service.open())
+
+
+def test_a_group_fails_as_soon_as_its_host_is_lost_and_counts_there_with_all_its_ranks():
+    host = a_host(0)
+    alone = Replica("trainer", actor=SimpleNamespace(slice=lambda procs: procs), width=2)
+    alone.host = host
+    host.replicas.append(alone)
+    group = TrainerGroup(alone)
+    assert host.occupants == 3
+    host.lose("is gone")
+    assert group.state is State.FAILED and host.occupants == 0
 
 
 def test_a_run_may_be_continued_with_another_number_of_trainer_processes_but_with_no_other_setting(sync_run, capsys):

@@ -269,8 +269,9 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
         )
     expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
     check_weights(config.policy, source)
-    ranks = names_of_ranks(config.services.trainer_processes)
-    one_each(list(assign_devices(config.device, ranks).values()))
+    if config.cluster.hosts == "this":
+        ranks = names_of_ranks(config.services.trainer_processes)
+        one_each(list(assign_devices(config.device, ranks).values()))
     return source
 
 

@@ -90,7 +90,7 @@ class HostsConfig:
     listen: str | None = None
     """Address at which this machine listens for the hosts: tcp://HOST:PORT. None is its own address on the network that leads to the first host."""
     trainer_host: int = 0
-    """Number of the host on which the trainer begins, the first being 0."""
+    """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
     """Where generators, tools and reference live: spread over all hosts, or on all others than the trainer's, if there are any."""
     lease: float = 10.0

@@ -171,9 +171,9 @@ class Host:
 
     @property
     def occupants(self) -> int:
-        """Return how many replicas live here."""
+        """Return how many processes of replicas live here."""
         self.replicas = [replica for replica in self.replicas if not replica.ended.is_set()]
-        return len(self.replicas)
+        return sum(replica.processes for replica in self.replicas)
 
     async def open(self) -> None:
         """Start its keeper. Raises HostError if the host does not answer, or has another version of the package."""

@@ -101,6 +101,7 @@ class Replica:
 
     def __init__(self, name: str, procs: Any = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.procs, self.actor, self.width = name, procs, actor, width
+        self.processes = width
         self.id = uuid.uuid4().hex
         self.place = 0
         """Its number in its set. A replacement gets the same number."""

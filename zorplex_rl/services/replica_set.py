@@ -142,6 +142,8 @@ class ReplicaSet:
                 task.cancel()
             outcomes = await asyncio.gather(*starting, return_exceptions=True)
         for outcome in outcomes:
+            if isinstance(outcome, GiveUp):
+                raise outcome.error from outcome
             if isinstance(outcome, Exception):
                 raise outcome
 

@@ -5,7 +5,7 @@
     --hosts attach:tcp://HOST:PORT,…      machines on which ``zorplex-rl worker --listen tcp://HOST:PORT`` runs
     --hosts slurm:N, kubernetes:N         what a cluster's scheduler lends (``clusters.py``)
 
-    trainer                first host; if that is lost, another one
+    trainer                first host, with all its processes; if that is lost, another one
     generators, spares     one after the other on the host with the fewest replicas
     tools, reference       likewise
     controller, dataset, replay buffer, advantages, rewards     this machine: the controller is who asks them
@@ -45,6 +45,7 @@ from zorplex_rl.training.clusters import (
     open_slurm,
     slurm_script,
 )
+from zorplex_rl.training.devices import names_of_ranks
 
 THIS = "this machine"
 MESH = "host"
@@ -81,11 +82,6 @@ def parse_hosts(text: str) -> HostsSpec:
 def check_hosts(config: Config) -> None:
     """Raise ConfigError for the first setting of ``config.cluster`` that cannot work."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
-    if spec.kind != "this" and config.services.trainer_processes > 1:
-        raise ConfigError(
-            f"--trainer-processes is {config.services.trainer_processes}, but the processes of a trainer meet on this machine only; "
-            f"leave out --hosts, or use 1"
-        )
     if settings.listen is not None:
         check_address(settings.listen, "--listen")
         if spec.kind != "attach":
@@ -286,30 +282,49 @@ class Hosts:
         return min(self.alive, key=lambda host: host.occupants)
 
     def start(self, actor_class: type[Actor], device: str | None = None, *args: Any) -> ReplicaStart:
-        """Return what starts replicas of ``actor_class(name, config, device, *args)``, each where it belongs; without ``device`` if it has none.
+        """Return what starts replicas of ``actor_class(name, config, device, *args)``, each where it belongs; without ``device`` if it has none."""
 
-        ``device`` is the one of this machine. On a host, the replicas there take turns with its own devices.
+        def on(config: Config, devices: Sequence[str], host: Host | None) -> ReplicaStart:
+            return replicas_of(actor_class, config, *devices, *args, named=True, host=host)
+
+        return self.start_as(on, [device] if device else [])
+
+    def start_as(
+        self, on: Callable[[Config, Sequence[str], Host | None], ReplicaStart], devices: Sequence[str]
+    ) -> ReplicaStart:
+        """Return what starts replicas, each where it belongs, as ``on(config, devices, host)`` says.
+
+        ``devices`` are those of this machine. On a host, the processes there take turns with its own devices.
         """
 
         async def start(name: str) -> Replica:
             host = self.place(name)
             if host is None:
-                return await replicas_of(actor_class, self.config, *([device] if device else []), *args, named=True)(
-                    name
-                )
+                return await on(self.config, devices, None)(name)
             config = await host.unless_lost(self._config_on(host))
-            own = [self._device_on(host)] if device else []
-            return await host.unless_lost(replicas_of(actor_class, config, *own, *args, named=True, host=host)(name))
+            return await host.unless_lost(on(config, self._devices_on(host, len(devices)), host)(name))
 
         return start
 
-    def _device_on(self, host: Host) -> str:
+    def _devices_on(self, host: Host, wanted: int) -> list[str]:
+        """Return the devices of a replica of ``wanted`` processes with a model. Raises GiveUp if ``host`` has not enough of them."""
         count = host.greeting.cuda_count if host.greeting else 0
+        if not wanted:
+            return []
         if self.config.device == "cuda" and not count:
             raise GiveUp(
                 HostError(f"--device is cuda, but host {host.name} has no CUDA device; use --device auto or cpu")
             )
-        return "cpu" if self.config.device == "cpu" or not count else f"cuda:{host.occupants % count}"
+        if self.config.device == "cpu" or not count:
+            return ["cpu"] * wanted
+        if wanted > count:
+            raise GiveUp(
+                HostError(
+                    f"--trainer-processes is {wanted}, but host {host.name} has {count} GPU; each process needs one of its own, so use fewer, "
+                    f"or --device cpu"
+                )
+            )
+        return [f"cuda:{(host.occupants + rank) % count}" for rank in range(wanted)]
 
     async def _config_on(self, host: Host) -> Config:
         """Return the configuration with a policy that can be loaded on ``host``: one that is not in the package travels there, once."""
@@ -332,24 +347,25 @@ def _role_of(replica: str) -> str:
 
 
 def plan(config: Config, hosts: Sequence[str]) -> dict[str, str]:
-    """Return for each replica with which a run begins the name of its host; without hosts, this machine.
+    """Return for each replica with which a run begins, and each rank of its trainer, the name of its host; without hosts, this machine.
 
     >>> plan(Config(), ["a", "b"])["generator_0"]
     'b'
     """
     services = config.services
-    replicas = ["trainer", *(f"generator_{number}" for number in range(services.generators + services.spares))]
+    ranks = names_of_ranks(services.trainer_processes)
+    replicas = [*ranks, *(f"generator_{number}" for number in range(services.generators + services.spares))]
     replicas += ["reference_0"] * (config.learner.kl_coefficient > 0)
     replicas += [f"tools_{number}" for number in range(services.tool_replicas)] * (config.tool_latency > 0)
     placed: dict[str, str] = {}
     occupied = dict.fromkeys(hosts, 0)
     for replica in replicas:
         free = list(hosts)
-        if replica == "trainer":
-            free = free[config.cluster.trainer_host % len(free) :] if free else free
+        if free and replica in ranks:
+            free = [free[config.cluster.trainer_host % len(free)]]
         elif config.cluster.generators_on == "others" and len(free) > 1:
             free.remove(placed["trainer"])
-        where = (free[0] if replica == "trainer" else min(free, key=lambda host: occupied[host])) if free else THIS
+        where = min(free, key=lambda host: occupied[host]) if free else THIS
         placed[replica] = where
         if hosts:
             occupied[where] += 1

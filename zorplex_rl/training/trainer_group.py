@@ -11,7 +11,8 @@ A generator holds the whole model and asks each rank for its part alone, so it r
 weights together to send them. Only a checkpoint and the trained policy are gathered, tensor by tensor, on rank 0. Both are what a trainer of one
 process writes, so a run can be continued with another number of processes.
 
-The ranks are on one host. They meet, and talk to each other, on its loopback address only.
+The ranks are all on one host. They meet, and talk to each other, on its loopback address only. Generators on other hosts read each rank's ring from
+a socket of its own. When that host is lost, the group starts again on another one, as late as a trainer of one process does (``services/host.py``).
 """
 
 import asyncio
@@ -19,10 +20,12 @@ import datetime
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.manifest import storing
+from zorplex_rl.services.host import Host
 from zorplex_rl.services.replica import Replica, ReplicaStart, spawn
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint, current_rank
 from zorplex_rl.training.actors import Result
@@ -147,6 +150,11 @@ class TrainerGroup(Replica):
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica.name, replica.procs, replica.actor)
         self.ranks = [replica.actor.slice(procs=rank) for rank in range(replica.width)]
+        self.processes = replica.width
+        if host := replica.host:
+            self.host = host
+            # When the host is lost, it is the group that has failed.
+            host.replicas[host.replicas.index(replica)] = self
 
     def method(self, name: str) -> Callable[..., Any]:
         """Return the function that sends a request to endpoint ``name`` of all ranks. Raises AttributeError if there is none."""
@@ -185,23 +193,25 @@ async def _first_of(answers: Sequence[asyncio.Future[Any]]) -> Any:
 
 
 def trainer_of(config: Config, devices: dict[str, str], hosts: Hosts) -> ReplicaStart:
-    """Return a function that starts the trainer that ``config`` calls for: one process on one of ``hosts``, or a group on this machine."""
+    """Return a function that starts the trainer that ``config`` calls for on one of ``hosts``: one process, or a group."""
     if config.services.trainer_processes == 1:
         return hosts.start(TrainerActor, devices["trainer"])
     own = [devices[name] for name in names_of_ranks(config.services.trainer_processes)]
-    return group_of(TrainerRankActor, config, one_each(own))
+    return hosts.start_as(partial(group_of, TrainerRankActor), own if hosts.hosts else one_each(own))
 
 
-def group_of(actor_class: type[TrainerRankActor], config: Config, devices: Sequence[str]) -> ReplicaStart:
+def group_of(
+    actor_class: type[TrainerRankActor], config: Config, devices: Sequence[str], host: Host | None = None
+) -> ReplicaStart:
     """Return a function that starts ``actor_class`` on one process for each of ``devices``, joins them, and loads the policy."""
 
     async def start(name: str) -> Replica:
-        group = TrainerGroup(await spawn(name, actor_class, name, config, devices, procs=len(devices)))
+        group = TrainerGroup(await spawn(name, actor_class, name, config, devices, procs=len(devices), host=host))
         try:
             port = await group.ranks[0].meet.call_one()
             pids = await asyncio.gather(*(rank.join.call_one(port).as_asyncio() for rank in group.ranks))
-            # From now on a rank may wait for another that is gone; ``stop`` then kills it.
-            group.local_pids = tuple(pids)
+            # From now on a rank may wait for another that is gone; ``kill`` then ends it, through the keeper of its host if it has one.
+            group.pids, group.local_pids = tuple(pids), () if host else tuple(pids)
             await group.method("setup")().as_asyncio()
         except BaseException:
             await group.kill()
