@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.host import Host, Lease
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_hosts, parse_hosts, plan
+from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
@@ -42,7 +43,17 @@ TWO = "attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444"
         ("attach:tcp://a:70000", "between 1 and 65535"),
         ("attach:tcp://0.0.0.0:4444", "means all networks"),
         ("attach:tcp://*:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://[::]:4444", "means all networks"),
+        ("attach:tcp://[0::0]:4444", "means all networks"),
+        ("attach:tcp://0:4444", "means all networks"),
+        ("attach:tcp://[1:2]:4444", r"'tcp://\[1:2\]:4444', whose host is no IPv6 address"),
+        ("attach:tcp://a..b:4444", "'tcp://a..b:4444', whose host is no name"),
+        (f"attach:tcp://{'a' * 70}:4444", "whose host is no name"),
+        ("attach:tcp://a?b:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://a:٣", "expected tcp://HOST:PORT"),
         ("attach:tcp://a:4444,tcp://a:4444", "names tcp://a:4444 twice"),
+        ("attach:tcp://a:4444,tcp://A:04444", "names tcp://A:04444 twice"),
+        ("attach:tcp://[::1]:4444,tcp://[0:0::1]:4444", "twice"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, said):
@@ -61,6 +72,29 @@ def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, said):
 def test_settings_that_contradict_the_hosts_are_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         check_hosts(Config().changed(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hosts": "attach:tcp://no.such.host.invalid:4444"}, "names no.such.host.invalid, .*; correct the name, or give the host's address"),
+        ({"hosts": "attach:tcp://127.0.0.1:4444,tcp://localhost:4444"}, "tcp://localhost:4444, which is tcp://127.0.0.1:4444"),
+        ({"listen": "tcp://no.such.host.invalid:5555"}, "--listen .*; give an address of this machine"),
+        ({"listen": "tcp://192.0.2.1:5555"}, "--listen .*; give an address of this machine"),
+    ],
+)  # fmt: skip
+def test_hosts_that_nobody_can_reach_are_refused_before_anything_is_written(settings, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        check_cluster(Config().changed(**({"hosts": "attach:tcp://127.0.0.1:4444"} | settings)))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_written():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="Address already in use"):
+            check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
+    check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
 
 
 def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():
