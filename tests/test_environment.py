@@ -270,6 +270,21 @@ def test_more_faults(changes, check, env_check):
     assert code == 1 and found[check].startswith("no")
 
 
+@pytest.mark.parametrize(
+    ("changes", "check", "line"),
+    [
+        ([("import random", "while True: pass\nimport random")], "contract", 2),
+        ([(NUMBER, "while True: pass\n        number = random")], "contract", 11),
+        ([("return str(2", "while True:\n            try: pass\n            except Exception: pass\n        return str(2")], "tools", 15),
+    ],
+)  # fmt: skip
+def test_code_that_never_returns_is_interrupted_and_named(changes, check, line, env_check, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.env_command.CALL_SECONDS", 0.5)
+    code, found = env_check(changed(*changes))
+    assert code == 1 and found[check].startswith("no")
+    assert f"TimeoutError: it has not returned within 0.5 s, in line {line}" in found[check]
+
+
 def test_the_limit_of_constant_answers_can_be_set(env_check):
     code, found = env_check(changed(*FAULTS["answers"]), "--constant-limit", "1")
     assert code == 0 and "right in 100" in found["answers"]

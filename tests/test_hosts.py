@@ -18,6 +18,7 @@ from runs import SMALL, as_flags, counters, final_weights, same_weights, train_h
 
 import zorplex_rl
 from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.cli import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
@@ -95,6 +96,12 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_written():
         with pytest.raises(ConfigError, match="Address already in use"):
             check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
     check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_a_worker_that_cannot_listen_says_so_in_one_sentence(host, capsys):
+    assert main(["worker", "--listen", f"tcp://{host}:4444"]) == 2
+    assert capsys.readouterr().err.endswith("; give an address of this machine with a free port\n")
 
 
 def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():

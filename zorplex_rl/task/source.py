@@ -9,12 +9,16 @@ goes to every actor that needs the environment; the run folder keeps a copy. The
 and gets other data as the text of ``--task-data``.
 """
 
+import contextlib
 import hashlib
 import json
 import linecache
 import math
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -276,6 +280,44 @@ def _read(flag: str, file: str) -> str:
         raise TaskError(f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a file that exists") from error
 
 
+class CallLimit:
+    """Interrupts a call of the user's code that takes longer than ``seconds``, while it is the context of a ``with``.
+
+    A signal does it, so it works in the main thread of a process alone. A run has no such limit: there the code runs in threads.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def at(self, seconds: float) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        usual = signal.signal(signal.SIGALRM, self._interrupt)
+        self._seconds = seconds
+        try:
+            yield
+        finally:
+            self._seconds = 0.0
+            signal.signal(signal.SIGALRM, usual)
+
+    def start(self) -> None:
+        if self._seconds:
+            # Again after a while: the code may catch the first exception.
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, 0.5)
+
+    def stop(self) -> None:
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _interrupt(self, *_: object) -> None:
+        raise TimeoutError(f"it has not returned within {self._seconds:g} s")
+
+
+call_limit = CallLimit()
+
+
 class _told:
     """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last line in ``file``."""
 
@@ -283,9 +325,10 @@ class _told:
         self._what, self._file = what, file
 
     def __enter__(self) -> None:
-        return None
+        call_limit.start()
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        call_limit.stop()
         # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, and no fault of the code.
         if not isinstance(error, Exception | SystemExit | GeneratorExit | BaseExceptionGroup) or isinstance(
             error, TaskError

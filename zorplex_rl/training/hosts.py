@@ -199,16 +199,21 @@ def _check_network(spec: HostsSpec, listen: str | None) -> None:
             raise ConfigError(f"--hosts names {address}, which is {other}; each host has an address of its own")
         seen[place] = address
     if listen:
-        host, port = _place(listen)
-        try:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, socket.SOCK_STREAM) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind(place)
-        except OSError as error:
-            raise ConfigError(
-                f"--listen is {listen!r}, where this machine cannot listen ({error.strerror}); give an address of this machine with a free port"
-            ) from error
+        check_listen(listen)
+
+
+def check_listen(address: str) -> None:
+    """Raise ConfigError if nothing can listen at ``address``, the value of --listen: it is not this machine's, or its port is taken."""
+    host, port = _place(address)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+    except OSError as error:
+        raise ConfigError(
+            f"--listen is {address!r}, where this machine cannot listen ({error.strerror}); give an address of this machine with a free port"
+        ) from error
 
 
 PARSERS: dict[str, Callable[[str], HostsSpec]] = {
