@@ -134,7 +134,7 @@ class OwnEnvironment(Environment):
         super().__init__(source.seed, source.data)
         self._name = source.task
         self._file = split_name(source.task)[0]
-        found = source.class_()
+        found: Any = source.class_()
         # ``Environment.task`` only stands for what a subclass must have.
         if missing := [n for n in METHODS if getattr(found, n, None) is Environment.task or not _has(found, n)]:
             raise TaskError(
