@@ -100,6 +100,9 @@ def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tool
         ("class Sums:\n    def task(self, index, split): ...\n", "has no execute and no find_answer and no score; inherit from"),
         (changed(('("DOUBLE",)', '"DOUBLE"')), "the tools of 'tasks.py' are 'DOUBLE'; expected a tuple of names"),
         (GOOD + "\n    def __init__(self): pass\n", "cannot be made with .*TypeError: .*takes 1 positional argument"),
+        (changed(("def task(", "def draw(")), "the class Doubling of 'tasks.py' has no task; inherit from"),
+        (GOOD + "\n    answer_tag = None\n", "the answer_tag of 'tasks.py' is None; expected a text such as"),
+        (GOOD + "\n    answer_tag = ' '\n", "the answer_tag of 'tasks.py' is ' '; expected a text such as"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(code, expected):
@@ -112,13 +115,74 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(code, expected):
     ("code", "expected"),
     [
         (changed(("2 * number, 1", "number / 2, 1")), r"the answer of task\(7, 'train'\) is .*; expected int or str"),
-        (changed(('return Task("doubling", ', "return (")), r"task\('7', 'train'\) returned \(.*; expected Task"),
+        (changed(('return Task("doubling", ', "return (")), r"task\(7, 'train'\) returned \(.*; expected Task"),
         (changed(("number = random", "number = self.no.such")), "failed in task.*AttributeError: .*, in line 11"),
+        (
+            changed(("2 * number, 1", "2 * number, -1")),
+            r"the min_tool_calls of task\(7, 'train'\) is -1; expected 0 to 1000",
+        ),
+        (
+            changed(("2 * number, 1", "2 * number, 10**9")),
+            r"the min_tool_calls of .* is 1000000000; expected 0 to 1000",
+        ),
+        (
+            changed(("Double {number}?", "\\ud800")),
+            r"the question of task\(7, 'train'\) has the character '\\ud800', which UTF-8",
+        ),
+        (
+            changed(("number = random", "raise ValueError; number = random")),
+            r"failed in task\(7, 'train'\): ValueError, in line 11",
+        ),
+        (
+            changed(("number = random", "raise ValueError('\\ud800'); number = random")),
+            r"ValueError: \\ud800, in line 11",
+        ),
+        (
+            changed(("number = random", "raise GeneratorExit; number = random")),
+            "failed in task.*: GeneratorExit, in line 11",
+        ),
+        (
+            changed(("number = random", "raise BaseExceptionGroup('x', [KeyboardInterrupt()]); n = random")),
+            "failed in task.*, in line 11",
+        ),
+        (
+            "class Odd(Exception):\n    __str__ = None\n" + changed(("number = random", "raise Odd; number = random")),
+            "Odd: its text cannot be shown",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said_in_one_sentence(code, expected):
     with pytest.raises(TaskError, match=expected):
         source(code).make().task(7, "train")
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ("Score('right', 0, 1.0, 0.0, 0.0)", "the outcome of .* is 'right'; expected one of success, wrong_answer"),
+        ("Score('success', 0, '1', 0.0, 0.0)", "correct in the score of .* is '1'; expected int or float"),
+        ("Score('success', 0, 1.0, None, 0.0)", "format in the score of .* is None; expected int or float"),
+        (
+            "Score('success', [4], 1.0, 0.0, 0.0)",
+            r"answer in the score of .* is \[4\]; expected int or str or NoneType",
+        ),
+        ("Score('success', 4, 1.0, 0.0, float('-inf'))", "the reward of .* is -inf; expected a finite number"),
+    ],
+)
+def test_what_is_wrong_with_a_score_is_said_in_one_sentence(returned, expected):
+    own = source(
+        changed(("    def execute", f"    def score(self, *rest):\n        return {returned}\n\n    def execute"))
+    )
+    with pytest.raises(TaskError, match=expected):
+        own.make().score(own.make().task(0, "train"), ["4"], 0, "eos")
+
+
+def test_a_result_that_is_no_text_in_utf_8_is_refused():
+    own = source(changed((RESULT, "'\\ud800' if"))).make()
+    with pytest.raises(
+        TaskError, match=r"what execute\('Double .*', 'DOUBLE\[4\]'\) returned has the character '\\ud800'"
+    ):
+        own.execute(own.task(0, "train"), ToolCall("DOUBLE", "4", 0))
 
 
 @pytest.mark.parametrize(
@@ -204,6 +268,21 @@ def test_each_check_finds_its_fault_and_the_other_checks_do_not(check, env_check
 def test_more_faults(changes, check, env_check):
     code, found = env_check(changed(*changes))
     assert code == 1 and found[check].startswith("no")
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "line"),
+    [
+        ([("import random", "while True: pass\nimport random")], "contract", 2),
+        ([(NUMBER, "while True: pass\n        number = random")], "contract", 11),
+        ([("return str(2", "while True:\n            try: pass\n            except Exception: pass\n        return str(2")], "tools", 15),
+    ],
+)  # fmt: skip
+def test_code_that_never_returns_is_interrupted_and_named(changes, check, line, env_check, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.env_command.CALL_SECONDS", 0.5)
+    code, found = env_check(changed(*changes))
+    assert code == 1 and found[check].startswith("no")
+    assert f"TimeoutError: it has not returned within 0.5 s, in line {line}" in found[check]
 
 
 def test_the_limit_of_constant_answers_can_be_set(env_check):

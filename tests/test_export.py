@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -110,6 +111,8 @@ def test_nothing_is_overwritten_and_what_is_no_run_is_refused(run, tmp_path, cap
     for arguments, expected in (
         ([str(path), "--to", str(tmp_path / "taken")], "exists already and is not empty; choose another folder"),
         ([str(tmp_path), "--to", str(tmp_path / "new")], "is not a run folder: it has no config.json"),
+        ([str(path), "--to", str(path / "policy" / "new")], "is inside the run"),
+        ([str(path), "--to", str(path / "new")], "is inside the run"),
     ):
         assert main(["export", *arguments]) == 2
         assert expected in capsys.readouterr().err
@@ -127,3 +130,16 @@ def test_a_run_without_a_finished_policy_names_its_checkpoints(run, tmp_path, ca
         (path / "away").rename(path / "policy")
     assert "has no finished policy; give the step of a checkpoint with --step: 2, 4" in capsys.readouterr().err
     assert torch.tensor([file.name == "model" for file in tmp_path.iterdir()]).sum() == 0
+
+
+def test_a_policy_that_is_broken_is_named_by_its_run_and_leaves_nothing(run, tmp_path, capsys):
+    path, _ = run
+    broken = shutil.copytree(path, tmp_path / "broken")
+    weights = broken / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert main(["export", str(broken), "--to", str(tmp_path / "model")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"the policy in {str(broken)!r} is broken: " in said and "write that of a checkpoint, with --step 2, 4" in said
+    )
+    assert "/.model-" not in said and [file.name for file in tmp_path.iterdir()] == ["broken"]

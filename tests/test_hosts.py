@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -19,13 +20,14 @@ from runs import SMALL, as_flags, counters, final_weights, same_weights, train_h
 
 import zorplex_rl
 from zorplex_rl.analysis.timeline import Span, Timeline
+from zorplex_rl.cli import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.host import Host, Lease
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_hosts, parse_hosts, plan
+from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
@@ -44,7 +46,17 @@ TWO = "attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444"
         ("attach:tcp://a:70000", "between 1 and 65535"),
         ("attach:tcp://0.0.0.0:4444", "means all networks"),
         ("attach:tcp://*:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://[::]:4444", "means all networks"),
+        ("attach:tcp://[0::0]:4444", "means all networks"),
+        ("attach:tcp://0:4444", "means all networks"),
+        ("attach:tcp://[1:2]:4444", r"'tcp://\[1:2\]:4444', whose host is no IPv6 address"),
+        ("attach:tcp://a..b:4444", "'tcp://a..b:4444', whose host is no name"),
+        (f"attach:tcp://{'a' * 70}:4444", "whose host is no name"),
+        ("attach:tcp://a?b:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://a:٣", "expected tcp://HOST:PORT"),
         ("attach:tcp://a:4444,tcp://a:4444", "names tcp://a:4444 twice"),
+        ("attach:tcp://a:4444,tcp://A:04444", "names tcp://A:04444 twice"),
+        ("attach:tcp://[::1]:4444,tcp://[0:0::1]:4444", "twice"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, said):
@@ -63,6 +75,35 @@ def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, said):
 def test_settings_that_contradict_the_hosts_are_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         check_hosts(Config().changed(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hosts": "attach:tcp://no.such.host.invalid:4444"}, "names no.such.host.invalid, .*; correct the name, or give the host's address"),
+        ({"hosts": "attach:tcp://127.0.0.1:4444,tcp://localhost:4444"}, "tcp://localhost:4444, which is tcp://127.0.0.1:4444"),
+        ({"listen": "tcp://no.such.host.invalid:5555"}, "--listen .*; give an address of this machine"),
+        ({"listen": "tcp://192.0.2.1:5555"}, "--listen .*; give an address of this machine"),
+    ],
+)  # fmt: skip
+def test_hosts_that_nobody_can_reach_are_refused_before_anything_is_written(settings, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        check_cluster(Config().changed(**({"hosts": "attach:tcp://127.0.0.1:4444"} | settings)))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_written():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="Address already in use"):
+            check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
+    check_cluster(Config().changed(hosts="attach:tcp://127.0.0.1:4444", listen=address))
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_a_worker_that_cannot_listen_says_so_in_one_sentence(host, capsys):
+    assert main(["worker", "--listen", f"tcp://{host}:4444"]) == 2
+    assert capsys.readouterr().err.endswith("; give an address of this machine with a free port\n")
 
 
 def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():
@@ -368,7 +409,9 @@ def test_a_host_with_another_version_is_refused_and_so_is_a_controller_without_t
             run = begin(network["ctl"], SMALL.changed(hosts=hosts), "--out", "/tmp/other-run", secret="guessed")
             output, _ = run.communicate(timeout=120)
             assert run.returncode == 1 and "Traceback" not in output
-            assert f"host {network['b'].address}:{PORT} does not answer" in output.splitlines()[-1]
+            assert f"host {network['b'].address}:{PORT} does not answer; make sure that" in output.splitlines()[-1]
+            # Nothing but what is for people: Monarch's own report of the message that nobody took is not.
+            assert "undeliverable" not in output
 
 
 @needs_hosts

@@ -289,9 +289,10 @@ def show_plan(config: Config) -> int:
 
 
 def work(command: Worker) -> int:
-    from zorplex_rl.training.hosts import check_address
+    from zorplex_rl.training.hosts import check_address, check_listen
 
     check_address(command.listen, "--listen")
+    check_listen(command.listen)
     from zorplex_rl.services.host import serve
 
     try:

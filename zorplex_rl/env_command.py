@@ -26,7 +26,7 @@ from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.episode import Finish, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.source import EnvironmentSource, call_limit
 from zorplex_rl.task.specs import Split
 
 SAMPLE = 400
@@ -36,6 +36,8 @@ FAR = 1_000_000
 FEW = 25
 """Tasks of which calls and scores are tried."""
 PROCESS_SECONDS = 120.0
+CALL_SECONDS = 20.0
+"""Longest time that one call of the user's code may take. A run waits for it, however long it takes."""
 ODD_ARGUMENTS = (
     "", "no such thing", "-1", "0", "1e999", "9" * 5000, "1/0", "None", "a" * 10_000, "'", '"', "\\", "\x00", "⁷", "٣", "<b>", "a,b", "2**9**9",
 )  # fmt: skip
@@ -87,7 +89,7 @@ def check_environment(command: Env) -> int:
 def findings_of(source: EnvironmentSource, command: Env) -> Iterator[Finding]:
     """Yield one finding for each check. What the user's code prints goes to standard error. Nothing follows if no task can be drawn."""
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), call_limit.at(CALL_SECONDS):
             sample = Sample(source)
     except TaskError as error:
         yield Finding("no", "contract", str(error))
@@ -107,7 +109,7 @@ def findings_of(source: EnvironmentSource, command: Env) -> Iterator[Finding]:
     }
     for name, check in checks.items():
         try:
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr), call_limit.at(CALL_SECONDS):
                 said = check()
             yield Finding("ok", name, said)
         except (Broken, TaskError) as found:

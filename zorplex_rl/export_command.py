@@ -18,7 +18,7 @@ from typing import Annotated
 import tyro
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError, ConfigError
+from zorplex_rl.errors import CheckpointError, ConfigError, PolicyError
 from zorplex_rl.run_folder import RunFolder, read_config, step_of
 
 
@@ -40,6 +40,8 @@ def export(command: Export) -> int:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {str(to)!r} exists already and is not empty; choose another folder")
     config = read_config(command.run, "the run")
+    if to.resolve().is_relative_to(command.run.resolve()):
+        raise ConfigError(f"--to {str(to)!r} is inside the run {str(command.run)!r}; choose a folder outside of it")
     if command.step is None and not folder.policy.is_dir():
         steps = ", ".join(str(step_of(path)) for path in folder.checkpoints())
         what = f"give the step of a checkpoint with --step: {steps}" if steps else "let it finish first"
@@ -52,7 +54,14 @@ def export(command: Export) -> int:
                 shutil.copytree(folder.policy, unfinished)
             else:
                 _write_checkpoint(folder, command.step, config, unfinished)
-            parameters = _finish(unfinished)
+            try:
+                parameters = _finish(unfinished)
+            except (PolicyError, ValueError, KeyError) as error:
+                steps = ", ".join(str(step_of(path)) for path in folder.checkpoints())
+                reason = str(error).replace(str(unfinished), str(folder.policy)).partition("; ")[0]
+                raise ConfigError(
+                    f"the policy in {str(folder.path)!r} is broken: {reason}; write that of a checkpoint, with --step {steps or '…'}"
+                ) from error
             if to.exists():
                 to.rmdir()
             unfinished.rename(to)

@@ -186,8 +186,8 @@ class Host:
                 token = await self._ask_for_token(0.0)
         except TimeoutError:
             raise HostError(
-                f"host {self.name} does not answer; is `zorplex-rl worker` running there, with the same {SECRET} in its environment as here, "
-                "and can it reach this machine?"
+                f"host {self.name} does not answer; make sure that `zorplex-rl worker` runs there, with the same {SECRET} in its environment "
+                "as here, and that it can reach this machine"
             ) from None
         except Exception as error:
             raise HostError(

@@ -193,11 +193,16 @@ def start_runtime() -> None:
     """Configure Monarch and start this process's client. Does nothing on later calls."""
     _configure(streams=2 if get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix) else 1)
     # The default hook ends this process when any actor dies. Here the caller of the actor gets an exception, which is enough.
-    monarch.actor.unhandled_fault_hook = lambda failure: log.warning("%s", failure.report())
+    monarch.actor.unhandled_fault_hook = lambda failure: _note_fault(failure.report())
     with quiet_stderr(), _private_host():
         context()
     # Registered after Monarch's own handler, so it runs before it.
     atexit.register(_shut_down)
+
+
+def _note_fault(report: str) -> None:
+    """Log what Monarch reports of a fault. A message that no host takes is no news: who sent it waits for the host, and says so."""
+    log.log(logging.DEBUG if "undeliverable message to host_agent." in report else logging.WARNING, "%s", report)
 
 
 def _shut_down() -> None:

@@ -9,12 +9,16 @@ goes to every actor that needs the environment; the run folder keeps a copy. The
 and gets other data as the text of ``--task-data``.
 """
 
+import contextlib
 import hashlib
 import json
 import linecache
 import math
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -28,12 +32,14 @@ from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.environment import Environment, Zorplex
 from zorplex_rl.task.episode import Finish, Task
 from zorplex_rl.task.parser import Answer, ToolCall
-from zorplex_rl.task.rewards import Score
+from zorplex_rl.task.rewards import OUTCOMES, Score
 from zorplex_rl.task.specs import Split
 
 GROUP = "zorplex_rl.environments"
 METHODS = ("task", "execute", "find_answer", "score")
 """What a class must have to be an environment. Those that inherit from ``Environment`` have all but ``task``."""
+MOST_TOOL_CALLS = 1000
+"""More calls than any episode makes; ``env check`` writes a text with as many turns."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +134,9 @@ class OwnEnvironment(Environment):
         super().__init__(source.seed, source.data)
         self._name = source.task
         self._file = split_name(source.task)[0]
-        found = source.class_()
-        if missing := [name for name in METHODS if not callable(getattr(found, name, None))]:
+        found: Any = source.class_()
+        # ``Environment.task`` only stands for what a subclass must have.
+        if missing := [n for n in METHODS if getattr(found, n, None) is Environment.task or not _has(found, n)]:
             raise TaskError(
                 f"the class {found.__name__} of {self._name!r} has no {' and no '.join(missing)}; "
                 f"inherit from zorplex_rl.task.environment.Environment, and write task"
@@ -142,6 +149,10 @@ class OwnEnvironment(Environment):
                 f"the tools of {self._name!r} are {tools!r}; expected a tuple of names of letters and digits"
             )
         self.tools = tuple(tools)
+        if not isinstance(self.answer_tag, str) or (
+            found.find_answer is Environment.find_answer and not self.answer_tag.strip()
+        ):
+            raise TaskError(f"the answer_tag of {self._name!r} is {self.answer_tag!r}; expected a text such as '####'")
 
     def task(self, index: int, split: Split) -> Task:
         found = self._call(Task, "task", index, split)
@@ -150,10 +161,18 @@ class OwnEnvironment(Environment):
                 raise TaskError(
                     f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
                 )
+            if isinstance(value, str):
+                self._expect_encodable(value, f"the {name} of task({index}, {split!r})")
+        if not 0 <= found.min_tool_calls <= MOST_TOOL_CALLS:
+            raise TaskError(
+                f"{self._name!r}: the min_tool_calls of task({index}, {split!r}) is {found.min_tool_calls}; expected 0 to {MOST_TOOL_CALLS}"
+            )
         return found
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        return self._call(str, "execute", task, call)
+        found = self._call(str, "execute", task, call)
+        self._expect_encodable(found, f"what execute({task.question!r:.40}, {str(call)!r:.40}) returned")
+        return found
 
     def find_answer(self, text: str) -> Answer | None:
         return self._call((int, str, type(None)), "find_answer", text)
@@ -163,22 +182,55 @@ class OwnEnvironment(Environment):
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
         found = self._call(Score, "score", task, turns, tool_calls, finish)
+        if found.outcome not in OUTCOMES:
+            raise TaskError(
+                f"{self._name!r}: the outcome of {turns!r:.60} is {found.outcome!r:.40}; expected one of {', '.join(OUTCOMES)}"
+            )
+        for name, kinds in {"answer": (int, str, type(None)), **dict.fromkeys(found.parts, (int, float))}.items():
+            if not isinstance(value := getattr(found, name), kinds):
+                raise TaskError(
+                    f"{self._name!r}: {name} in the score of {turns!r:.60} is {value!r:.40}; expected {_names(kinds)}"
+                )
         if not math.isfinite(found.reward):
             raise TaskError(f"{self._name!r}: the reward of {turns!r:.60} is {found.reward}; expected a finite number")
         return found
 
     def _call(self, expected: Any, method: str, *arguments: Any) -> Any:
-        shown = ", ".join(f"{a.question!r:.40}" if isinstance(a, Task) else f"{str(a)!r:.40}" for a in arguments)
+        shown = ", ".join(f"{_shown(argument)!r:.40}" for argument in arguments)
         with _told(f"{self._name!r} failed in {method}({shown})", self._file):
             found = getattr(self._own, method)(*arguments)
         if not isinstance(found, expected):
             raise TaskError(f"{self._name!r}: {method}({shown}) returned {found!r:.60}; expected {_names(expected)}")
         return found
 
+    def _expect_encodable(self, text: str, what: str) -> None:
+        """Raise TaskError if ``text`` has half of a surrogate pair, which no tokenizer takes and no file holds."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(
+                f"{self._name!r}: {what} has the character {text[error.start]!r}, which UTF-8 cannot express; expected valid text"
+            ) from None
+
 
 _FIELDS: dict[str, Any] = {
     "kind": str, "question": str, "system": str, "answer": (int, str), "min_tool_calls": int, "words": (tuple, list),
 }  # fmt: skip
+
+
+def _has(found: type, method: str) -> bool:
+    return callable(getattr(found, method, None))
+
+
+def _shown(argument: Any) -> Any:
+    """Return what stands for ``argument`` in a message: the question of a task, the text of a call, and anything else itself."""
+    return (
+        argument.question
+        if isinstance(argument, Task)
+        else str(argument)
+        if isinstance(argument, ToolCall)
+        else argument
+    )
 
 
 def split_name(task: str) -> tuple[str | None, str]:
@@ -228,6 +280,44 @@ def _read(flag: str, file: str) -> str:
         raise TaskError(f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a file that exists") from error
 
 
+class CallLimit:
+    """Interrupts a call of the user's code that takes longer than ``seconds``, while it is the context of a ``with``.
+
+    A signal does it, so it works in the main thread of a process alone. A run has no such limit: there the code runs in threads.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def at(self, seconds: float) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        usual = signal.signal(signal.SIGALRM, self._interrupt)
+        self._seconds = seconds
+        try:
+            yield
+        finally:
+            self._seconds = 0.0
+            signal.signal(signal.SIGALRM, usual)
+
+    def start(self) -> None:
+        if self._seconds:
+            # Again after a while: the code may catch the first exception.
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, 0.5)
+
+    def stop(self) -> None:
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _interrupt(self, *_: object) -> None:
+        raise TimeoutError(f"it has not returned within {self._seconds:g} s")
+
+
+call_limit = CallLimit()
+
+
 class _told:
     """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last line in ``file``."""
 
@@ -235,17 +325,24 @@ class _told:
         self._what, self._file = what, file
 
     def __enter__(self) -> None:
-        return None
+        call_limit.start()
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        call_limit.stop()
         # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, and no fault of the code.
-        if error is None or not isinstance(error, Exception | SystemExit) or isinstance(error, TaskError):
+        if not isinstance(error, Exception | SystemExit | GeneratorExit | BaseExceptionGroup) or isinstance(
+            error, TaskError
+        ):
             return
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        try:
+            said = error.msg if isinstance(error, SyntaxError) else str(error)
+        except Exception:  # Whatever a user's own exception raises.
+            said = "its text cannot be shown"
+        said = " ".join(said.split())[:300].encode(errors="backslashreplace").decode()
         where = f", in line {line}" if line else ""
-        raise TaskError(f"{self._what}: {type(error).__name__}: {' '.join(said.split())[:300]}{where}") from error
+        raise TaskError(f"{self._what}: {type(error).__name__}{f': {said}' if said else ''}{where}") from error
 
 
 def _names(kinds: Any) -> str:

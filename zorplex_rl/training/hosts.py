@@ -18,10 +18,10 @@ what it has made. Everything else (leases, versions, placement) is the same for 
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import re
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -93,8 +93,11 @@ def check_hosts(config: Config) -> None:
 
 
 def check_cluster(config: Config) -> None:
-    """Raise ConfigError if what the scheduler of ``--hosts`` needs is missing on this machine."""
-    match parse_hosts(config.cluster.hosts).kind:
+    """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the machines of a network."""
+    spec = parse_hosts(config.cluster.hosts)
+    match spec.kind:
+        case "attach":
+            _check_network(spec, config.cluster.listen)
         case "slurm":
             check_slurm(config.cluster)
         case "kubernetes":
@@ -130,8 +133,11 @@ def _parse_attach(rest: str) -> HostsSpec:
     addresses = tuple(rest.split(","))
     for address in addresses:
         check_address(address, "--hosts")
-    if twice := [address for address, number in Counter(addresses).items() if number > 1]:
-        raise ConfigError(f"--hosts names {twice[0]} twice; each host has an address of its own")
+    seen: set[tuple[str, int]] = set()
+    for address in addresses:
+        if (place := _place(address)) in seen:
+            raise ConfigError(f"--hosts names {address} twice; each host has an address of its own")
+        seen.add(place)
     return HostsSpec("attach", len(addresses), addresses)
 
 
@@ -144,14 +150,66 @@ def _parse_nodes(kind: str, rest: str) -> HostsSpec:
 def check_address(address: str, flag: str) -> None:
     """Raise ConfigError unless ``address`` is ``tcp://HOST:PORT``, with a host that others can reach by it."""
     shown = repr(address[:60])
-    if not re.fullmatch(r"tcp://([^\s/:@*\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", address):
+    if not re.fullmatch(r"tcp://([^\s/:@*?#\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", address):
         raise ConfigError(f"{flag} is given the address {shown}; expected tcp://HOST:PORT")
     if not 0 < int(address.rpartition(":")[2]) < 65536:
         raise ConfigError(f"{flag} is given the address {shown}; a port is between 1 and 65535")
-    if urlsplit(address).hostname in ("0.0.0.0", "::"):
+    try:
+        host, _ = _place(address)
+    except ValueError:
+        what = "IPv6 address" if "[" in address else "name that a machine can have"
+        raise ConfigError(f"{flag} is given the address {shown}, whose host is no {what}; correct it") from None
+    if host in ("0.0.0.0", "::"):
         raise ConfigError(
             f"{flag} is given the address {shown}, which means all networks; name one address of this machine"
         )
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Return the host and the port of ``address``, each host written in one way. Raises ValueError if its host cannot exist.
+
+    >>> _place("tcp://LocalHost:04444"), _place("tcp://[0:0::1]:4444"), _place("tcp://127.1:4444")
+    (('localhost', 4444), ('::1', 4444), ('127.0.0.1', 4444))
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if host.startswith("["):
+        return str(ipaddress.IPv6Address(host[1:-1])), int(port)
+    with contextlib.suppress(OSError):
+        # Also the short forms that the system takes, as 0 for 0.0.0.0.
+        return socket.inet_ntoa(socket.inet_aton(host)), int(port)
+    return host.encode("idna").decode().lower(), int(port)
+
+
+def _check_network(spec: HostsSpec, listen: str | None) -> None:
+    """Raise ConfigError if a host of ``spec`` has no address or that of another one, or if nothing can listen at ``listen``. Sends them nothing."""
+    seen: dict[tuple[str, int], str] = {}
+    for address in spec.addresses:
+        host, port = _place(address)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+        except OSError as error:
+            raise ConfigError(
+                f"--hosts names {host}, whose address cannot be found ({error.strerror}); correct the name, or give the host's address"
+            ) from error
+        if other := seen.get(place := (str(found[0]), port)):
+            raise ConfigError(f"--hosts names {address}, which is {other}; each host has an address of its own")
+        seen[place] = address
+    if listen:
+        check_listen(listen)
+
+
+def check_listen(address: str) -> None:
+    """Raise ConfigError if nothing can listen at ``address``, the value of --listen: it is not this machine's, or its port is taken."""
+    host, port = _place(address)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+    except OSError as error:
+        raise ConfigError(
+            f"--listen is {address!r}, where this machine cannot listen ({error.strerror}); give an address of this machine with a free port"
+        ) from error
 
 
 PARSERS: dict[str, Callable[[str], HostsSpec]] = {
