@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -104,6 +105,19 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_written():
 def test_a_worker_that_cannot_listen_says_so_in_one_sentence(host, capsys):
     assert main(["worker", "--listen", f"tcp://{host}:4444"]) == 2
     assert capsys.readouterr().err.endswith("; give an address of this machine with a free port\n")
+
+
+def test_a_worker_says_that_it_waits_and_ends_with_ctrl_c():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    worker = subprocess.Popen([*PROGRAM, "worker", "--listen", address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert any(f"waiting for a run at {address}; Ctrl-C ends this" in line for line in worker.stdout)
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
 
 
 def test_the_trainer_lives_on_the_first_host_and_generators_are_spread():

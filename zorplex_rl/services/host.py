@@ -384,7 +384,10 @@ def serve(address: str) -> None:
         signal.signal(number, lambda *_: done.set())
     # Signals come to the main thread, which must therefore not wait in native code.
     threading.Thread(target=wait_for_shutdown, daemon=True).start()
-    done.wait()
+    # An address that cannot be had is refused at once.
+    if not done.wait(1.0):
+        print(f"zorplex-rl: waiting for a run at {address}; Ctrl-C ends this", flush=True)
+        done.wait()
     shutil.rmtree(folder, ignore_errors=True)
     if failures:
         raise HostError(f"this machine cannot listen at {address} ({str(failures[0]).strip().splitlines()[-1]})")
