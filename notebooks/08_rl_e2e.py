@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.analysis.recorded_study import read_study
     from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-    from zorplex_rl.learning.learner import Learner, response_logprobs
+    from zorplex_rl.learning.learner import Learner, response_logprobs, schedule
     from zorplex_rl.learning.replay import ReplayBuffer
     from zorplex_rl.learning.train_simple import compare, play
     from zorplex_rl.policy.evaluate import evaluate
@@ -185,11 +185,13 @@ def run_config(config, **changes):
 def _():
     mo.md("""
     Each role is an actor of notebook 01, in a process of its own that only messages reach. `await actor.method.call_one(x)` sends one message and
-    waits for the answer. Each group has a number, which decides its task and its seeds. The dataset draws tasks from a *tier*, a list of kinds and
-    difficulties.
+    waits for the answer. Each group has a number, which decides its task and its seeds.
+    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07. Names that follow:
 
-    `Config` holds everything that can be set about a run; it is what `zorplex-rl train` fills in.
-    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07.
+    - `config` is this page's settings. `run_config` makes a `Config` of them: everything that can be set about a run, as `zorplex-rl train` fills it in.
+    - `tier_of("compositional")` is what the dataset draws from: sums and differences of two looked-up values.
+    - `spawn_procs(per_host={"procs": 1})` starts one process. `PROCESSES` keeps all of them, so that `stop_all` can stop them.
+    - `bring_up` starts all actors, and gives the generator its first weights. `run_together` awaits coroutines, and cancels the rest if one fails.
     """)
     return
 
@@ -287,27 +289,30 @@ def _(groups, loading_seconds, policy):
 
 @app.cell(hide_code=True)
 def _(config):
-    ask_alike = lesson.predict(
-        f"A group has {config.samples} samples of one prompt, and the advantage compares each with the others. What happens to a group in which all earned the same?",
-        "all of its samples are reinforced",
-        "it teaches nothing",
-        "all of its samples are discouraged",
+    ask_alone = lesson.predict(
+        f"In one group of {config.samples}, a single sample earned 1.2 and the others 0. In another, a single one earned 0 and the others 1.2. Which single sample is pushed harder, up or down?",
+        "the lone success",
+        "the lone failure",
+        "both alike",
     )
-    ask_alike
-    return (ask_alike,)
+    ask_alone
+    return (ask_alone,)
 
 
 @app.cell(hide_code=True)
-def _(advantages, ask_alike, rewards):
+def _(advantages, ask_alone, rewards):
     _alike = sum(min(group) == max(group) for group in rewards)
-    _given = [round(a, 6) + 0.0 for a in compare([1.2] * len(rewards[0]))]
+    _others = len(rewards[0]) - 1
+    _success, _failure = compare([1.2] + [0.0] * _others), compare([0.0] + [1.2] * _others)
+    _apart = abs(_success[0]) - abs(_failure[0])
     lesson.reveal(
-        ask_alike,
-        right=1 if not any(_given) else 0 if sum(_given) > 0 else 2,
+        ask_alone,
+        how="Computed",
+        right=2 if abs(_apart) < 1e-6 else 0 if _apart > 0 else 1,
         why=f"""
-    A reward of 1.2 is 1 for the right answer and 0.2 for its form. A group in which every sample earns that has the advantages
-    {" ".join(f"{given:g}" for given in _given)}, in standard deviations. No sample was better or worse than another. In this batch that
-    holds for {_alike} of {len(rewards)} groups. Such a group costs as much to sample as any other.
+    A reward of 1.2 is 1 for the right answer and 0.2 for its form. The lone success has the advantage {_success[0]:+.1f}, the lone failure {signed(_failure[0], 1)}, in standard
+    deviations of its group. Each of the others has {signed(_success[1], 1)} or {_failure[1]:+.1f}. So a rare outcome gives a strong push, whichever it is. In a group in which all earn
+    the same, nobody is pushed: in this batch {_alike} of {len(rewards)}.
     """,
         shows=[
             lesson.table(
@@ -338,11 +343,12 @@ def _():
     Generator and trainer are two programs. If they disagree about the probability of a token, nothing fails: the policy gradient is just that of
     another policy. So a trainer compares its own log-prob of every token with the one that the generator has recorded.
 
-    Three batches of the episodes above went into a training step, each marked as fresh. One is sound. In one, the text that the tools wrote is
+    The episodes above went into three training steps, each time marked as fresh. One step is sound. In one, the text that the tools wrote is
     *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
 
-    In the table, log-probs and entropy are in nats. Entropy says how undecided the policy is about the next token. An effective sample size of 60 %
-    means that 1,000 of these tokens tell only as much as 600 fresh ones.
+    In the table, log-probs and entropy are in nats, over all tokens trained on. Entropy says how undecided the policy is about the next token. Let $w$ be the trainer's
+    probability of a token over the recorded one. The **effective sample size** is $(\\sum w)^2 / (n \\sum w^2)$, for $n$ tokens. At 0.6, 1,000 tokens
+    tell only as much as 600 fresh ones.
     """)
     return
 
@@ -372,10 +378,10 @@ def _(advantages, config, episodes):
         "Diagnostics of three training steps",
         [
             {
-                "batch": letter,
+                "step": letter,
                 "tokens trained on": found["trained on"],
-                "largest difference of a log-prob": f"{found['max_logp_difference']:.6f}",
-                "effective sample size": f"{found['effective_sample_size']:.2%}",
+                "log-probs differ by up to": f"{found['max_logp_difference']:.1g}",
+                "effective sample size": f"{found['effective_sample_size']:.3f}",
                 "entropy": f"{found['entropy']:.3f}",
             }
             for letter, found in zip("ABC", diagnosed.values(), strict=True)
@@ -387,10 +393,10 @@ def _(advantages, config, episodes):
 @app.cell(hide_code=True)
 def _():
     ask_fault = lesson.predict(
-        "In which batch is the tools' text not masked?",
-        "batch A",
-        "batch B",
-        "batch C",
+        "In which step had the generator missed a pull?",
+        "step A",
+        "step B",
+        "step C",
     )
     ask_fault
     return (ask_fault,)
@@ -405,12 +411,15 @@ def _(ask_fault, diagnosed, episodes):
     _sampled = sum(sum(e.sampled) for e in episodes)
     lesson.reveal(
         ask_fault,
-        right=_names.index("not masked"),
+        right=_names.index("a missed pull"),
         why=f"""
-    The policy sampled {_sampled:,} tokens, and batch {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
-    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. The sound batch differs by {_sound["max_logp_difference"]:.0e} at most:
+    Step {"ABC"[_names.index("a missed pull")]}: one version of age makes a difference of {_stale["max_logp_difference"]:.2f}. That is **staleness**. Here it is a mistake, because the episodes are marked as fresh.
+    Step {"ABC"[_names.index("sound")]} is sound and differs by {_sound["max_logp_difference"]:.0e} at most:
     {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, which has to be looked into"}, although one program samples token by
-    token and the other reads whole episodes. One version of age makes {_stale["max_logp_difference"]:.2f}. That is **staleness** and no mistake, if the batch is marked as old.
+    token and the other reads whole episodes.
+
+    The policy sampled {_sampled:,} tokens, and step {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
+    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. They also enter its mean entropy, so that differs.
     """,
     )
     return
@@ -420,7 +429,7 @@ def _(ask_fault, diagnosed, episodes):
 def _():
     lesson.figure(
         loop_drawing("generator", "replay buffer", "trainer", "weights"),
-        "Here: generator and trainer work side by side, and somebody bounds the age of what is between them.",
+        "Here: generator and trainer work side by side. The queue `ready` stands where the package has its replay buffer; advantages are computed on the way to the trainer.",
     )
     return
 
@@ -431,12 +440,44 @@ def _():
     ## The controller, written out
 
     Now the loop runs by itself, and nobody takes turns: while the trainer works on one batch, the generator already writes the next. All of the
-    controller is two coroutines with a queue, `ready`, between them. `news` wakes a generator that has to wait. The two share the counts in `now`:
-    groups started, steps begun (`step`), and the newest version published. A coroutine lets others run only at an `await`, so `now` needs no lock.
+    controller is two coroutines with a queue, `ready`, between them. The two share the counts in `now`:
+    groups started, steps begun, and the newest version published. Steps count from 0, so with `step` steps begun, the next one is number `step`.
+    A coroutine lets others run only at an `await`. Between two of them nobody else changes `now`, so no lock is needed.
+
+    `news` wakes a generator that has to wait. It is cleared before `now` is read. Cleared just before the `wait`, it could wipe out a publication that came
+    during the pull, and the generator would sleep for ever.
 
     A group is of the **policy version** that sampled it, and its **lag** is how many versions later it is trained on. `max_lag` bounds it. Nothing
     checks the age of finished data. Instead `may_start` decides what may be *started*, so no work is thrown away.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    _moments = {
+        "nothing has happened": (0, 0, 0),
+        "a batch is asked for": (0, 0, 1),
+        "a second one": (0, 0, 2),
+        "step 0 begins with the first": (0, 1, 2),
+        "version 1 is out and pulled": (1, 1, 2),
+    }
+    lesson.table(
+        f"The first moments at `max_lag` 1, with {config.prompts} groups a step",
+        [
+            {
+                "": moment,
+                "`version`": version,
+                "`now.step`": step,
+                "`now.started`": started * config.prompts,
+                "`on_the_way`": (started - step) * config.prompts,
+                "may start": may_start_solution(
+                    version, step, (started - step) * config.prompts, config.prompts, 1
+                ),
+            }
+            for moment, (version, step, started) in _moments.items()
+        ],
+    )
     return
 
 
@@ -528,7 +569,8 @@ def _(config):
         + (
             ""
             if rule_is_yours
-            else " A rule is plugged in only if it lets something start with the newest weights and less than one step's groups on the way. Otherwise the loop would stop for ever."
+            else " A rule that lets nothing start, even with the newest weights and too little on the way for a step, is not plugged in: the loop would stop for ever. "
+            "Any other wrong rule drives the run, and you see what it does."
         )
     )
     return rule, rule_is_yours
@@ -568,6 +610,7 @@ def _(ask_ahead, config, rule):
     _answers = [0, config.prompts, 2 * config.prompts]
     lesson.reveal(
         ask_ahead,
+        how="Computed",
         right=_answers.index(_old) if _old in _answers else [],
         why=f"""
     The package's replay buffer admits {_old}. A group of version 0 must be trained on at step 0 + 1. That is the next step, and it takes {config.prompts} groups. The rule
@@ -580,9 +623,18 @@ def _(ask_ahead, config, rule):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The dashboard fills while the run goes on. Besides the reward it shows the **entropy** of the next token and the lag. A token is
-    *clipped*, so it gives no gradient, when its probability has already moved by more than 20 % in the wanted direction. The
-    **effective sample size** counts whole episodes here: at 0.6 a batch tells only as much as 60 % as many fresh ones. The package's run joins it further down.
+    Notebook 05 used the plain policy gradient. The trainer here uses PPO's clipped loss, for data that may be old:
+
+    ```python
+    ratio = exp(logp - recorded_logp)   # the trainer's probability of a token over the one that the generator recorded
+    clipped = clamp(ratio, 0.8, 1.2)
+    loss = -min(ratio * advantage, clipped * advantage)
+    ```
+
+    A token is *clipped*, so it gives no gradient, when its probability has already moved by more than 20 % in the wanted direction. The dashboard
+    shows the share of such tokens, the **entropy** of the next token and the lag. Its effective sample size is that of
+    *episodes*: $w$ is then the product over an episode's tokens. The line of the package is its run side by side, further down. Their first steps can
+    differ: the package samples two batches at once, and trains first on the one that is finished first.
     """)
     return
 
@@ -605,7 +657,7 @@ def _(config):
             "accuracy": "share of right answers",
             "entropy": "entropy, nats",
             "clipped": "share of clipped tokens",
-            "episode_sample_size": "effective sample size",
+            "episode_sample_size": "sample size of episodes",
             "lag_mean": "mean lag, versions",
         },
         title="Each training batch as it comes",
@@ -640,14 +692,29 @@ async def _(config, dashboard, rule, start_bare):
         )
         _weights = new_path("bare")
         await _actors.trainer.export.call_one(str(_weights))
+        _spans = [
+            span
+            for actor in (_actors.trainer, _actors.generator)
+            for span in await actor.drain_spans.call_one()
+        ]
         await stop_all()
     bare_run = SimpleNamespace(
         rows=_rows,
+        phases=phases_of(_spans, config.steps),
         policy=_weights,
         step=median(later - sooner for sooner, later in pairwise(_times)),
         lags=[row["lag_max"] for row in _rows],
     )
     return (bare_run,)
+
+
+@app.function(hide_code=True)
+def phases_of(spans, steps):
+    """Seconds a step that were spent on training, and on sampling."""
+    return {
+        kind: sum(span.end - span.start for span in spans if span.kind == kind) / steps
+        for kind in ("train", "generate")
+    }
 
 
 @app.function(hide_code=True)
@@ -678,7 +745,7 @@ def _():
 
     The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer.
     `next_batch` brings scored groups with their advantages. `create_task` begins to fetch them at once, and `await upcoming` waits until they are there.
-    `improve` takes the step and publishes. `end_training` wakes generators that still wait:
+    `improve` takes the step and publishes. `end_training` wakes generators that still wait. Its generator is folded below, with notes:
     """)
     return
 
@@ -692,12 +759,20 @@ def _():
         )
         return f"```python\n{code}```"
 
-    _between = (
-        "And this is one of its generators. `is_behind` compares its version with the newest. `refresh` pulls, and is false if the generator died meanwhile. "
-        "`admit` asks the replay buffer, whose rule is the counterpart of `may_start`: start these groups, pull first, or stop. "
-        "Each group is sampled and handed in by tasks of their own, so a slow one delays nobody:"
+    _notes = """
+    - `TaskGroup` lets tasks run beside this one, and waits for them at its end. `is_behind` compares the generator's version with the newest.
+    - `config.update == "groups"` is a setting: finish the groups under way before new weights come in. `gather` waits for them.
+    - `refresh` pulls. It is false if the generator died meanwhile, so the loop begins anew.
+    - `admit` asks the replay buffer, whose rule is the counterpart of `may_start`. It answers with one of three cases of `Admission`.
+    - `"start"`: sample these groups, and hand them in, as two tasks. A slow group delays nobody. `add_done_callback` forgets a task that is done.
+    - `"pull"`: newer weights are needed first. `trainer_is_up` waits for a trainer that is being restarted. `"over"`: stop.
+    """
+    mo.vstack(
+        [
+            lesson.md(_code(loop.train)),
+            lesson.folded("One of the package's generators", _code(loop.generate) + _notes),
+        ]
     )
-    lesson.md("\n\n".join((_code(loop.train), _between, _code(loop.generate))))
     return
 
 
@@ -756,11 +831,17 @@ async def _(config, start_same):
 def _(ask_same, config, policy, same_weights, weights_apart):
     _start = torch.nn.utils.parameters_to_vector(policy.model.parameters())
     _moved = float((same_weights[0] - _start.cpu()).detach().abs().max())
+    _learner = run_config(config).learner
+    _rates = [
+        _learner.learning_rate * schedule(step, _learner.warmup_steps, 0)
+        for step in range(config.same_steps)
+    ]
     lesson.reveal(
         ask_same,
         right=0 if weights_apart == 0 else 1 if weights_apart < 0.01 * _moved else 2,
         why=f"""
-    The largest difference of a weight is {weights_apart:.1e}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.1e}. Every draw has a seed that
+    The largest difference of a weight is {weights_apart:.1e}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.1e}. A step of Adam moves it by about
+    the learning rate, which is still warming up: over these steps the rates add up to {sum(_rates):.1e}. Every draw has a seed that
     belongs to its group's number, and the batches are the same. {"So the two programs compute the same, on this machine." if weights_apart == 0 else "What remains comes from sums in another order."}
     """,
     )
@@ -839,8 +920,8 @@ async def _(both_curve, config, dashboard):
 def _(config):
     ask_time = lesson.predict(
         f"The same {config.steps} steps side by side, on two processes that share this machine: how long does a median step take, compared with one in turns?",
-        "about half as long",
-        "between half and nine tenths",
+        "about half as long, two thirds at most",
+        "in between",
         "about as long, or longer",
     )
     ask_time
@@ -867,6 +948,7 @@ def _(config, folders):
             episodes=steps[-1]["episodes"],
             seconds=steps[-1]["seconds"],
             step=median(pace),
+            **phases_of([s for s in timeline.spans if s.start >= begin], len(steps)),
             trainer=1 - shares["trainer"]["idle"],
             generator=1 - shares["generator_0"]["idle"],
             lag=sum(lag * n for lag, n in lags.items()) / sum(lags.values()),
@@ -890,21 +972,30 @@ def _(config, folders):
 
 
 @app.cell(hide_code=True)
-def _(accounts, ask_time, stretch, windows):
+def _(accounts, ask_time, bare_run, config, stretch, windows):
     _sync, _async = accounts["in turns"], accounts["side by side"]
     _ratio = _async.step / _sync.step
     _least = max(_sync.trainer, _sync.generator)
+    _slower = {
+        kind: getattr(_async, kind) / getattr(_sync, kind) for kind in ("train", "generate")
+    }
+    _between = bare_run.step - _async.step
+    _inside = bare_run.phases["train"] - _async.train
     lesson.reveal(
         ask_time,
-        right=0 if _ratio < 0.55 else 1 if _ratio < 0.9 else 2,
+        right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
-    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}. If the shorter phase were wholly hidden behind the longer,
-    and neither slower beside the other, a step would take {_least:.0%} of its time in turns.
+    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}; the rest went into messages, scoring and evaluations. If the shorter phase
+    were wholly hidden behind the longer, and neither slower beside the other, a step would take about {_least:.0%} of its time in turns.
+
+    {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
+    This page's controller needed {bare_run.step:.2f} s for a step, of which training itself was {bare_run.phases["train"]:.2f} s. The package's, with the same `max_lag`, needed
+    {_async.step:.2f} s and {_async.train:.2f} s. {"So most of this difference lies in training itself: the same work, at another time." if _inside > 0.5 * _between > 0 else "So they differ mainly in what is between two steps." if abs(_between) > 0.1 * _async.step else "So the two keep the same pace."}
     """,
         shows=[
             lesson.figure(
                 runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-                f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step.",
+                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step. The busy shares are those of the excerpt; the table has the whole run, with its evaluations.",
             ),
             lesson.table(
                 "The two runs",
@@ -918,11 +1009,13 @@ def _(accounts, ask_time, stretch, windows):
                         ("episodes", "episodes", "{:,}"),
                         ("wall time, evaluations included", "seconds", "{:.1f} s"),
                         ("median time of a step", "step", "{:.3f} s"),
+                        ("of which training", "train", "{:.3f} s"),
+                        ("of which sampling", "generate", "{:.3f} s"),
                         ("trainer busy", "trainer", "{:.0%}"),
                         ("generator busy", "generator", "{:.0%}"),
                         ("mean lag of a group, versions", "lag", "{:.2f}"),
                         ("largest lag of a group, versions", "oldest", "{}"),
-                        ("held-out accuracy afterwards", "after", "{:.0%}"),
+                        (f"right of {config.eval_tasks} held-out tasks", "after", "{:.0%}"),
                     )
                 ],
             ),
@@ -955,19 +1048,34 @@ def _(config, folders):
             _async.seconds,
         ),
     ]
-    lesson.table(
-        "Wall time of a run, simulated and measured",
+    _errors = [run.seconds / seconds - 1 for _, run, seconds in predictions]
+    mo.vstack(
         [
-            {
-                "run": name,
-                "simulated": f"{run.seconds:.1f} s",
-                "measured": f"{seconds:.1f} s",
-                "error": f"{round(run.seconds / seconds - 1, 3) + 0:+.1%}".replace(
-                    "-", "−"
-                ),
-            }
-            for name, run, seconds in predictions
-        ],
+            lesson.table(
+                "Wall time of a run, simulated and measured",
+                [
+                    {
+                        "run": name,
+                        "simulated": f"{run.seconds:.2f} s",
+                        "measured": f"{seconds:.2f} s",
+                        "error": f"{round(error, 3) + 0:+.1%}".replace("-", "−"),
+                    }
+                    for (name, run, seconds), error in zip(
+                        predictions, _errors, strict=True
+                    )
+                ],
+            ),
+            lesson.md(
+                "With the latencies of a run itself, the rules of the loop explain its time. "
+                if max(map(abs, _errors[:2])) < 0.05
+                else "Even with its own latencies, a run is not explained to 5 %. "
+            ),
+            lesson.md(
+                "With the latencies in turns, the simulator promises too much: it does not know that each phase gets slower beside the other."
+                if _errors[2] < -0.05
+                else "Here even the latencies in turns foretold the run side by side: the phases hardly slowed each other."
+            ),
+        ]
     )
     return (recorded,)
 
@@ -975,7 +1083,7 @@ def _(config, folders):
 @app.cell(hide_code=True)
 def _(config):
     ask_enough = lesson.predict(
-        "The simulator, with the latencies of the run side by side: from which `max_lag` on does the run get hardly shorter, by less than 2 %?",
+        "The simulator, with the latencies of the run side by side: from which `max_lag` on is the run within 2 % of the shortest one?",
         *(f"{lag}" for lag in config.slider_lags),
     )
     ask_enough
@@ -1039,27 +1147,39 @@ def _(config, recorded):
 
 
 @app.cell(hide_code=True)
-def _(ask_enough, config, lag_slider, lag_study, recorded_accuracy, simulated):
+def _(
+    ask_enough,
+    config,
+    lag_slider,
+    lag_study,
+    recorded,
+    recorded_accuracy,
+    simulated,
+):
     _seconds = {lag: run.seconds for lag, run in simulated.items()}
     _best = min(_seconds.values())
     _enough = next(lag for lag in config.slider_lags if _seconds[lag] < 1.02 * _best)
     _high = max(config.slider_lags)
-    _lost = {
-        loss: fmean(recorded_accuracy[loss, 0]) - fmean(recorded_accuracy[loss, _high])
+
+    def _all_of(shares):
+        return " and ".join(f"{share:.0%}" for share in shares)
+
+    _costs = " and ".join(
+        f"from {_all_of(recorded_accuracy[loss, 0])} to {_all_of(recorded_accuracy[loss, _high])} with the {loss} loss"
         for loss in NAMES.values()
         if (loss, 0) in recorded_accuracy and (loss, _high) in recorded_accuracy
-    }
-    _costs = " and ".join(
-        f"{100 * lost:.0f} points with the {loss} loss" for loss, lost in _lost.items()
     )
     lesson.reveal(
         ask_enough,
+        how="Simulated",
         right=config.slider_lags.index(_enough),
         why=f"""
-    From {_enough} on: {_seconds[_enough]:.1f} s, against {_seconds[0]:.1f} s in turns and {_best:.1f} s at best. In accuracy, lag {_high} cost {_costs}. The plain loss is that of notebook 05; the clipped one
-    adds PPO's clipped ratio. Both were recorded on {lag_study.dates} with `python {lag_study.command}`. In that study every group was as old as the lag;
-    here `max_lag` is only a bound. Notebook 09 is about
-    that price.
+    From {_enough} on: {_seconds[_enough]:.1f} s, and {_best:.1f} s at best. At `max_lag` 0 it says {_seconds[0]:.1f} s, though the run in turns was measured at {recorded["in turns"].seconds:.1f} s. It was given the
+    latencies of the run *side by side*, in which each phase had the other beside it.
+
+    More lag is not free. From lag 0 to lag {_high}, accuracy went {_costs}: one number for each seed. That is another study, with short runs and another
+    learning rate, recorded on {lag_study.dates}; its command is in `benchmarks/lags.jsonl`. There every group was as old as the lag; here `max_lag` is only a bound.
+    Notebook 09 is about that price.
     """,
         shows=[lag_slider],
     )
@@ -1093,7 +1213,7 @@ def _():
         minutes=3,
         hints=(
             "How many seconds of sampling does a step need? How many of them can one generator do while the trainer takes a step?",
-            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`.",
+            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`. Rounding to nine digits first keeps 3.0000000000000004 from becoming 4.",
         ),
     )
     return
@@ -1230,6 +1350,13 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
     _rows = rows_of(run_log.folder, "restart")
     _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
+    _mark = (_around.end - _around.start) / 150  # a kill takes no time: its mark is widened
+    _noticed = _restart.start - _kill.start
+    _left_out = (
+        f" Monarch wrote {len(native_errors)} more, which this page leaves out."
+        if native_errors
+        else ""
+    )
     _noted = lesson.quote(_rows[0]["reason"].partition("\n")[0][:120])
     lesson.reveal(
         ask_killed,
@@ -1243,7 +1370,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    What the run noted of the death is one line: {_noted}. Monarch wrote {len(native_errors)} more, which this page leaves out.
+    What the run noted of the death is one line: {_noted}.{_left_out}
     A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
@@ -1251,14 +1378,17 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
             lesson.figure(
                 timeline_chart(
                     Timeline(
-                        [
-                            s
-                            for s in _around.spans
-                            if s.actor.startswith(("generator", "trainer"))
-                        ]
+                        sorted(
+                            (
+                                replace(s, end=s.end + _mark) if s.kind == "kill" else s
+                                for s in _around.spans
+                                if s.actor.startswith(("generator", "trainer"))
+                            ),
+                            key=lambda s: s.actor,
+                        )
                     )
                 ),
-                "Around the kill. What the dead generator did in its last moments died with it. “restart” is the time from the notice of the death until the spare gets requests.",
+                f"Around the kill. What the dead generator did in its last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then the dead one still counts as working on its groups, so `max_lag` may leave the other generator nothing to start.",
             ),
             lesson.table(
                 "The books of the run",
@@ -1291,7 +1421,7 @@ def _():
     ## Before and after
 
     The policy before training answers held-out tasks. So do the policies of the package's three runs: in turns, side by side, and with a kill. All get
-    the same tasks and the same random draws.
+    the same tasks and the same random draws. Other shares on this page differ by some points: they are of other tasks and draws, and often of fewer.
     """)
     return
 
@@ -1315,21 +1445,21 @@ def _(config, environment, folders, policy, run_log, sampling):
 
 
 @app.cell(hide_code=True)
-def _(evaluated):
+def _(config, evaluated):
     _reports = [report for report, _ in evaluated.values()]
     _before, _after = evaluated["before"][0], evaluated["after, side by side"][0]
-    _tag = (_before.outcomes["wrong_format"] - _after.outcomes["wrong_format"]) / max(
-        _after.accuracy - _before.accuracy, 1e-9
-    )
+    _tagless = [
+        report.outcomes["wrong_format"] for report in (_before, _after)
+    ]
     mo.vstack(
         [
             lesson.figure(
                 figures.accuracy_chart(_reports),
-                f"{_reports[0].episodes} held-out tasks, sampled at temperature 1, with 95 % intervals.",
+                f"{_reports[0].episodes} held-out tasks, sampled at temperature 1, with 95 % intervals. The run with a kill had {config.killed_steps} steps, the others {config.steps}.",
             ),
             lesson.figure(figures.outcome_chart(_reports), "How the episodes ended."),
             lesson.md(f"""
-    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}. The drop in episodes that end without `[ANSWER]` is {_tag:.0%} as large as this gain. An episode now
+    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}, {signed(100 * (_after.accuracy - _before.accuracy))} points. Episodes that end without `[ANSWER]` went from {_tagless[0]:.0%} to {_tagless[1]:.0%}, {signed(100 * (_tagless[1] - _tagless[0]))} points. An episode now
     has {_after.tokens:.0f} tokens, against {_before.tokens:.0f} before, and {_after.tool_calls:.1f} tool calls against {_before.tool_calls:.1f}.
     """),
         ]
@@ -1570,7 +1700,9 @@ def _():
     ## A reward that gets hacked
 
     The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. Here it replaces the parts for form and
-    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training, and the penalty pulls it back.
+    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training.
+    With $d$ = log-prob of a sampled token − its log-prob by the reference, $e^{-d} - 1 + d$ is never negative, and its mean over tokens estimates KL(policy ‖ reference).
+    The penalty adds this mean, times a weight, to the *loss*, so its gradient pulls the policy back. The reward stays as it is.
     """)
     return
 
@@ -1829,8 +1961,8 @@ def paired(before, after):
 
 
 @app.function(hide_code=True)
-def signed(number):
-    return f"{number:+.0f}".replace("-", "−")
+def signed(number, digits=0):
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 @app.function(hide_code=True)
@@ -1871,7 +2003,8 @@ def check_generators_needed(generators_needed):
 
 @app.function(hide_code=True)
 def generators_needed_solution(generate, train, groups):
-    return math.ceil(groups * generate / train)
+    # Rounded first: 3 * 0.1 / 0.1 is a little more than 3.
+    return math.ceil(round(groups * generate / train, 9))
 
 
 @app.function(hide_code=True)
