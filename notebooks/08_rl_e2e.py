@@ -76,7 +76,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=40,
+        minutes=44,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the controller of an asynchronous RL run, with the rule that bounds the age of its data",
@@ -129,14 +129,15 @@ def settings():
         held_out=200,  # before and after
         same_steps=3,  # of the two runs whose weights are compared
         killed_steps=20,  # of the run in which a generator is killed
-        pass_tasks=32,
-        pass_samples=96,  # of each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_tasks=64,
+        pass_difficulty="hard",  # four words, where training has two
+        pass_samples=40,  # of each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32),
         kind_tasks=100,  # of each kind that was not trained
         hack_steps=14,
         hack_rate=4e-4 if _embedded else 3e-6,
         hack_bonus=0.5,  # for every tool call
-        hack_penalty=0.3,  # weight of the KL penalty
+        hack_penalty=3.0,  # weight of the KL penalty
         slider_lags=(0, 1, 2, 4, 8),
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
@@ -346,9 +347,9 @@ def _():
     The episodes above went into three training steps, each time marked as fresh. One step is sound. In one, the text that the tools wrote is
     *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
 
-    In the table, log-probs and entropy are in nats, over all tokens trained on. Entropy says how undecided the policy is about the next token. Let $w$ be the trainer's
-    probability of a token over the recorded one. The **effective sample size** is $(\\sum w)^2 / (n \\sum w^2)$, for $n$ tokens. At 0.6, 1,000 tokens
-    tell only as much as 600 fresh ones.
+    In the table, log-probs and entropy are in nats, over all tokens trained on. Entropy says how undecided the policy is about the next token. Let w be the trainer's
+    probability of a token over the recorded one. The **effective sample size** of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much
+    as 600 fresh ones.
     """)
     return
 
@@ -633,7 +634,7 @@ def _():
 
     A token is *clipped*, so it gives no gradient, when its probability has already moved by more than 20 % in the wanted direction. The dashboard
     shows the share of such tokens, the **entropy** of the next token and the lag. Its effective sample size is that of
-    *episodes*: $w$ is then the product over an episode's tokens. The line of the package is its run side by side, further down. Their first steps can
+    *episodes*: w is then the product over an episode's tokens. The line of the package is its run side by side, further down. Their first steps can
     differ: the package samples two batches at once, and trains first on the one that is finished first.
     """)
     return
@@ -1371,6 +1372,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
     What the run noted of the death is one line: {_noted}.{_left_out}
+
     A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
@@ -1448,9 +1450,7 @@ def _(config, environment, folders, policy, run_log, sampling):
 def _(config, evaluated):
     _reports = [report for report, _ in evaluated.values()]
     _before, _after = evaluated["before"][0], evaluated["after, side by side"][0]
-    _tagless = [
-        report.outcomes["wrong_format"] for report in (_before, _after)
-    ]
+    _tagless = [report.outcomes["wrong_format"] for report in (_before, _after)]
     mo.vstack(
         [
             lesson.figure(
@@ -1500,6 +1500,9 @@ def _():
     the chance that at least one of k attempts is right. If training only sharpens, the old policy catches up as k grows
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
 
+    Where the old policy solves every task at the largest k, nobody can be ahead of it, and only one verdict is possible. So these tasks are *harder* than
+    those of the training: more words to add and subtract.
+
     ### Exercise 3: pass@k
 
     Of `samples` attempts at a task, `correct` were right. Complete `pass_at_k`: the chance that k attempts, drawn from them without putting any back, hold a right
@@ -1544,10 +1547,10 @@ def _(config):
 @app.cell(hide_code=True)
 def _(config):
     ask_pass = lesson.predict(
-        f"{config.pass_tasks} held-out tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
-        "the trained one, clearly: it was taught",
-        "no clear difference: it was sharpened",
-        "the old one, clearly: the trained one tries less",
+        f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
+        "the trained one, clearly",
+        "no clear difference",
+        "the old one, clearly",
     )
     ask_pass
     return (ask_pass,)
@@ -1565,7 +1568,8 @@ def _(config):
 @app.cell(hide_code=True)
 def _(config, environment, learned, policy, sampling, start_pass):
     lesson.wait_for(start_pass)
-    _tasks = environment.tasks(tier_of("compositional"), config.pass_tasks, "held_out")
+    _tier = tier_of("compositional", config.pass_difficulty)
+    _tasks = environment.tasks(_tier, config.pass_tasks, "held_out")
     right = {}
     with mo.status.progress_bar(
         total=2 * config.pass_tasks * config.pass_samples,
@@ -1604,21 +1608,27 @@ def _(ask_pass, config, estimator, right):
     }
     _low, _high = min(config.pass_at), max(config.pass_at)
     _gain = {k: paired(passes["before"][k], passes["after"][k]) for k in (_low, _high)}
-    (_first, _), (_last, _noise) = _gain[_low], _gain[_high]
+    (_first, _once), (_last, _noise) = _gain[_low], _gain[_high]
     _never = {name: counts.count(0) for name, counts in right.items()}
+    _old = fmean(passes["before"][_high])
     _said = (
-        "So it was taught: it solves tasks that the old policy does not solve in as many attempts"
+        "So it was taught, as far as this k tells: it solves more than the old policy does in as many attempts"
         if _last > _noise
         else "So the old policy, given enough attempts, is ahead: training has narrowed what it tries"
         if _last < -_noise
-        else "So training has sharpened: what the old policy finds in many attempts, the trained one finds at once"
+        else "The old policy is at the ceiling there, so these tasks cannot show teaching"
+        if _old > 0.97
+        else "There was room for more, so this is sharpening: the old policy catches up"
+        if _first > _once
+        else "Neither is clearly better, so nothing was learnt that helps with these tasks"
     )
     lesson.reveal(
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    From before to after, pass@{_low} changes by {signed(100 * _first)} points and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.1f} (two standard errors over tasks). {_said}. Of
-    the {config.pass_tasks} tasks the old policy never solved {_never["before"]}, the trained one {_never["after"]}. That is a finding about this small policy and this task.
+    From before to after, pass@{_low} changes by {signed(100 * _first)} ± {100 * _once:.0f} points, and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.0f}, from {_old:.0%} (± is two standard errors over tasks).
+    {_said}. Of the {config.pass_tasks} tasks the old policy never solved {_never["before"]}, the trained one {_never["after"]}. That is a finding about this small policy, and
+    about tasks that it was not trained on.
     """,
         shows=[
             lesson.figure(
@@ -1628,7 +1638,7 @@ def _(ask_pass, config, estimator, right):
                         for name, found in passes.items()
                     }
                 ),
-                f"pass@k on {config.pass_tasks} held-out tasks, estimated from {config.pass_samples} attempts at each.",
+                f"pass@k on {config.pass_tasks} held-out {config.pass_difficulty} tasks, estimated from {config.pass_samples} attempts at each.",
             )
         ],
     )
@@ -1677,7 +1687,7 @@ def _(ask_kinds, config, environment, learned, policy, sampling):
     """,
         shows=[
             lesson.table(
-                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each",
+                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each; ± is two standard errors",
                 _rows,
             )
         ],
@@ -1701,7 +1711,7 @@ def _():
 
     The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. Here it replaces the parts for form and
     for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training.
-    With $d$ = log-prob of a sampled token − its log-prob by the reference, $e^{-d} - 1 + d$ is never negative, and its mean over tokens estimates KL(policy ‖ reference).
+    Let d be the log-prob of a sampled token, less its log-prob by the reference. The mean of `exp(-d) - 1 + d` over tokens estimates KL(policy ‖ reference).
     The penalty adds this mean, times a weight, to the *loss*, so its gradient pulls the policy back. The reward stays as it is.
     """)
     return
@@ -1758,11 +1768,11 @@ def _(config):
     return (start_hack,)
 
 
-@app.cell(hide_code=True)
-def _(config, start_hack):
-    lesson.wait_for(start_hack)
-    hack_board = Dashboard(
-        config.hack_steps,
+@app.function(hide_code=True)
+def hack_board(steps, hacked):
+    """A dashboard of these runs, drawn when they are over: while they went on, it would tell the result."""
+    board = Dashboard(
+        steps,
         {
             "reward": "mean shaped reward",
             "accuracy": "share of right answers",
@@ -1771,27 +1781,34 @@ def _(config, start_hack):
         },
         title="What the shaped reward pays for",
     )
-    hack_board
-    return (hack_board,)
+    for name, rows in hacked.items():
+        for step, row in enumerate(rows, start=1):
+            board.add(name, step, row)
+    return board
 
 
 @app.cell(hide_code=True)
-def _(config, hack_board):
-    hack_board.clear()
-    hacked = {}
-    for _name, _kl in (("no penalty", 0.0), ("with a KL penalty", config.hack_penalty)):
+def _(config, start_hack):
+    lesson.wait_for(start_hack)
+    hacked = {"no penalty": [], "with a KL penalty": []}
+    with mo.status.progress_bar(
+        total=2 * config.hack_steps, title="Training twice", remove_on_exit=True
+    ) as _bar:
+        for _rows, _kl in zip(hacked.values(), (0.0, config.hack_penalty), strict=True):
 
-        def _watch(step, learner, episodes, reward, before, name=_name):
-            row = {
-                "reward": reward,
-                "accuracy": accuracy(episodes),
-                "kl": kl_to(learner.policy, episodes, before),
-                "calls": fmean(e.tool_calls for e in episodes),
-            }
-            hack_board.add(name, step, row)
-            hacked.setdefault(name, []).append(row | {"episode": episodes[0]})
+            def _watch(step, learner, episodes, reward, before, rows=_rows):
+                rows.append(
+                    {
+                        "reward": reward,
+                        "accuracy": accuracy(episodes),
+                        "kl": kl_to(learner.policy, episodes, before),
+                        "calls": fmean(e.tool_calls for e in episodes),
+                        "episodes": episodes,
+                    }
+                )
+                _bar.update()
 
-        train_shaped(config, config.hack_bonus, _kl, _watch)
+            train_shaped(config, config.hack_bonus, _kl, _watch)
     return (hacked,)
 
 
@@ -1807,15 +1824,27 @@ def _(ask_hack, config, hacked):
         for rows in (_run[:_end], _run[-_end:])
     )
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
+    # A sixth call ends the episode, so who made five gave an answer then.
+    _five = [is_right(e) for row in _run for e in row["episodes"] if e.tool_calls == 5]
+    _bonus, _chance = config.hack_bonus, fmean(_five) if _five else 0.0
     lesson.reveal(
         ask_hack,
         right=[] if _up <= 0 else 1 if _change < -0.1 else 0 if _change > 0.1 else 2,
         why=f"""
-    The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
-    {"That is **reward hacking**: nobody cheated, the policy earns exactly what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
-    for. An episode of the last step:
+    Means of the first {_end} steps and of the last {_end}: the reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}. The share of right answers went from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
+    {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
+    for.
+
+    Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right. In this run
+    {len(_five)} episodes answered after five calls, and {_chance:.0%} of these answers were right, so they earned {_chance:.2f} on average.
+    {"The sixth call paid more. The gradient follows what pays more among the episodes that are sampled, not what could pay most." if _chance < _bonus else "An answer paid more there. It takes more than an average to say why the calls won."}
+
+    An episode of the last step:
     """,
-        shows=[lesson.md(lesson.fence(_run[-1]["episode"].text))],
+        shows=[
+            lesson.md(lesson.fence(_run[-1]["episodes"][0].text)),
+            hack_board(config.hack_steps, {"no penalty": _run}),
+        ],
     )
     return
 
@@ -1833,33 +1862,35 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_kl, config, hacked):
+def _(ask_kl, config, hacked, shaped_runs):
     _end = min(3, len(hacked["no penalty"]) // 2) or 1
     _free, _held = (
-        {
-            name: fmean(row[name] for row in rows[-_end:])
-            for name in ("accuracy", "kl", "reward")
-        }
+        {name: fmean(row[name] for row in rows[-_end:]) for name in ("accuracy", "kl")}
         for rows in hacked.values()
     )
     _began = fmean(row["accuracy"] for row in hacked["no penalty"][:_end])
-    _pull = (
-        "The penalty held it nearer to the reference"
-        if _held["kl"] < _free["kl"] - 0.005
-        else "This weight was too small to hold it nearer to the reference"
+    _nearer = _held["kl"] < 0.8 * _free["kl"]
+    _honest = next(
+        run for run in shaped_runs["runs"] if run["bonus"] == 0 and run["penalty"] == 0
     )
     lesson.reveal(
         ask_kl,
-        right=0
+        right=[]
+        if not _nearer
+        else 0
         if _held["accuracy"] >= _began - 0.05
         else 1
         if _held["accuracy"] > _free["accuracy"] + 0.05
         else 2,
         why=f"""
-    With weight {config.hack_penalty} it ends {_held["kl"]:.2f} nats a token from its reference instead of {_free["kl"]:.2f}, with {_held["accuracy"]:.0%} right answers instead of
-    {_free["accuracy"]:.0%}. They were {_began:.0%} at the beginning. {_pull}. A penalty
-    does not know what you meant, only where the policy began. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    Means of the last {_end} steps: with weight {config.hack_penalty:g} it is {_held["kl"]:.2f} nats a token from its reference, without {_free["kl"]:.2f}. Of the answers {_held["accuracy"]:.0%} are right,
+    without a penalty {_free["accuracy"]:.0%}; in the first {_end} steps they were {_began:.0%}.
+    {"The penalty held the policy nearer to the reference." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
+
+    A penalty does not know what you meant, only where the policy began. It holds back honest learning too: paid for right answers alone, a recorded run ended {fmean(_honest["kl"][-3:]):.2f} nats away,
+    with {fmean(_honest["accuracy"][-3:]):.0%} right. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
+        shows=[hack_board(config.hack_steps, hacked)],
     )
     return
 
@@ -1927,7 +1958,7 @@ def _():
         "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
         "Side by side, a step takes as long as its longer phase at best. A simulator with measured latencies says what more lag would buy.",
         "Work that has a number can be given out again, so a killed process costs time and no data.",
-        "pass@k tells sharpening from teaching. Ask it before you say that RL has taught something.",
+        "pass@k tells sharpening from teaching, on tasks that leave the old policy room. Ask it before you say that RL has taught something.",
         "A policy learns what is paid. Watch a measure that nobody is paid for.",
     )
     return
@@ -1936,7 +1967,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, passes):
     lesson.headline(
-        f"pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
+        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
     )
     return
 

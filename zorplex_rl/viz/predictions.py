@@ -94,9 +94,7 @@ def _measured(question: Prediction, correct: Sequence[int], how: str) -> str:
     if not quoted:
         return "This run does not decide it."
     told = " or ".join(quoted)
-    return (
-        f"{how} here: {told}." if len(quoted) == 1 else f"{how} here: {told}; this run does not tell them apart."
-    )
+    return f"{how} here: {told}." if len(quoted) == 1 else f"{how} here: {told}; this run does not tell them apart."
 
 
 def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: str) -> str:
