@@ -986,7 +986,7 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
         ask_time,
         right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
-    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}; the rest went into messages, scoring and evaluations. If the shorter phase
+    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. If the shorter phase
     were wholly hidden behind the longer, and neither slower beside the other, a step would take about {_least:.0%} of its time in turns.
 
     {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
@@ -1010,8 +1010,8 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
                         ("episodes", "episodes", "{:,}"),
                         ("wall time, evaluations included", "seconds", "{:.1f} s"),
                         ("median time of a step", "step", "{:.3f} s"),
-                        ("of which training", "train", "{:.3f} s"),
-                        ("of which sampling", "generate", "{:.3f} s"),
+                        ("training, mean of a step", "train", "{:.3f} s"),
+                        ("sampling, mean of a step", "generate", "{:.3f} s"),
                         ("trainer busy", "trainer", "{:.0%}"),
                         ("generator busy", "generator", "{:.0%}"),
                         ("mean lag of a group, versions", "lag", "{:.2f}"),
