@@ -1870,9 +1870,8 @@ def _(ask_kl, config, hacked, shaped_runs):
     )
     _began = fmean(row["accuracy"] for row in hacked["no penalty"][:_end])
     _nearer = _held["kl"] < 0.8 * _free["kl"]
-    _honest = next(
-        run for run in shaped_runs["runs"] if run["bonus"] == 0 and run["penalty"] == 0
-    )
+    _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
+    _strict = max(_honest)
     lesson.reveal(
         ask_kl,
         right=[]
@@ -1887,8 +1886,9 @@ def _(ask_kl, config, hacked, shaped_runs):
     without a penalty {_free["accuracy"]:.0%}; in the first {_end} steps they were {_began:.0%}.
     {"The penalty held the policy nearer to the reference." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
 
-    A penalty does not know what you meant, only where the policy began. It holds back honest learning too: paid for right answers alone, a recorded run ended {fmean(_honest["kl"][-3:]):.2f} nats away,
-    with {fmean(_honest["accuracy"][-3:]):.0%} right. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    A penalty does not know what you meant, only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone. Without a penalty
+    the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict:g} {_honest[_strict]["accuracy"][-1]:.0%}. The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
+    Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
         shows=[hack_board(config.hack_steps, hacked)],
     )

@@ -226,6 +226,10 @@ def test_the_recorded_rewards_are_what_the_page_trains():
     held = runs[config.hack_bonus, config.hack_penalty]
     assert fmean(held["kl"][-3:]) < 0.5 * fmean(hacked["kl"][-3:]), "the page's weight holds the policy back"
     assert fmean(held["accuracy"][-3:]) > fmean(hacked["accuracy"][-3:]) + 0.1
+    assert max(penalty for _, penalty in runs) == config.hack_penalty
+    strict = runs[0.0, config.hack_penalty]
+    assert strict["accuracy"][-1] < harmless["accuracy"][-1] - 0.2, "it holds back honest learning too"
+    assert harmless["kl"][-1] > 0.5 * hacked["kl"][-1], "KL alone does not tell learning from a hack"
 
 
 def test_a_dashboard_of_the_hack_has_only_the_runs_that_it_is_given():
