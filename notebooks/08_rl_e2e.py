@@ -381,7 +381,7 @@ def _(advantages, config, episodes):
             {
                 "step": letter,
                 "tokens trained on": found["trained on"],
-                "log-probs differ by up to": f"{found['max_logp_difference']:.1g}",
+                "log-probs differ by up to": f"{found['max_logp_difference']:.2g}",
                 "effective sample size": f"{found['effective_sample_size']:.3f}",
                 "entropy": f"{found['entropy']:.3f}",
             }
@@ -991,7 +991,7 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
 
     {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
     This page's controller needed {bare_run.step:.2f} s for a step, of which training itself was {bare_run.phases["train"]:.2f} s. The package's, with the same `max_lag`, needed
-    {_async.step:.2f} s and {_async.train:.2f} s. {"So most of this difference lies in training itself: the same work, at another time." if _inside > 0.5 * _between > 0 else "So they differ mainly in what is between two steps." if abs(_between) > 0.1 * _async.step else "So the two keep the same pace."}
+    {_async.step:.2f} s and {_async.train:.2f} s. {"So the two keep about the same pace." if abs(_between) < 0.1 * _async.step else "So most of this difference lies in training itself: the same work, at another time." if _inside / _between > 0.5 else "So they differ mainly in what is between two steps."}
     """,
         shows=[
             lesson.figure(
@@ -1067,14 +1067,16 @@ def _(config, folders):
                 ],
             ),
             lesson.md(
-                "With the latencies of a run itself, the rules of the loop explain its time. "
-                if max(map(abs, _errors[:2])) < 0.05
-                else "Even with its own latencies, a run is not explained to 5 %. "
-            ),
-            lesson.md(
-                "With the latencies in turns, the simulator promises too much: it does not know that each phase gets slower beside the other."
-                if _errors[2] < -0.05
-                else "Here even the latencies in turns foretold the run side by side: the phases hardly slowed each other."
+                (
+                    "With the latencies of a run itself, the rules of the loop explain its time. "
+                    if max(map(abs, _errors[:2])) < 0.05
+                    else "Even with its own latencies, a run is not explained to 5 %. "
+                )
+                + (
+                    "With the latencies in turns, the simulator promises too much: it does not know that each phase gets slower beside the other."
+                    if _errors[2] < -0.05
+                    else "Here the latencies in turns do not promise too much."
+                )
             ),
         ]
     )
@@ -1350,7 +1352,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     each_once = _trained == list(range(config.killed_steps * config.prompts))
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
     _rows = rows_of(run_log.folder, "restart")
-    _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
+    _around = run_log.timeline.between(_kill.start - 1.0, _restart.end + 1.5)
     _mark = (_around.end - _around.start) / 150  # a kill takes no time: its mark is widened
     _noticed = _restart.start - _kill.start
     _left_out = (
@@ -1620,7 +1622,7 @@ def _(ask_pass, config, estimator, right):
         if _old > 0.97
         else "There was room for more, so this is sharpening: the old policy catches up"
         if _first > _once
-        else "Neither is clearly better, so nothing was learnt that helps with these tasks"
+        else "Neither is clearly better at one attempt either, so this run decides nothing"
     )
     lesson.reveal(
         ask_pass,
@@ -1835,9 +1837,9 @@ def _(ask_hack, config, hacked):
     {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
     for.
 
-    Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right. In this run
-    {len(_five)} episodes answered after five calls, and {_chance:.0%} of these answers were right, so they earned {_chance:.2f} on average.
-    {"The sixth call paid more. The gradient follows what pays more among the episodes that are sampled, not what could pay most." if _chance < _bonus else "An answer paid more there. It takes more than an average to say why the calls won."}
+    Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right.
+    {f"In this run {len(_five)} episodes stopped after five calls, and {_chance:.0%} of them were right: their answers earned {_chance:.2f} on average." if _five else "In this run no episode stopped after five calls."}
+    {"" if not _five else "The sixth call paid more. The gradient follows what pays more among the episodes that are sampled, not what could pay most." if _chance < _bonus else "So an answer paid more there, and these numbers do not say why the calls won."}
 
     An episode of the last step:
     """,
@@ -1882,8 +1884,8 @@ def _(ask_kl, config, hacked, shaped_runs):
         if _held["accuracy"] > _free["accuracy"] + 0.05
         else 2,
         why=f"""
-    Means of the last {_end} steps: with weight {config.hack_penalty:g} it is {_held["kl"]:.2f} nats a token from its reference, without {_free["kl"]:.2f}. Of the answers {_held["accuracy"]:.0%} are right,
-    without a penalty {_free["accuracy"]:.0%}; in the first {_end} steps they were {_began:.0%}.
+    Means of the last {_end} steps: with weight {config.hack_penalty:g} it is {_held["kl"]:.2f} nats a token from its reference, without {_free["kl"]:.2f}. Of the episodes {_held["accuracy"]:.0%} are right,
+    without a penalty {_free["accuracy"]:.0%}; in its first {_end} steps {_began:.0%} were.
     {"The penalty held the policy nearer to the reference." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
 
     A penalty does not know what you meant, only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone. Without a penalty
