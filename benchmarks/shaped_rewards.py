@@ -1,6 +1,6 @@
 """Record the runs of notebook 08 on shaped rewards: what a policy learns when tool calls are paid, or cost something.
 
-    python benchmarks/shaped_rewards.py               eight runs, about two minutes on one quiet core; writes shaped_rewards.json
+    python benchmarks/shaped_rewards.py               twelve runs, about three minutes on one quiet core; writes shaped_rewards.json
 
 Runs the notebook's own ``train_shaped`` with its own settings, once for each bonus and weight of the KL penalty. The numbers of a step are means
 over its batch: the shaped reward, the share of right answers, the tool calls of an episode, and KL to the reference in nats a token. The same run
@@ -35,7 +35,7 @@ class Options:
 
     bonuses: tuple[float, ...] = (-0.1, 0.0, 0.1, 0.5)
     """Reward of every tool call."""
-    penalties: tuple[float, ...] = (0.0, 0.3)
+    penalties: tuple[float, ...] = (0.0, 0.3, 3.0)
     """Weight of the KL penalty."""
     out: Path = RECORDED
     """The file to write."""

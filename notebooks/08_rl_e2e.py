@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.analysis.recorded_study import read_study
     from zorplex_rl.analysis.timeline import Span, Timeline
     from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-    from zorplex_rl.learning.learner import Learner, response_logprobs
+    from zorplex_rl.learning.learner import Learner, response_logprobs, schedule
     from zorplex_rl.learning.replay import ReplayBuffer
     from zorplex_rl.learning.train_simple import compare, play
     from zorplex_rl.policy.evaluate import evaluate
@@ -79,7 +79,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=40,
+        minutes=44,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the controller of an asynchronous RL run, with the rule that bounds the age of its data",
@@ -132,14 +132,15 @@ def settings():
         held_out=200,  # before and after
         same_steps=3,  # of the two runs whose weights are compared
         killed_steps=20,  # of the run in which a generator is killed
-        pass_tasks=32,
-        pass_samples=96,  # of each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_tasks=64,
+        pass_difficulty="hard",  # four words, where training has two
+        pass_samples=40,  # of each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32),
         kind_tasks=100,  # of each kind that was not trained
         hack_steps=14,
         hack_rate=4e-4 if _embedded else 3e-6,
         hack_bonus=0.5,  # for every tool call
-        hack_penalty=0.3,  # weight of the KL penalty
+        hack_penalty=3.0,  # weight of the KL penalty
         slider_lags=(0, 1, 2, 4, 8),
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
@@ -195,11 +196,13 @@ def _(config):
 def _():
     mo.md("""
     Each role is an actor of notebook 01, in a process of its own that only messages reach. `await actor.method.call_one(x)` sends one message and
-    waits for the answer. Each group has a number, which decides its task and its seeds. The dataset draws tasks from a *tier*, a list of kinds and
-    difficulties.
+    waits for the answer. Each group has a number, which decides its task and its seeds.
+    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07. Names that follow:
 
-    `Config` holds everything that can be set about a run; it is what `zorplex-rl train` fills in.
-    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07.
+    - `config` is this page's settings. `run_config` makes a `Config` of them: everything that can be set about a run, as `zorplex-rl train` fills it in.
+    - `tier_of("compositional")` is what the dataset draws from: sums and differences of two looked-up values.
+    - `spawn_procs(per_host={"procs": 1})` starts one process. `PROCESSES` keeps all of them, so that `stop_all` can stop them.
+    - `bring_up` starts all actors, and gives the generator its first weights. `run_together` awaits coroutines, and cancels the rest if one fails.
     """)
     return
 
@@ -299,27 +302,30 @@ def _(groups, loading_seconds, policy):
 
 @app.cell(hide_code=True)
 def _(config):
-    ask_alike = lesson.predict(
-        f"A group has {config.samples} samples of one prompt, and the advantage compares each with the others. What happens to a group in which all earned the same?",
-        "all of its samples are reinforced",
-        "it teaches nothing",
-        "all of its samples are discouraged",
+    ask_alone = lesson.predict(
+        f"In one group of {config.samples}, a single sample earned 1.2 and the others 0. In another, a single one earned 0 and the others 1.2. Which single sample is pushed harder, up or down?",
+        "the lone success",
+        "the lone failure",
+        "both alike",
     )
-    ask_alike
-    return (ask_alike,)
+    ask_alone
+    return (ask_alone,)
 
 
 @app.cell(hide_code=True)
-def _(advantages, ask_alike, rewards):
+def _(advantages, ask_alone, rewards):
     _alike = sum(min(group) == max(group) for group in rewards)
-    _given = [round(a, 6) + 0.0 for a in compare([1.2] * len(rewards[0]))]
+    _others = len(rewards[0]) - 1
+    _success, _failure = compare([1.2] + [0.0] * _others), compare([0.0] + [1.2] * _others)
+    _apart = abs(_success[0]) - abs(_failure[0])
     lesson.reveal(
-        ask_alike,
-        right=1 if not any(_given) else 0 if sum(_given) > 0 else 2,
+        ask_alone,
+        how="Computed",
+        right=2 if abs(_apart) < 1e-6 else 0 if _apart > 0 else 1,
         why=f"""
-    A reward of 1.2 is 1 for the right answer and 0.2 for its form. A group in which every sample earns that has the advantages
-    {" ".join(f"{given:g}" for given in _given)}, in standard deviations. No sample was better or worse than another. In this batch that
-    holds for {_alike} of {len(rewards)} groups. Such a group costs as much to sample as any other.
+    A reward of 1.2 is 1 for the right answer and 0.2 for its form. The lone success has the advantage {_success[0]:+.1f}, the lone failure {signed(_failure[0], 1)}, in standard
+    deviations of its group. Each of the others has {signed(_success[1], 1)} or {_failure[1]:+.1f}. So a rare outcome gives a strong push, whichever it is. In a group in which all earn
+    the same, nobody is pushed: in this batch {_alike} of {len(rewards)}.
     """,
         shows=[
             lesson.table(
@@ -352,11 +358,12 @@ def _():
     Generator and trainer are two programs. If they disagree about the probability of a token, nothing fails: the policy gradient is just that of
     another policy. So a trainer compares its own log-prob of every token with the one that the generator has recorded.
 
-    Three batches of the episodes above went into a training step, each marked as fresh. One is sound. In one, the text that the tools wrote is
+    The episodes above went into three training steps, each time marked as fresh. One step is sound. In one, the text that the tools wrote is
     *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
 
-    In the table, log-probs and entropy are in nats. Entropy says how undecided the policy is about the next token. An effective sample size of 60 %
-    means that 1,000 of these tokens tell only as much as 600 fresh ones.
+    In the table, log-probs and entropy are in nats, over all tokens trained on. Entropy says how undecided the policy is about the next token. Let w be the trainer's
+    probability of a token over the recorded one. The **effective sample size** of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much
+    as 600 fresh ones.
     """)
     return
 
@@ -386,10 +393,10 @@ def _(advantages, config, episodes):
         "Diagnostics of three training steps",
         [
             {
-                "batch": letter,
-                "trained tokens": f"{found['trained on']:,}",
-                "largest log-prob gap": f"{found['max_logp_difference']:.6f}",
-                "effective sample size": f"{found['effective_sample_size']:.1%}",
+                "step": letter,
+                "tokens trained on": found["trained on"],
+                "log-probs differ by up to": f"{found['max_logp_difference']:.6f}",
+                "effective sample size": f"{found['effective_sample_size']:.3f}",
                 "entropy": f"{found['entropy']:.3f}",
             }
             for letter, found in zip("ABC", diagnosed.values(), strict=True)
@@ -401,10 +408,10 @@ def _(advantages, config, episodes):
 @app.cell(hide_code=True)
 def _():
     ask_fault = lesson.predict(
-        "In which batch is the tools' text not masked?",
-        "batch A",
-        "batch B",
-        "batch C",
+        "In which step had the generator missed a pull?",
+        "step A",
+        "step B",
+        "step C",
     )
     ask_fault
     return (ask_fault,)
@@ -419,12 +426,15 @@ def _(ask_fault, diagnosed, episodes):
     _sampled = sum(sum(e.sampled) for e in episodes)
     lesson.reveal(
         ask_fault,
-        right=_names.index("not masked"),
+        right=_names.index("a missed pull"),
         why=f"""
-    The policy sampled {_sampled:,} tokens, and batch {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
-    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. The sound batch differs by {_sound["max_logp_difference"]:.6f} at most:
+    Step {"ABC"[_names.index("a missed pull")]}: one version of age makes a difference of {_stale["max_logp_difference"]:.2f}. That is **staleness**. Here it is a mistake, because the episodes are marked as fresh.
+    Step {"ABC"[_names.index("sound")]} is sound and differs by {_sound["max_logp_difference"]:.6f} at most:
     {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, which has to be looked into"}, although one program samples token by
-    token and the other reads whole episodes. One version of age makes {_stale["max_logp_difference"]:.2f}. That is **staleness** and no mistake, if the batch is marked as old.
+    token and the other reads whole episodes.
+
+    The policy sampled {_sampled:,} tokens, and step {"ABC"[_names.index("not masked")]} trained on {_open["trained on"]:,}. The others are the tools'. Nobody sampled them, so their
+    recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away. They also enter its mean entropy, so that differs.
     """,
     )
     return
@@ -434,7 +444,7 @@ def _(ask_fault, diagnosed, episodes):
 def _():
     lesson.figure(
         loop_drawing("generator", "replay buffer", "trainer", "weights"),
-        "Here: generator and trainer work side by side, and somebody bounds the age of what is between them.",
+        "Here: generator and trainer work side by side. The queue `ready` stands where the package has its replay buffer; advantages are computed on the way to the trainer.",
     )
     return
 
@@ -445,12 +455,44 @@ def _():
     ## The controller, written out
 
     Now the loop runs by itself, and nobody takes turns: while the trainer works on one batch, the generator already writes the next. All of the
-    controller is two coroutines with a queue, `ready`, between them. `news` wakes a generator that has to wait. The two share the counts in `now`:
-    groups started, steps begun (`step`), and the newest version published. A coroutine lets others run only at an `await`, so `now` needs no lock.
+    controller is two coroutines with a queue, `ready`, between them. The two share the counts in `now`:
+    groups started, steps begun, and the newest version published. Steps count from 0, so with `step` steps begun, the next one is number `step`.
+    A coroutine lets others run only at an `await`. Between two of them nobody else changes `now`, so no lock is needed.
+
+    `news` wakes a generator that has to wait. It is cleared before `now` is read. Cleared just before the `wait`, it could wipe out a publication that came
+    during the pull, and the generator would sleep for ever.
 
     A group is of the **policy version** that sampled it, and its **lag** is how many versions later it is trained on. `max_lag` bounds it. Nothing
     checks the age of finished data. Instead `may_start` decides what may be *started*, so no work is thrown away.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    _moments = {
+        "nothing has happened": (0, 0, 0),
+        "a batch is asked for": (0, 0, 1),
+        "a second one": (0, 0, 2),
+        "step 0 begins with the first": (0, 1, 2),
+        "version 1 is out and pulled": (1, 1, 2),
+    }
+    lesson.table(
+        f"The first moments at `max_lag` 1, with {config.prompts} groups a step",
+        [
+            {
+                "": moment,
+                "`version`": version,
+                "`now.step`": step,
+                "`now.started`": started * config.prompts,
+                "`on_the_way`": (started - step) * config.prompts,
+                "may start": may_start_solution(
+                    version, step, (started - step) * config.prompts, config.prompts, 1
+                ),
+            }
+            for moment, (version, step, started) in _moments.items()
+        ],
+    )
     return
 
 
@@ -542,7 +584,8 @@ def _(config):
         + (
             ""
             if rule_is_yours
-            else " A rule is plugged in only if it lets something start with the newest weights and less than one step's groups on the way. Otherwise the loop would stop for ever."
+            else " A rule that lets nothing start, even with the newest weights and too little on the way for a step, is not plugged in: the loop would stop for ever. "
+            "Any other wrong rule drives the run, and you see what it does."
         )
     )
     return rule, rule_is_yours
@@ -582,6 +625,7 @@ def _(ask_ahead, config, rule):
     _answers = [0, config.prompts, 2 * config.prompts]
     lesson.reveal(
         ask_ahead,
+        how="Computed",
         right=_answers.index(_old) if _old in _answers else [],
         why=f"""
     The package's replay buffer admits {_old}. A group of version 0 must be trained on at step 0 + 1. That is the next step, and it takes {config.prompts} groups. The rule
@@ -594,9 +638,18 @@ def _(ask_ahead, config, rule):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The dashboard fills while the run goes on. Besides the reward it shows the **entropy** of the next token and the lag. A token is
-    *clipped*, so it gives no gradient, when its probability has already moved by more than 20 % in the wanted direction. The
-    **effective sample size** counts whole episodes here: at 0.6 a batch tells only as much as 60 % as many fresh ones. The package's run joins it further down.
+    Notebook 05 used the plain policy gradient. The trainer here uses PPO's clipped loss, for data that may be old:
+
+    ```python
+    ratio = exp(logp - recorded_logp)   # the trainer's probability of a token over the one that the generator recorded
+    clipped = clamp(ratio, 0.8, 1.2)
+    loss = -min(ratio * advantage, clipped * advantage)
+    ```
+
+    A token is *clipped*, so it gives no gradient, when its probability has already moved by more than 20% in the wanted direction. The dashboard
+    shows the share of such tokens, the **entropy** of the next token and the lag. Its effective sample size is that of
+    *episodes*: w is then the product over an episode's tokens. The line of the package is its run side by side, further down. Their first steps can
+    differ: the package samples two batches at once, and trains first on the one that is finished first.
     """)
     return
 
@@ -620,7 +673,7 @@ def _(config):
             "accuracy": "share of right answers",
             "entropy": "entropy, nats",
             "clipped": "share of clipped tokens",
-            "episode_sample_size": "effective sample size",
+            "episode_sample_size": "sample size of episodes",
             "lag_mean": "mean lag, versions",
         },
         title="Each training batch as it comes",
@@ -655,14 +708,29 @@ async def _(config, dashboard, rule, start_bare):
         )
         _weights = new_path("bare")
         await _actors.trainer.export.call_one(str(_weights))
+        _spans = [
+            span
+            for actor in (_actors.trainer, _actors.generator)
+            for span in await actor.drain_spans.call_one()
+        ]
         await stop_all()
     bare_run = SimpleNamespace(
         rows=_rows,
+        phases=phases_of(_spans, config.steps),
         policy=_weights,
         step=median(later - sooner for sooner, later in pairwise(_times)),
         lags=[row["lag_max"] for row in _rows],
     )
     return (bare_run,)
+
+
+@app.function(hide_code=True)
+def phases_of(spans, steps):
+    """Seconds a step that were spent on training, and on sampling."""
+    return {
+        kind: sum(span.end - span.start for span in spans if span.kind == kind) / steps
+        for kind in ("train", "generate")
+    }
 
 
 @app.function(hide_code=True)
@@ -693,7 +761,7 @@ def _():
 
     The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer.
     `next_batch` brings scored groups with their advantages. `create_task` begins to fetch them at once, and `await upcoming` waits until they are there.
-    `improve` takes the step and publishes. `end_training` wakes generators that still wait:
+    `improve` takes the step and publishes. `end_training` wakes generators that still wait. Its generator is folded below, with notes:
     """)
     return
 
@@ -707,12 +775,20 @@ def _():
         )
         return f"```python\n{code}```"
 
-    _between = (
-        "And this is one of its generators. `is_behind` compares its version with the newest. `refresh` pulls, and is false if the generator died meanwhile. "
-        "`admit` asks the replay buffer, whose rule is the counterpart of `may_start`: start these groups, pull first, or stop. "
-        "Each group is sampled and handed in by tasks of their own, so a slow one delays nobody:"
+    _notes = """
+    - `TaskGroup` lets tasks run beside this one, and waits for them at its end. `is_behind` compares the generator's version with the newest.
+    - `config.update == "groups"` is a setting: finish the groups under way before new weights come in. `gather` waits for them.
+    - `refresh` pulls. It is false if the generator died meanwhile, so the loop begins anew.
+    - `admit` asks the replay buffer, whose rule is the counterpart of `may_start`. It answers with one of three cases of `Admission`.
+    - `"start"`: sample these groups, and hand them in, as two tasks. A slow group delays nobody. `add_done_callback` forgets a task that is done.
+    - `"pull"`: newer weights are needed first. `trainer_is_up` waits for a trainer that is being restarted. `"over"`: stop.
+    """
+    mo.vstack(
+        [
+            lesson.md(_code(loop.train)),
+            lesson.folded("One of the package's generators", _code(loop.generate) + _notes),
+        ]
     )
-    lesson.md("\n\n".join((_code(loop.train), _between, _code(loop.generate))))
     return
 
 
@@ -775,11 +851,17 @@ async def _(config, start_same):
 def _(ask_same, config, policy, same_weights, weights_apart):
     _start = torch.nn.utils.parameters_to_vector(policy.model.parameters())
     _moved = float((same_weights[0] - _start.cpu()).detach().abs().max())
+    _learner = run_config(config).learner
+    _rates = [
+        _learner.learning_rate * schedule(step, _learner.warmup_steps, 0)
+        for step in range(config.same_steps)
+    ]
     lesson.reveal(
         ask_same,
         right=0 if weights_apart == 0 else 1 if weights_apart < 0.01 * _moved else 2,
         why=f"""
-    {f"The largest difference of a weight is {weights_apart:.1g}" if weights_apart else "No weight differs"}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.5f}. Every draw has a seed that
+    {f"The largest difference of a weight is {weights_apart:.1g}" if weights_apart else "No weight differs"}. In the same {config.same_steps} steps training has moved a weight by up to {_moved:.5f}. A step of Adam moves it by about
+    the learning rate, which is still warming up: over these steps the rates add up to {sum(_rates):.5f}. Every draw has a seed that
     belongs to its group's number, and the batches are the same. {"So the two programs compute the same, on this machine." if weights_apart == 0 else "What remains comes from sums in another order."}
     """,
     )
@@ -861,8 +943,8 @@ async def _(both_curve, config, dashboard):
 def _(config):
     ask_time = lesson.predict(
         f"The same {config.steps} steps side by side, on two processes that share this machine: how long does a median step take, compared with one in turns?",
-        "about half as long",
-        "between half and nine tenths",
+        "about half as long, two thirds at most",
+        "in between",
         "about as long, or longer",
     )
     ask_time
@@ -889,6 +971,7 @@ def _(config, folders):
             episodes=steps[-1]["episodes"],
             seconds=steps[-1]["seconds"],
             step=median(pace),
+            **phases_of([s for s in timeline.spans if s.start >= begin], len(steps)),
             trainer=1 - shares["trainer"]["idle"],
             generator=1 - shares["generator_0"]["idle"],
             lag=sum(lag * n for lag, n in lags.items()) / sum(lags.values()),
@@ -912,21 +995,30 @@ def _(config, folders):
 
 
 @app.cell(hide_code=True)
-def _(accounts, ask_time, stretch, windows):
+def _(accounts, ask_time, bare_run, config, stretch, windows):
     _sync, _async = accounts["in turns"], accounts["side by side"]
     _ratio = _async.step / _sync.step
     _least = max(_sync.trainer, _sync.generator)
+    _slower = {
+        kind: getattr(_async, kind) / getattr(_sync, kind) for kind in ("train", "generate")
+    }
+    _between = bare_run.step - _async.step
+    _inside = bare_run.phases["train"] - _async.train
     lesson.reveal(
         ask_time,
-        right=0 if _ratio < 0.55 else 1 if _ratio < 0.9 else 2,
+        right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
-    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator for {_sync.generator:.0%}. If the shorter phase were wholly hidden behind the longer,
-    and neither slower beside the other, a step would take {_least:.0%} of its time in turns.
+    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. If the shorter phase
+    were wholly hidden behind the longer, and neither slower beside the other, a step would take about {_least:.0%} of its time in turns.
+
+    {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
+    This page's controller needed {bare_run.step:.2f} s for a step, of which training itself was {bare_run.phases["train"]:.2f} s. The package's, with the same `max_lag`, needed
+    {_async.step:.2f} s and {_async.train:.2f} s. {"So the two keep about the same pace." if abs(_between) < 0.1 * _async.step else "So most of this difference lies in training itself: the same work, at another time." if _inside / _between > 0.5 else "So they differ mainly in what is between two steps."}
     """,
         shows=[
             lesson.figure(
                 runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-                f"Measured: {stretch:.1f} s of each run, from the beginning of the same training step. At the right, the busy share of these seconds; the table has that of the whole run.",
+                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step. The busy shares are those of the excerpt; the table has the whole run, with its evaluations.",
             ),
             lesson.table(
                 "The two runs",
@@ -940,11 +1032,13 @@ def _(accounts, ask_time, stretch, windows):
                         ("episodes", "episodes", "{:,}"),
                         ("wall time, evaluations included", "seconds", "{:.1f} s"),
                         ("median time of a step", "step", "{:.3f} s"),
+                        ("training, mean of a step", "train", "{:.3f} s"),
+                        ("sampling, mean of a step", "generate", "{:.3f} s"),
                         ("trainer busy", "trainer", "{:.0%}"),
                         ("generator busy", "generator", "{:.0%}"),
                         ("mean lag of a group, versions", "lag", "{:.2f}"),
                         ("largest lag of a group, versions", "oldest", "{}"),
-                        ("held-out accuracy afterwards", "after", "{:.0%}"),
+                        (f"right of {config.eval_tasks} held-out tasks", "after", "{:.0%}"),
                     )
                 ],
             ),
@@ -977,19 +1071,36 @@ def _(config, folders):
             _async.seconds,
         ),
     ]
-    lesson.table(
-        "Wall time of a run, simulated and measured",
+    _errors = [run.seconds / seconds - 1 for _, run, seconds in predictions]
+    mo.vstack(
         [
-            {
-                "run": name,
-                "simulated": f"{run.seconds:.1f} s",
-                "measured": f"{seconds:.1f} s",
-                "error": f"{round(run.seconds / seconds - 1, 3) + 0:+.1%}".replace(
-                    "-", "−"
-                ),
-            }
-            for name, run, seconds in predictions
-        ],
+            lesson.table(
+                "Wall time of a run, simulated and measured",
+                [
+                    {
+                        "run": name,
+                        "simulated": f"{run.seconds:.2f} s",
+                        "measured": f"{seconds:.2f} s",
+                        "error": f"{round(error, 3) + 0:+.1%}".replace("-", "−"),
+                    }
+                    for (name, run, seconds), error in zip(
+                        predictions, _errors, strict=True
+                    )
+                ],
+            ),
+            lesson.md(
+                (
+                    "With the latencies of a run itself, the rules of the loop explain its time. "
+                    if max(map(abs, _errors[:2])) < 0.05
+                    else "Even with its own latencies, a run is not explained to 5%. "
+                )
+                + (
+                    "With the latencies in turns, the simulator promises too much: it does not know that each phase gets slower beside the other."
+                    if _errors[2] < -0.05
+                    else "Here the latencies in turns do not promise too much."
+                )
+            ),
+        ]
     )
     return (recorded,)
 
@@ -997,7 +1108,7 @@ def _(config, folders):
 @app.cell(hide_code=True)
 def _(config):
     ask_enough = lesson.predict(
-        "The simulator, with the latencies of the run side by side: from which `max_lag` on does the run get hardly shorter, by less than 2 %?",
+        "The simulator, with the latencies of the run side by side: from which `max_lag` on is the run within 2% of the shortest one?",
         *(f"{lag}" for lag in config.slider_lags),
     )
     ask_enough
@@ -1061,27 +1172,39 @@ def _(config, recorded):
 
 
 @app.cell(hide_code=True)
-def _(ask_enough, config, lag_slider, lag_study, recorded_accuracy, simulated):
+def _(
+    ask_enough,
+    config,
+    lag_slider,
+    lag_study,
+    recorded,
+    recorded_accuracy,
+    simulated,
+):
     _seconds = {lag: run.seconds for lag, run in simulated.items()}
     _best = min(_seconds.values())
     _enough = next(lag for lag in config.slider_lags if _seconds[lag] < 1.02 * _best)
     _high = max(config.slider_lags)
-    _lost = {
-        loss: fmean(recorded_accuracy[loss, 0]) - fmean(recorded_accuracy[loss, _high])
+
+    def _all_of(shares):
+        return " and ".join(f"{share:.0%}" for share in shares)
+
+    _costs = " and ".join(
+        f"from {_all_of(recorded_accuracy[loss, 0])} to {_all_of(recorded_accuracy[loss, _high])} with the {loss} loss"
         for loss in NAMES.values()
         if (loss, 0) in recorded_accuracy and (loss, _high) in recorded_accuracy
-    }
-    _costs = " and ".join(
-        f"{100 * lost:.0f} points with the {loss} loss" for loss, lost in _lost.items()
     )
     lesson.reveal(
         ask_enough,
+        how="Simulated",
         right=config.slider_lags.index(_enough),
         why=f"""
-    From {_enough} on: {_seconds[_enough]:.1f} s, against {_seconds[0]:.1f} s in turns and {_best:.1f} s at best. In accuracy, lag {_high} cost {_costs}. The plain loss is that of notebook 05; the clipped one
-    adds PPO's clipped ratio. Both were recorded on {lag_study.dates} with `python {lag_study.command}`. In that study every group was as old as the lag;
-    here `max_lag` is only a bound. Notebook 09 is about
-    that price.
+    From {_enough} on: {_seconds[_enough]:.1f} s, and {_best:.1f} s at best. At `max_lag` 0 it says {_seconds[0]:.1f} s, though the run in turns was measured at {recorded["in turns"].seconds:.1f} s. It was given the
+    latencies of the run *side by side*, in which each phase had the other beside it.
+
+    More lag is not free. From lag 0 to lag {_high}, accuracy went {_costs}: one number for each seed. That is another study, with short runs and another
+    learning rate, recorded on {lag_study.dates}; its command is in `benchmarks/lags.jsonl`. There every group was as old as the lag; here `max_lag` is only a bound.
+    Notebook 09 is about that price.
     """,
         shows=[lag_slider],
     )
@@ -1115,7 +1238,7 @@ def _():
         minutes=3,
         hints=(
             "How many seconds of sampling does a step need? How many of them can one generator do while the trainer takes a step?",
-            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`.",
+            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`. Rounding to nine digits first keeps 3.0000000000000004 from becoming 4.",
         ),
     )
     return
@@ -1254,7 +1377,14 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     each_once = _trained == list(range(config.killed_steps * config.prompts))
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
     _rows = rows_of(run_log.folder, "restart")
-    _around = run_log.timeline.between(_restart.start - 1.5, _restart.end + 1.5)
+    _around = run_log.timeline.between(_kill.start - 1.0, _restart.end + 1.5)
+    _mark = (_around.end - _around.start) / 150  # a kill takes no time: its mark is widened
+    _noticed = _restart.start - _kill.start
+    _left_out = (
+        f" Monarch wrote {len(native_errors)} more, which this page leaves out."
+        if native_errors
+        else ""
+    )
     _noted = lesson.quote(_rows[0]["reason"].partition("\n")[0][:120])
     lesson.reveal(
         ask_killed,
@@ -1268,7 +1398,8 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    What the run noted of the death is one line: {_noted}. {f"Monarch wrote {len(native_errors)} more, which this page leaves out." if native_errors else ""}
+    What the run noted of the death is one line: {_noted}.{_left_out}
+
     A trainer that dies comes back from its last
     checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
     """,
@@ -1276,14 +1407,17 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
             lesson.figure(
                 timeline_chart(
                     Timeline(
-                        [
-                            s
-                            for s in sorted(_around.spans, key=lambda s: s.actor)
-                            if s.actor.startswith(("generator", "trainer"))
-                        ]
+                        sorted(
+                            (
+                                replace(s, end=s.end + _mark) if s.kind == "kill" else s
+                                for s in _around.spans
+                                if s.actor.startswith(("generator", "trainer"))
+                            ),
+                            key=lambda s: s.actor,
+                        )
                     )
                 ),
-                "Around the kill. What the dead generator did in its last moments died with it. “restart” is the time from the notice of the death until the spare gets requests.",
+                f"Around the kill. What the dead generator did in its last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then the dead one still counts as working on its groups, so `max_lag` may leave the other generator nothing to start.",
             ),
             lesson.table(
                 "The books of the run",
@@ -1316,7 +1450,7 @@ def _():
     ## Before and after
 
     The policy before training answers held-out tasks. So do the policies of the package's three runs: in turns, side by side, and with a kill. All get
-    the same tasks and the same random draws.
+    the same tasks and the same random draws. Other shares on this page differ by some points: they are of other tasks and draws, and often of fewer.
     """)
     return
 
@@ -1340,21 +1474,19 @@ def _(config, environment, folders, policy, run_log, sampling):
 
 
 @app.cell(hide_code=True)
-def _(evaluated):
+def _(config, evaluated):
     _reports = [report for report, _ in evaluated.values()]
     _before, _after = evaluated["before"][0], evaluated["after, side by side"][0]
-    _tag = (_before.outcomes["wrong_format"] - _after.outcomes["wrong_format"]) / max(
-        _after.accuracy - _before.accuracy, 1e-9
-    )
+    _tagless = [report.outcomes["wrong_format"] for report in (_before, _after)]
     mo.vstack(
         [
             lesson.figure(
                 figures.accuracy_chart(_reports),
-                f"{_reports[0].episodes} held-out tasks, sampled at temperature 1, with 95 % intervals.",
+                f"{_reports[0].episodes} held-out tasks, sampled at temperature 1, with 95% intervals. The run with a kill had {config.killed_steps} steps, the others {config.steps}.",
             ),
             lesson.figure(figures.outcome_chart(_reports), "How the episodes ended."),
             lesson.md(f"""
-    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}. The drop in episodes that end without `[ANSWER]` is {_tag:.0%} as large as this gain. An episode now
+    Side by side: from {_before.accuracy:.0%} to {_after.accuracy:.0%}, {signed(100 * (_after.accuracy - _before.accuracy))} points. Episodes that end without `[ANSWER]` went from {_tagless[0]:.0%} to {_tagless[1]:.0%}, {signed(100 * (_tagless[1] - _tagless[0]))} points. An episode now
     has {_after.tokens:.0f} tokens, against {_before.tokens:.0f} before, and {_after.tool_calls:.1f} tool calls against {_before.tool_calls:.1f}.
     """),
         ]
@@ -1394,6 +1526,9 @@ def _():
     A policy that is right once in a hundred attempts has the answer somewhere. Training can make it come at once, and have taught nothing new. So ask for more: **pass@k** is
     the chance that at least one of k attempts is right. If training only sharpens, the old policy catches up as k grows
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
+
+    Where the old policy solves every task at the largest k, nobody can be ahead of it, and only one verdict is possible. So these tasks are *harder* than
+    those of the training: more words to add and subtract.
 
     ### Exercise 3: pass@k
 
@@ -1439,10 +1574,10 @@ def _(config):
 @app.cell(hide_code=True)
 def _(config):
     ask_pass = lesson.predict(
-        f"{config.pass_tasks} held-out tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
-        "the trained one, clearly: it was taught",
-        "no clear difference: it was sharpened",
-        "the old one, clearly: the trained one tries less",
+        f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
+        "the trained one, clearly",
+        "no clear difference",
+        "the old one, clearly",
     )
     ask_pass
     return (ask_pass,)
@@ -1463,7 +1598,8 @@ def _(config, expected):
 @app.cell(hide_code=True)
 def _(config, environment, learned, policy, sampling, start_pass):
     lesson.wait_for(start_pass)
-    _tasks = environment.tasks(tier_of("compositional"), config.pass_tasks, "held_out")
+    _tier = tier_of("compositional", config.pass_difficulty)
+    _tasks = environment.tasks(_tier, config.pass_tasks, "held_out")
     right = {}
     with mo.status.progress_bar(
         total=2 * config.pass_tasks * config.pass_samples,
@@ -1502,21 +1638,27 @@ def _(ask_pass, config, estimator, right):
     }
     _low, _high = min(config.pass_at), max(config.pass_at)
     _gain = {k: paired(passes["before"][k], passes["after"][k]) for k in (_low, _high)}
-    (_first, _), (_last, _noise) = _gain[_low], _gain[_high]
+    (_first, _once), (_last, _noise) = _gain[_low], _gain[_high]
     _never = {name: counts.count(0) for name, counts in right.items()}
+    _old = fmean(passes["before"][_high])
     _said = (
-        "So it was taught: it solves tasks that the old policy does not solve in as many attempts"
+        "So it was taught, as far as this k tells: it solves more than the old policy does in as many attempts"
         if _last > _noise
         else "So the old policy, given enough attempts, is ahead: training has narrowed what it tries"
         if _last < -_noise
-        else "So training has sharpened: what the old policy finds in many attempts, the trained one finds at once"
+        else "The old policy is at the ceiling there, so these tasks cannot show teaching"
+        if _old > 0.97
+        else "There was room for more, so this is sharpening: the old policy catches up"
+        if _first > _once
+        else "Neither is clearly better at one attempt either, so this run decides nothing"
     )
     lesson.reveal(
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    From before to after, pass@{_low} changes by {signed(100 * _first)} points and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.0f} (two standard errors over tasks). {_said}. Of
-    the {config.pass_tasks} tasks the old policy solved {config.pass_tasks - _never["before"]} at least once, the trained one {config.pass_tasks - _never["after"]}. That is a finding about this small policy and this task.
+    From before to after, pass@{_low} changes by {signed(100 * _first)} ± {100 * _once:.0f} points, and pass@{_high} by {signed(100 * _last)} ± {100 * _noise:.0f}, from {_old:.0%} (± is two standard errors over tasks).
+    {_said}. Of the {config.pass_tasks} tasks the old policy never solved {_never["before"]}, the trained one {_never["after"]}. That is a finding about this small policy, and
+    about tasks that it was not trained on.
     """,
         shows=[
             lesson.figure(
@@ -1526,7 +1668,7 @@ def _(ask_pass, config, estimator, right):
                         for name, found in passes.items()
                     }
                 ),
-                f"pass@k on {config.pass_tasks} held-out tasks, estimated from {config.pass_samples} attempts at each.",
+                f"pass@k on {config.pass_tasks} held-out {config.pass_difficulty} tasks, estimated from {config.pass_samples} attempts at each.",
             )
         ],
     )
@@ -1575,7 +1717,7 @@ def _(ask_kinds, config, environment, learned, policy, sampling):
     """,
         shows=[
             lesson.table(
-                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each",
+                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each; ± is two standard errors",
                 _rows,
             )
         ],
@@ -1598,7 +1740,9 @@ def _():
     ## A reward that gets hacked
 
     The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. Here it replaces the parts for form and
-    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training, and the penalty pulls it back.
+    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training.
+    Let d be the log-prob of a sampled token, less its log-prob by the reference. The mean of `exp(-d) - 1 + d` over tokens estimates KL(policy ‖ reference).
+    The penalty adds this mean, times a weight, to the *loss*, so its gradient pulls the policy back. The reward stays as it is.
     """)
     return
 
@@ -1655,11 +1799,11 @@ def _(config, expected):
     return (start_hack,)
 
 
-@app.cell(hide_code=True)
-def _(config, start_hack):
-    lesson.wait_for(start_hack)
-    hack_board = Dashboard(
-        config.hack_steps,
+@app.function(hide_code=True)
+def hack_board(steps, hacked):
+    """A dashboard of these runs, drawn when they are over: while they went on, it would tell the result."""
+    board = Dashboard(
+        steps,
         {
             "reward": "mean shaped reward",
             "accuracy": "share of right answers",
@@ -1668,27 +1812,34 @@ def _(config, start_hack):
         },
         title="What the shaped reward pays for",
     )
-    hack_board
-    return (hack_board,)
+    for name, rows in hacked.items():
+        for step, row in enumerate(rows, start=1):
+            board.add(name, step, row)
+    return board
 
 
 @app.cell(hide_code=True)
-def _(config, hack_board):
-    hack_board.clear()
-    hacked = {}
-    for _name, _kl in (("no penalty", 0.0), ("with a KL penalty", config.hack_penalty)):
+def _(config, start_hack):
+    lesson.wait_for(start_hack)
+    hacked = {"no penalty": [], "with a KL penalty": []}
+    with mo.status.progress_bar(
+        total=2 * config.hack_steps, title="Training twice", remove_on_exit=True
+    ) as _bar:
+        for _rows, _kl in zip(hacked.values(), (0.0, config.hack_penalty), strict=True):
 
-        def _watch(step, learner, episodes, reward, before, name=_name):
-            row = {
-                "reward": reward,
-                "accuracy": accuracy(episodes),
-                "kl": kl_to(learner.policy, episodes, before),
-                "calls": fmean(e.tool_calls for e in episodes),
-            }
-            hack_board.add(name, step, row)
-            hacked.setdefault(name, []).append(row | {"episode": episodes[0]})
+            def _watch(step, learner, episodes, reward, before, rows=_rows):
+                rows.append(
+                    {
+                        "reward": reward,
+                        "accuracy": accuracy(episodes),
+                        "kl": kl_to(learner.policy, episodes, before),
+                        "calls": fmean(e.tool_calls for e in episodes),
+                        "episodes": episodes,
+                    }
+                )
+                _bar.update()
 
-        train_shaped(config, config.hack_bonus, _kl, _watch)
+            train_shaped(config, config.hack_bonus, _kl, _watch)
     return (hacked,)
 
 
@@ -1704,15 +1855,27 @@ def _(ask_hack, config, hacked):
         for rows in (_run[:_end], _run[-_end:])
     )
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
+    # A sixth call ends the episode, so who made five gave an answer then.
+    _five = [is_right(e) for row in _run for e in row["episodes"] if e.tool_calls == 5]
+    _bonus, _chance = config.hack_bonus, fmean(_five) if _five else 0.0
     lesson.reveal(
         ask_hack,
         right=[] if _up <= 0 else 1 if _change < -0.1 else 0 if _change > 0.1 else 2,
         why=f"""
-    The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
-    {"That is **reward hacking**: nobody cheated, the policy earns exactly what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
-    for. An episode of the last step:
+    Means of the first {_end} steps and of the last {_end}: the reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}. The share of right answers went from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
+    {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
+    for.
+
+    Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right.
+    {f"In this run {len(_five)} episodes stopped after five calls, and {_chance:.0%} of them were right: their answers earned {_chance:.2f} on average." if _five else "In this run no episode stopped after five calls."}
+    {"" if not _five else "The sixth call paid more. The gradient follows what pays more among the episodes that are sampled, not what could pay most." if _chance < _bonus else "So an answer paid more there, and these numbers do not say why the calls won."}
+
+    An episode of the last step:
     """,
-        shows=[lesson.md(lesson.fence(_run[-1]["episode"].text))],
+        shows=[
+            lesson.md(lesson.fence(_run[-1]["episodes"][0].text)),
+            hack_board(config.hack_steps, {"no penalty": _run}),
+        ],
     )
     return
 
@@ -1730,33 +1893,35 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_kl, config, hacked):
+def _(ask_kl, config, hacked, shaped_runs):
     _end = min(3, len(hacked["no penalty"]) // 2) or 1
     _free, _held = (
-        {
-            name: fmean(row[name] for row in rows[-_end:])
-            for name in ("accuracy", "kl", "reward")
-        }
+        {name: fmean(row[name] for row in rows[-_end:]) for name in ("accuracy", "kl")}
         for rows in hacked.values()
     )
     _began = fmean(row["accuracy"] for row in hacked["no penalty"][:_end])
-    _pull = (
-        "The penalty held it nearer to the reference"
-        if _held["kl"] < _free["kl"] - 0.005
-        else "This weight was too small to hold it nearer to the reference"
-    )
+    _nearer = _held["kl"] < 0.8 * _free["kl"]
+    _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
+    _strict = max(_honest)
     lesson.reveal(
         ask_kl,
-        right=0
+        right=[]
+        if not _nearer
+        else 0
         if _held["accuracy"] >= _began - 0.05
         else 1
         if _held["accuracy"] > _free["accuracy"] + 0.05
         else 2,
         why=f"""
-    With weight {config.hack_penalty} it ends {_held["kl"]:.2f} nats a token from its reference instead of {_free["kl"]:.2f}, with {_held["accuracy"]:.0%} right answers instead of
-    {_free["accuracy"]:.0%}. They were {_began:.0%} at the beginning. {_pull}. A penalty
-    does not know what you meant, only where the policy began. Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    Means of the last {_end} steps: with weight {config.hack_penalty:g} it is {_held["kl"]:.2f} nats a token from its reference, without {_free["kl"]:.2f}. Of the episodes {_held["accuracy"]:.0%} are right,
+    without a penalty {_free["accuracy"]:.0%}; in its first {_end} steps {_began:.0%} were.
+    {"The penalty held the policy nearer to the reference." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
+
+    A penalty does not know what you meant, only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone. Without a penalty
+    the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict:g} {_honest[_strict]["accuracy"][-1]:.0%}. The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
+    Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
+        shows=[hack_board(config.hack_steps, hacked)],
     )
     return
 
@@ -1824,7 +1989,7 @@ def _():
         "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
         "Side by side, a step takes as long as its longer phase at best. A simulator with measured latencies says what more lag would buy.",
         "Work that has a number can be given out again, so a killed process costs time and no data.",
-        "pass@k tells sharpening from teaching. Ask it before you say that RL has taught something.",
+        "pass@k tells sharpening from teaching, on tasks that leave the old policy room. Ask it before you say that RL has taught something.",
         "A policy learns what is paid. Watch a measure that nobody is paid for.",
     )
     return
@@ -1833,7 +1998,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, passes):
     lesson.headline(
-        f"pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
+        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
     )
     return
 
@@ -1858,8 +2023,8 @@ def paired(before, after):
 
 
 @app.function(hide_code=True)
-def signed(number):
-    return f"{number:+.0f}".replace("-", "−")
+def signed(number, digits=0):
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 @app.function(hide_code=True)
@@ -1900,7 +2065,8 @@ def check_generators_needed(generators_needed):
 
 @app.function(hide_code=True)
 def generators_needed_solution(generate, train, groups):
-    return math.ceil(groups * generate / train)
+    # Rounded first: 3 * 0.1 / 0.1 is a little more than 3.
+    return math.ceil(round(groups * generate / train, 9))
 
 
 @app.function(hide_code=True)

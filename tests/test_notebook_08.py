@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ import torch
 from test_notebooks import load
 
 from zorplex_rl.analysis.recorded_study import read_study
+from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.viz.plug_in import plug_in
 
@@ -221,6 +223,38 @@ def test_the_recorded_rewards_are_what_the_page_trains():
     hacked, harmless = runs[config.hack_bonus, 0.0], runs[0.0, 0.0]
     assert hacked["reward"][-1] > hacked["reward"][0] and hacked["accuracy"][-1] < hacked["accuracy"][0] - 0.2
     assert harmless["accuracy"][-1] > hacked["accuracy"][-1]
+    held = runs[config.hack_bonus, config.hack_penalty]
+    assert fmean(held["kl"][-3:]) < 0.5 * fmean(hacked["kl"][-3:]), "the page's weight holds the policy back"
+    assert fmean(held["accuracy"][-3:]) > fmean(hacked["accuracy"][-3:]) + 0.1
+    assert max(penalty for _, penalty in runs) == config.hack_penalty
+    strict = runs[0.0, config.hack_penalty]
+    assert strict["accuracy"][-1] < harmless["accuracy"][-1] - 0.2, "it holds back honest learning too"
+    assert harmless["kl"][-1] > 0.5 * hacked["kl"][-1], "KL alone does not tell learning from a hack"
+
+
+def test_a_dashboard_of_the_hack_has_only_the_runs_that_it_is_given():
+    row = {"reward": 1.5, "accuracy": 0.5, "kl": 0.0, "calls": 2.0, "episodes": []}
+    board = notebook.hack_board(2, {"no penalty": [row, row | {"reward": 2.0}]})
+    lines = {(metric, run): points for metric, run, points in board.series}
+    assert lines["reward", "no penalty"] == [[1, 1.5], [2, 2.0]]
+    assert {run for _, run in lines} == {"no penalty"}, "what the penalty does stays folded"
+
+
+def test_seconds_of_a_phase_are_those_of_its_spans_alone():
+    spans = [
+        Span("a", "train", 0.0, 3.0),
+        Span("a", "train", 4.0, 5.0),
+        Span("b", "generate", 0.0, 1.0),
+        Span("b", "pull", 1.0, 9.0),
+    ]
+    assert notebook.phases_of(spans, 2) == {"train": 2.0, "generate": 0.5}
+
+
+def test_the_solution_does_not_ask_for_a_generator_because_of_rounding():
+    assert 3 * 0.1 / 0.1 > 3
+    assert notebook.generators_needed_solution(0.1, 0.1, 3) == 3
+    assert notebook.generators_needed_solution(0.1, 0.1001, 3) == 3
+    assert notebook.generators_needed_solution(0.1, 0.0999, 3) == 4
 
 
 @pytest.mark.long

@@ -291,6 +291,11 @@ def test_a_measurement_that_decides_nothing_calls_no_answer_right():
     assert "right." not in said
 
 
+def test_what_was_computed_is_not_said_to_be_measured():
+    said = lesson.reveal(lesson.predict("Which?", "a", "b"), right=0, how="Simulated").text
+    assert said.count("Simulated here: <q>a</q>.") == 2 and "Measured" not in said
+
+
 def test_whatever_marimo_shows_can_be_revealed():
     said = lesson.reveal(
         lesson.predict("Which?", "a", "b"), right=0, shows=[mo.Html("<b>x</b>"), "**y** <script>"]

@@ -523,12 +523,14 @@ def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page
     line = page.locator("polyline").first
     expect(page.get_by_text("step 7 of 20")).to_be_visible()
     before = line.get_attribute("points")
+    assert page.locator("circle").count() == 8 + 2, "every point of a short line is marked"
     curve.add_row({"event": "step", "step": 8, "accuracy": 0.9})
     curve.add_row({"event": "step", "step": 9, "accuracy": float("nan")})
     page.evaluate("state => window.models[0].receive(state)", {"series": curve.series})
     expect(page.get_by_text("step 8 of 20")).to_be_visible()
     assert line.get_attribute("points").startswith(before)
     expect(page.get_by_role("img", name="90% at step 8")).to_be_visible()
+    assert page.locator("circle").count() == 3, "of a long line only the last point is marked"
 
 
 def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backwards():
@@ -688,6 +690,9 @@ def test_a_dashboard_has_a_line_for_every_run_that_has_the_metric(page):
     open_bare(page, board)
     assert page.locator("svg").count() == 4
     assert page.locator("svg").nth(0).locator("polyline").count() == 2
+    heading = page.locator(".zx-heading").filter(has_text="mean reward")
+    expect(heading.locator("strong")).to_have_text(["0.8", "0.4"])
+    assert heading.locator(".zx-swatch").count() == 2
     assert "this one: 0.1 at step 1, 0.8 at step 8" in page.locator("svg").nth(0).get_attribute("aria-label")
     board.clear("another")
     assert {run for _, run, _ in board.series} == {"this one"}

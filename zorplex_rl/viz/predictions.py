@@ -50,12 +50,17 @@ def predict(question: str, *options: str) -> Prediction:
 
 
 def reveal(
-    question: Prediction | str, right: int | Iterable[int] | None = None, why: str = "", shows: Sequence[Any] = ()
+    question: Prediction | str,
+    right: int | Iterable[int] | None = None,
+    why: str = "",
+    shows: Sequence[Any] = (),
+    how: str = "Measured",
 ) -> mo.Html:
     """Show the result of a measurement, folded until the reader has chosen an answer to ``question``.
 
     ``right`` is the index of the answer that the measurement found; give several if it does not tell them apart, and none (an empty list)
     if it decides nothing. ``why`` is Markdown. ``shows`` holds figures, tables, widgets; a string in it is Markdown.
+    ``how`` says where the answer comes from: "Measured", "Computed" or "Simulated".
     With a string instead of a question, show it below a summary line.
 
     Raises ValueError if the question has no options, or ``right`` is not one of them.
@@ -66,7 +71,7 @@ def reveal(
     count = len(question.options)
     if not count or right is None or any(index not in range(count) for index in correct):
         raise ValueError(f"right is {right!r}; expected an index of the question's {count} options, or several")
-    name, found = question.name, _measured(question, correct)
+    name, found = question.name, _measured(question, correct, how)
     verdicts = "".join(_verdict(name, index, option, correct, found) for index, option in enumerate(question.options))
     shown = "".join(f"<div>{block(part) if isinstance(part, str) else mo.as_html(part).text}</div>" for part in shows)
     return mo.Html(
@@ -94,14 +99,12 @@ def predicted(count: int) -> mo.Html:
     )
 
 
-def _measured(question: Prediction, correct: Sequence[int]) -> str:
+def _measured(question: Prediction, correct: Sequence[int], how: str) -> str:
     quoted = [f"<q>{inline(question.options[index])}</q>" for index in correct]
     if not quoted:
         return "This run does not decide it."
     told = " or ".join(quoted)
-    return (
-        f"Measured here: {told}." if len(quoted) == 1 else f"Measured here: {told}; this run does not tell them apart."
-    )
+    return f"{how} here: {told}." if len(quoted) == 1 else f"{how} here: {told}; this run does not tell them apart."
 
 
 def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: str) -> str:

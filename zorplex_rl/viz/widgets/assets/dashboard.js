@@ -13,10 +13,11 @@ function render({ model, el }) {
   let said = -1;
   function show() {
     const series = model.get("series"), runs = [...new Set(series.map(([, run]) => run))];
-    legend.replaceChildren(...runs.map((run, i) => html("li", {}, html("span", { class: "zx-swatch", style: `background:var(--${COLOURS[i % COLOURS.length]})` }), run)));
+    legend.replaceChildren(...runs.map((run, i) => html("li", {}, swatch(i), run)));
     panels.forEach(([key, name], i) => {
-      const last = runsOf(key).at(-1);
-      names[i].replaceChildren(`${name} `, html("strong", { "data-value": last ? last[2].at(-1)[1] : "" }, last ? short(last[2].at(-1)[1]) : ""));
+      // The last number of every line, each beside the line's colour: coloured text would be too faint to read.
+      const last = runsOf(key).flatMap(([, , points], at) => ["  ", swatch(at), " ", html("strong", { "data-value": points.at(-1)[1] }, short(points.at(-1)[1]))]);
+      names[i].replaceChildren(name, ...last);
     });
     const step = Math.max(0, ...series.map(([, , points]) => points.at(-1)[0]));
     status.textContent = series.length ? `step ${step} of ${total_steps}` : "waiting for the first step";
@@ -28,6 +29,8 @@ function render({ model, el }) {
   show();
   return () => { drawings.forEach((drawing) => drawing.stop()); model.off("change:series", show); };
 }
+
+const swatch = (i) => html("span", { class: "zx-swatch", style: `background:var(--${COLOURS[i % COLOURS.length]})` });
 
 const short = (value) => String(Number(value.toPrecision(2)));
 

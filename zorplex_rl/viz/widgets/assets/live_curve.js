@@ -46,7 +46,8 @@ function curve(series, { total_steps, title, percent }, text, width) {
     const colour = `var(--${COLOURS[i % COLOURS.length]}, #808080)`, last = points.at(-1);
     picture.append(
       svg("polyline", { points: points.map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`).join(" "), "stroke-dasharray": DASHES[i % DASHES.length], style: `fill:none;stroke:${colour};stroke-width:${i ? 2.2 : 1.4};stroke-linejoin:round` }),
-      svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 3.5, style: `fill:${colour}` }));
+      // A few points are marked: the straight lines between them were not measured.
+      ...(points.length > 8 ? [last] : points).map(([step, value]) => svg("circle", { cx: x(step), cy: y(value), r: 3.5, style: `fill:${colour}` })));
   });
   return picture;
 }
