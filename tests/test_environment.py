@@ -374,7 +374,8 @@ def test_a_tool_that_fails_in_mid_run_ends_it_with_a_sentence_that_says_where(tm
     assert code == 1
     line = next(number for number, text in enumerate(broken.splitlines(), start=1) if "[][3]" in text)
     assert "failed in execute(" in said and f"IndexError: list index out of range, in line {line};" in said
-    assert "Traceback" not in said and "start again with another --out" in said
+    assert "Traceback" not in said and "nothing has been trained, so start again" in said
+    assert not (tmp_path / "run").exists(), "the same command can be given again"
 
 
 @pytest.mark.long

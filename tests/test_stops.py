@@ -247,6 +247,8 @@ class ClosedStream(StringIO):
 
 def test_who_has_stopped_is_told_to_resume_only_where_there_is_a_checkpoint(tmp_path):
     folder = RunFolder.create(tmp_path / "a run", SMALL)
+    assert _how_to_go_on(folder) == "nothing has been trained, so start again"
+    folder.append_metrics({"event": "eval", "step": 0})
     assert _how_to_go_on(folder) == "there is no checkpoint to continue from, so start again with another --out"
     folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
     advice, _, line = _how_to_go_on(folder).partition(" with: ")

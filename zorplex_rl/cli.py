@@ -200,7 +200,12 @@ def _begin(command: Train) -> int:
     from zorplex_rl.train_command import run
 
     with folder.locked():
-        return run(config, folder)
+        try:
+            return run(config, folder)
+        finally:
+            # So that the same command can be given again.
+            if folder.is_bare:
+                folder.remove()
 
 
 def _continue(command: Train, path: Path) -> int:

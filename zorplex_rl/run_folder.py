@@ -129,6 +129,15 @@ class RunFolder:
         finally:
             self._lock.release()
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether the run has ended before there was anything of it to keep."""
+        return not self.metrics() and self.newest_checkpoint() is None
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def environment(self, config: Config) -> EnvironmentSource:
         """Return where the run's environment comes from: for a task of the user the copy that was made when the run began.
 

@@ -193,6 +193,8 @@ def draw_curve(folder: RunFolder) -> None:
 def _how_to_go_on(folder: RunFolder) -> str:
     newest = folder.newest_checkpoint()
     if newest is None:
+        if folder.is_bare:
+            return "nothing has been trained, so start again"
         return "there is no checkpoint to continue from, so start again with another --out"
     return f"continue from the checkpoint of step {step_of(newest)} with: zorplex-rl train --resume {shlex.quote(str(folder.path))}"
 
