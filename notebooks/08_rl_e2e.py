@@ -726,11 +726,13 @@ async def _(config, dashboard, rule, start_bare):
 
 @app.function(hide_code=True)
 def phases_of(spans, steps):
-    """Seconds a step that were spent on training, and on sampling."""
-    return {
-        kind: sum(span.end - span.start for span in spans if span.kind == kind) / steps
-        for kind in ("train", "generate")
-    }
+    """Seconds of training, the median of the steps, and of sampling, the mean."""
+    seconds = {"train": [], "generate": []}
+    for span in spans:
+        if span.kind in seconds:
+            seconds[span.kind].append(span.end - span.start)
+    # A step is one span of training, but many of sampling.
+    return {"train": median(seconds["train"]), "generate": sum(seconds["generate"]) / steps}
 
 
 @app.function(hide_code=True)
@@ -1032,7 +1034,7 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
                         ("episodes", "episodes", "{:,}"),
                         ("wall time, evaluations included", "seconds", "{:.1f} s"),
                         ("median time of a step", "step", "{:.3f} s"),
-                        ("training, mean of a step", "train", "{:.3f} s"),
+                        ("training, median of a step", "train", "{:.3f} s"),
                         ("sampling, mean of a step", "generate", "{:.3f} s"),
                         ("trainer busy", "trainer", "{:.0%}"),
                         ("generator busy", "generator", "{:.0%}"),
@@ -1646,9 +1648,9 @@ def _(ask_pass, config, estimator, right):
         if _last > _noise
         else "So the old policy, given enough attempts, is ahead: training has narrowed what it tries"
         if _last < -_noise
-        else "The old policy is at the ceiling there, so these tasks cannot show teaching"
-        if _old > 0.97
-        else "There was room for more, so this is sharpening: the old policy catches up"
+        else "The old policy leaves too little room there: these tasks cannot show teaching"
+        if 1 - _old <= _noise
+        else f"The old policy catches up, so this is sharpening. It left {100 * (1 - _old):.0f} points of room, and a gain had to be beyond ± {100 * _noise:.0f} to be clear"
         if _first > _once
         else "Neither is clearly better at one attempt either, so this run decides nothing"
     )
