@@ -191,7 +191,7 @@ def _():
     Why does that raise the mean reward, Σ p(a) R(a)? Its gradient is Σ p(a) R(a) ∇log p(a), because ∇p = p ∇log p. That is the mean of R ∇log p over
     answers drawn from p, and each step draws one.
 
-    So the answers must be drawn from the present policy: such data are {lesson.term("on-policy")}. Answers of other weights, for example older ones, come with
+    So the answers must be drawn from the present policy: such data are {lesson.term("on-policy")}. Answers of other weights come with
     other probabilities: they are {lesson.term("off-policy")}.
     """)
     return
@@ -1477,7 +1477,7 @@ def _():
     | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in lockstep |
 
     For a small model with short answers one process is enough. You need several when they want different hardware, when model and optimizer do not fit beside
-    generation's key-value cache, or when a batch waits long for its slowest episode. The rest of this notebook measures your loop.
+    generation's key-value cache, or when a batch waits long for its slowest episode.
     """)
     return
 
@@ -1991,7 +1991,7 @@ def _():
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
     Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06
-    builds pools of replicas that survive a failure, and notebook 07 a road of their own for the weights, which are far larger than a batch.
+    builds pools that survive a failure, and notebook 07 a road for the weights.
     """)
     return
 

@@ -1719,7 +1719,7 @@ def _(ask_kinds, config, environment, learned, policy, sampling):
     """,
         shows=[
             lesson.table(
-                f"Accuracy on kinds that were not trained, {config.kind_tasks} held-out tasks each; ± is two standard errors",
+                f"Kinds that were not trained: {config.kind_tasks} held-out tasks each, ± two standard errors",
                 _rows,
             )
         ],

@@ -310,7 +310,7 @@ def _():
     ### Against a real process
 
     The next cell makes the model, starts a process that trains it for two steps, and reads the operating system's mark of the
-    highest memory. A second process samples with few slots, for later. Both count from the moment at which everything is imported.
+    highest memory. A second one samples with few slots. Both count from the moment at which everything is imported.
     """)
     return
 
@@ -1993,7 +1993,6 @@ def _():
 
     Flags are those of each stack's documentation.
     The values of the job are ours, and we ran none of the other four.
-    Models, data and most sizes are left out: they are yours to choose.
     """)
     return
 
@@ -2131,7 +2130,6 @@ def _():
 def _():
     lesson.md(f"""
     Commands and map were read on {READ_ON}, in the sources that they name.
-    A commit or a release is the version that we read, which need not be the newest.
     """)
     return
 
