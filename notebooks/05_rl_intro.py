@@ -791,8 +791,7 @@ def _(ask_kind, reports):
         ],
         why=f"""
     Least often on `{_worst.name}`, with {_worst.accuracy:.0%}; most often on `{_best.name}`, with {_best.accuracy:.0%}. The lines are
-    95% intervals. With {_worst.episodes} tasks, that of `{_worst.name}` is
-    {100 * (_worst.interval[1] - _worst.interval[0]):.0f} points wide.
+    95% intervals; that of `{_worst.name}` is {100 * (_worst.interval[1] - _worst.interval[0]):.0f} points wide. Tasks with the same words count as one.
     """,
         shows=[
             lesson.figure(
@@ -990,8 +989,8 @@ def write_batch(policy, environment, sampling, config, step):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Subtracting the mean leaves the mean gradient as
-    it is, and single steps scatter less.
+    First, the {lesson.term("advantage")}: how much better an episode did than its group, in standard deviations. Subtracting a constant leaves the mean gradient as
+    it is, and single steps scatter less. Exercise 3 looks at the group's own mean.
     """)
     return
 
@@ -1921,7 +1920,12 @@ def _(in_turns, phases):
             )
         ],
     )
-    mo.vstack([_inputs, _paces])
+    _how = lesson.folded(
+        "How these were measured",
+        "*work*, *train* and *pull*: means of all steps, with the instant tool. *slowest* with the instant tool: the slowest episode of the first batch, sampled "
+        "alone, as a share of that batch; times *work*. *slowest* with the slow tool: the batch above, which waits for nothing else.",
+    )
+    mo.vstack([_inputs, _how, _paces])
     return
 
 

@@ -545,7 +545,7 @@ def _():
     ### Exercise 1: admission
 
     Complete `may_start`: how many more groups may be started with weights `version` while `step` is the next step to begin? Step s trains version s
-    and makes version s + 1. It takes `per_step` groups. `on_the_way` groups have been started, and no step has taken them yet. They are older, so they
+    and makes version s + 1. It takes `per_step` groups. `on_the_way` groups have been started, and no step has taken them yet (05 counts a batch until its step is over). They are older, so they
     go first. A group must be trained on at step `version + max_lag` at the latest. Return a count, 0 if none may start. For example,
     `may_start(0, 0, 0, 8, 1)` is 16: steps 0 and 1 are left, and take 8 groups each. This one is plugged in: it drives the run below.
     """)
@@ -1000,7 +1000,7 @@ def _(config, folders):
 def _(accounts, ask_time, bare_run, config, stretch, windows):
     _sync, _async = accounts["in turns"], accounts["side by side"]
     _ratio = _async.step / _sync.step
-    _least = max(_sync.trainer, _sync.generator)
+    _longer = max(_sync.train, _sync.generate)
     _slower = {
         kind: getattr(_async, kind) / getattr(_sync, kind) for kind in ("train", "generate")
     }
@@ -1010,8 +1010,8 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
         ask_time,
         right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
-    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. If the shorter phase
-    were wholly hidden behind the longer, and neither slower beside the other, a step would take about {_least:.0%} of its time in turns.
+    {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. Of a step in turns, {_sync.step:.2f} s, the longer phase takes {_longer:.2f} s.
+    If it hid everything else, and neither were slower beside the other, a step would take {_longer / _sync.step:.0%} of its time in turns.
 
     {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
     This page's controller needed {bare_run.step:.2f} s for a step, of which training itself was {bare_run.phases["train"]:.2f} s. The package's, with the same `max_lag`, needed
@@ -1201,7 +1201,7 @@ def _(
         how="Simulated",
         right=config.slider_lags.index(_enough),
         why=f"""
-    From {_enough} on: {_seconds[_enough]:.1f} s, and {_best:.1f} s at best. At `max_lag` 0 it says {_seconds[0]:.1f} s, though the run in turns was measured at {recorded["in turns"].seconds:.1f} s. It was given the
+    From {_enough} on: the five lags take {", ".join(f"{_seconds[lag]:.1f}" for lag in config.slider_lags)} s. More lag lets the trainer go on while the generator evaluates or has a slow batch. At `max_lag` 0 it says {_seconds[0]:.1f} s, though the run in turns was measured at {recorded["in turns"].seconds:.1f} s. It was given the
     latencies of the run *side by side*, in which each phase had the other beside it.
 
     More lag is not free. From lag 0 to lag {_high}, accuracy went {_costs}: one number for each seed. That is another study, with short runs and another
@@ -1379,7 +1379,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     each_once = _trained == list(range(config.killed_steps * config.prompts))
     balance = books["started"] - books["trained"] - books["abandoned"] - books["stale"]
     _rows = rows_of(run_log.folder, "restart")
-    _around = run_log.timeline.between(_kill.start - 1.0, _restart.end + 1.5)
+    _around = run_log.timeline.between(_kill.start - 1.0, _restart.end + 4.0)
     _mark = (_around.end - _around.start) / 150  # a kill takes no time: its mark is widened
     _noticed = _restart.start - _kill.start
     _left_out = (
