@@ -1704,7 +1704,7 @@ def _(run):
     mo.vstack(
         [
             lesson.md(
-                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with new delays; bars are means of 200 batches. "
+                f"Two knobs for that. The {len(_pool):,} episodes of your run are drawn into batches, with new delays; bars are means of 200 batches, and one batch may be far off. "
                 "A larger batch waits longer. But its mean reward, and so its step, scatters less: four times the size halves the error."
             ),
             WhatIf(
@@ -2027,7 +2027,7 @@ def _():
         "- *Trainer*: pull, generate the first batch, then train all steps without a pause.\n"
         "- *Generators*: pull, generate all batches without a pause, then train the last step.\n"
         "- *Weights*: send the versions that the last batch needs, one after the other, then generate it and train on it.\n"
-        "- *Round trips*: pull, generate, train, one after the other, once in every `max_lag` + 1 steps.\n"
+        "- *Round trips*: pull, generate, train, one after the other, once in every `max_lag` + 1 steps; then the training of the last.\n"
         "- *All of it together*: all these rules at once, step by step, so it is never below the others.\n\n"
         "In a short run the first batch, which nothing hides, counts much. So *this machine* gains less than the table of bounds above says.",
     )

@@ -132,10 +132,11 @@ def settings():
         held_out=200,  # before and after
         same_steps=3,  # of the two runs whose weights are compared
         killed_steps=20,  # of the run in which a generator is killed
-        pass_tasks=64,
+        pass_tasks=48,
         pass_difficulty="hard",  # four words, where training has two
-        pass_samples=40,  # of each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32),
+        pass_samples=64,  # of each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_judged=16,  # beyond it the old policy solves nearly all
         kind_tasks=100,  # of each kind that was not trained
         hack_steps=14,
         hack_rate=4e-4 if _embedded else 3e-6,
@@ -1576,7 +1577,7 @@ def _(config):
 @app.cell(hide_code=True)
 def _(config):
     ask_pass = lesson.predict(
-        f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{max(config.pass_at)}?",
+        f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{config.pass_judged}?",
         "the trained one, clearly",
         "no clear difference",
         "the old one, clearly",
@@ -1638,7 +1639,7 @@ def _(ask_pass, config, estimator, right):
         }
         for name, counts in right.items()
     }
-    _low, _high = min(config.pass_at), max(config.pass_at)
+    _low, _high = min(config.pass_at), config.pass_judged
     _gain = {k: paired(passes["before"][k], passes["after"][k]) for k in (_low, _high)}
     (_first, _once), (_last, _noise) = _gain[_low], _gain[_high]
     _never = {name: counts.count(0) for name, counts in right.items()}
@@ -1886,7 +1887,7 @@ def _(ask_hack, config, hacked):
 def _():
     ask_kl = lesson.predict(
         "The same with the KL penalty: does it save the accuracy?",
-        "yes, it ends where it began or higher",
+        "yes, it ends within 5 points of where it began, or higher",
         "in part: lower than it began, higher than without",
         "no",
     )
@@ -2000,7 +2001,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, passes):
     lesson.headline(
-        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{max(config.pass_at)} from {fmean(passes['before'][max(config.pass_at)]):.0%} to {fmean(passes['after'][max(config.pass_at)]):.0%}."
+        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{config.pass_judged} from {fmean(passes['before'][config.pass_judged]):.0%} to {fmean(passes['after'][config.pass_judged]):.0%}."
     )
     return
 

@@ -261,7 +261,7 @@ def test_the_solution_does_not_ask_for_a_generator_because_of_rounding():
 def test_runs_from_its_first_cell_to_its_last():
     config = settings(
         prompts=3, samples=4, steps=5, eval_every=5, eval_tasks=8, held_out=12, same_steps=2, killed_steps=8,
-        pass_tasks=4, pass_samples=8, pass_at=(1, 2, 8), kind_tasks=8, hack_steps=2,
+        pass_tasks=4, pass_samples=8, pass_at=(1, 2, 8), pass_judged=2, kind_tasks=8, hack_steps=2,
     )  # fmt: skip
     _, values = notebook.app.run(defs={"config": config})
     assert values["weights_apart"] == 0.0, "at max_lag 0 the page's controller is the package's"
