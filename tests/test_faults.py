@@ -113,7 +113,8 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
-@pytest.mark.parametrize("max_lag", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("max_lag", [0, 1])
 def test_a_trainer_that_hangs_is_noticed_within_ten_seconds_and_every_group_is_trained_once(
     tmp_path, controller, max_lag
 ):

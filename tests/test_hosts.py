@@ -449,6 +449,7 @@ def train_on_two_workers(config: Config, path: Path) -> None:
     assert transports(path) == {"generator_0": {"shm"}}
 
 
+@pytest.mark.long
 def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     train_on_two_workers(SMALL.changed(steps=2, tool_latency=0.01), tmp_path / "run")

@@ -36,6 +36,7 @@ def events(path):
     return [(row["event"], row["step"]) for row in RunFolder(path).metrics()]
 
 
+@pytest.mark.long
 def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, sync_run):
     path = tmp_path / "a run"
     train_here(SMALL.changed(steps=2), path)

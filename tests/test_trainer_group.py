@@ -93,6 +93,7 @@ def distance(one, other) -> float:
     return ((one - other).norm() / other.norm()).item()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "tight"), list(zip(CASES, (2e-6, 2e-6, 0.005), strict=True)), ids=[c[0] for c in CASES]
 )
