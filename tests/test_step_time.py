@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
+from torch.overrides import _len_torch_function_stack
 
+from zorplex_rl.analysis import step_time
 from zorplex_rl.analysis.sizing import ModelShape, Workload
 from zorplex_rl.analysis.step_time import Machine, calibrate, sample_seconds, train_seconds
 
@@ -61,3 +63,14 @@ def test_this_machine_can_be_measured(dtype):
     assert all(0 < speed < float("inf") for speed in asdict(machine).values())
     assert machine.call < 0.01
     assert 0 < sum(train_seconds(SHAPE, work, machine).values()) < 10
+
+
+def test_on_a_cpu_nothing_stands_between_the_measured_calls_and_torch(monkeypatch):
+    found = []
+
+    def measure(*_):
+        found.append(_len_torch_function_stack())
+
+    monkeypatch.setattr(step_time, "_calibrate", measure)
+    calibrate(SHAPE, WORK)
+    assert found == [0], "a block such as torch.device's doubles the time of a small call"
