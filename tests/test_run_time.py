@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from zorplex_rl.analysis.presets import PRESETS
 from zorplex_rl.analysis.run_time import RunTime
 from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.size_command import run_time
 
 TWO_CORES = RunTime(start=5.0, sample=2.0, train=3.0, cores=2)
 NO_EVALUATION = {"eval_tasks": 1, "eval_every": 1000}
@@ -42,3 +47,11 @@ def test_this_machine_takes_longer_for_a_larger_model():
     times = [RunTime.here(work, shape, 40, start=1.0, seconds=0.001) for shape in (small, large)]
     assert times[1].train > 3 * times[0].train
     assert times[1].sample > 2 * times[0].sample
+
+
+def test_of_a_policy_whose_shape_is_not_known_no_seconds_are_told(tmp_path):
+    folder = tmp_path / "other"
+    shutil.copytree(EMBEDDED_PATH, folder)
+    of_another_family = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 128, "vocab_size": 533}
+    (folder / "config.json").write_text(json.dumps(of_another_family))
+    assert math.isnan(run_time(Config(policy=str(folder)), start=1.0).run(Config()))

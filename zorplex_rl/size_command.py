@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from zorplex_rl.analysis.fit import (
 from zorplex_rl.analysis.presets import PRESETS, PresetName
 from zorplex_rl.analysis.sizing import ModelShape, Workload
 from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.task.source import EnvironmentSource
 
 if TYPE_CHECKING:
@@ -112,11 +114,16 @@ def budget(config: Config) -> list[Process]:
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine for some seconds. Returns what a run of ``config`` takes on it; ``start`` are the seconds of a process's imports.
 
-    Raises PolicyError if the policy cannot be found.
+    For a policy of another family than Llama and Qwen the seconds are NaN. Raises PolicyError if the policy cannot be found.
     """
     from zorplex_rl.analysis.run_time import RunTime
 
-    shape, _, source = _shape(config.policy)
+    try:
+        shape, _, source = _shape(config.policy)
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return RunTime(math.nan, math.nan, math.nan)
     return RunTime.here(config, shape, _prompts(config, source)[0], start)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import ast
 import html
 import json
+import math
 import os
 import platform
 import re
@@ -168,13 +169,14 @@ def unattended() -> bool:
 
 
 def start_button(label: str, seconds: float) -> Any:
-    """Make a button for a long cell; its label names the ``seconds``. Returns an object that counts as pressed if ``unattended``.
+    """Make a button for a long cell; its label names the ``seconds``, unless they are NaN. Returns an object that is pressed if ``unattended``.
 
     Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
     """
     if unattended():
         return _Pressed()
-    return mo.ui.run_button(label=f"{label} (about {seconds:.0f} s)", kind="success")
+    about = "" if math.isnan(seconds) else f" (about {seconds:.0f} s)"
+    return mo.ui.run_button(label=label + about, kind="success")
 
 
 def wait_for(button: Any) -> None:
