@@ -142,6 +142,15 @@ def test_the_rule_counts_words_visible_lines_exercises_and_measured_seconds(note
     assert minutes.estimate(notebook, tmp_path / "none").seconds is None
 
 
+def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_one_word(notebook):
+    notebook.write_text(
+        NOTEBOOK.replace(
+            "{1 + 1}", "{'one two' if found['five words are not shown'] == 'no' else 'one'} {found['a b c']:.2f}"
+        )
+    )
+    assert minutes.estimate(notebook).words == 9 + 2
+
+
 def test_minutes_are_found_in_the_headings_of_exercises_that_have_not_moved(notebook):
     notebook.write_text(NOTEBOOK.replace("minutes=7, ", "").replace("Three", "### Exercise 1: x (12 minutes)\n\nThree"))
     assert minutes.estimate(notebook).exercises == 12

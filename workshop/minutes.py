@@ -65,8 +65,7 @@ def words_of(tree: ast.Module) -> int:
         if isinstance(node, ast.Call) and re.match(r"mo\.md$|lesson\.(?!term$|folded$)\w+$", ast.unparse(node.func))
     ]
     inner = {id(part) for call in shown for part in ast.walk(call) if part is not call and part in shown}
-    texts = [text for call in shown if id(call) not in inner for text in _texts(call)]
-    return sum(len(re.findall(r"[A-Za-z0-9…]+(?:[-'’.][A-Za-z0-9]+)*", text)) for text in texts)
+    return _count([text for call in shown if id(call) not in inner for text in _texts(call)])
 
 
 def visible_lines(tree: ast.Module) -> int:
@@ -85,16 +84,22 @@ def visible_lines(tree: ast.Module) -> int:
     return count
 
 
-def _texts(call: ast.Call) -> list[str]:
-    """Return all strings in the arguments of a call; a computed part counts as one word."""
-    found, inside = [], set()
-    for node in ast.walk(call):
-        if isinstance(node, ast.JoinedStr):
-            inside |= {id(part) for value in node.values for part in ast.walk(value)}
-            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-            found.append(node.value)
-    return found
+def _texts(node: ast.AST) -> list[str]:
+    """Return the strings that a page shows of ``node``: of two alternatives the longer one, of a computed part its texts or one word."""
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.IfExp):
+        return max(_texts(node.body), _texts(node.orelse), key=_count)
+    if isinstance(node, ast.FormattedValue):
+        return _texts(node.value) or ["…"]
+    if isinstance(node, (ast.Subscript, ast.Compare)):
+        return []
+    found = [text for part in ast.iter_child_nodes(node) for text in _texts(part)]
+    return ["".join(found)] if isinstance(node, ast.JoinedStr) else found
+
+
+def _count(texts: list[str]) -> int:
+    return sum(len(re.findall(r"[A-Za-z0-9…]+(?:[-'’.][A-Za-z0-9]+)*", text)) for text in texts)
 
 
 def _number(call: ast.Call, name: str) -> int:
