@@ -70,10 +70,10 @@ def _():
     mo.md("""
     ## Everything dies sometimes
 
-    Notebooks 01 and 02 called actors that always answered. A training run of days on hundreds of machines is different: every few hours some
+    The actors of 01 and 02 always answered. In a training run of days on hundreds of machines, every few hours some
     process dies, or just stops answering. The run should lose minutes then, not days.
 
-    This notebook breaks real processes, one after another, and looks at three questions. What does a caller see? Who puts a new process in
+    This notebook breaks real processes, and asks three questions. What does a caller see? Who puts a new process in
     the place of the dead one? And what did the dead one know that nobody else knows? The drawing shows where four kinds of **fault** strike.
     """)
     return
@@ -481,7 +481,7 @@ def _():
     ## A supervisor on one page
 
     A **supervisor** keeps a worker running that somebody else uses. It probes the worker, and when the probe fails it ends the worker and
-    starts the next one. That is the whole mechanism, and you have every part of it. Read `watch` first.
+    starts the next one. Read `watch` first.
     """)
     return
 
@@ -1105,7 +1105,7 @@ def _():
 
     In data-parallel training all workers average their gradients after every step. If one is missing, all others wait: one death
     stops the run. **Semi-synchronous training** needs its workers to meet more rarely. A round sends the weights to all learners; each takes some
-    steps on its own, and sends back how its weights have changed. The changes are averaged. Whoever does not answer by the deadline is left
+    steps on its own, and sends back how its weights have changed. The changes are averaged. A learner that does not answer by the deadline is left
     out of this round.
     """)
     return
@@ -1468,8 +1468,8 @@ def _():
 def _():
     lesson.recap(
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`, after milliseconds, about a second, and some seconds.",
-        "Death is noticed at the next poll, silence at a time limit. Who is declared dead may still be running, so kill it before you replace it.",
-        "A supervisor probes, ends and starts again. Probe the process beside the worker, or you will kill those that are only busy.",
+        "Death is noticed at the next poll, silence at a time limit. Who is declared dead may still run, so kill it first.",
+        "A supervisor probes, ends and starts again. Probe beside the worker, or you will kill those that are only busy.",
         "What comes back is the process, not its state. A checkpoint bounds the loss to the steps since it was written.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",
     )

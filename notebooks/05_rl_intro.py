@@ -176,7 +176,7 @@ def _(ask_labels, with_labels, with_rewards):
         why=f"""
     {with_labels} steps with labels. With rewards {median(with_rewards)} in the median of three seeds ({min(with_rewards)} to {max(with_rewards)}):
     {_times:.1f} times as many. A label names the right answer among ten. A reward says only whether the answer that was tried is right, and a
-    reward of 0 changes nothing here. So the policy must find a right answer before it can learn it. That is why RL starts from a model that is right now and then.
+    reward of 0 changes nothing here. So the policy must find a right answer before it can learn it: RL starts from a model that is right now and then.
     """,
     )
     return
@@ -1977,7 +1977,7 @@ def _():
     mo.md("""
     ## Why actors
 
-    Taken apart, the loop is a few roles. Each owns some state, does one thing at a time and sends messages: the definition of an actor. To grow,
+    Taken apart, the loop is a few roles. Each owns some state, does one thing at a time and sends messages: it is an actor. To grow,
     a role gets *replicas*, several equal processes.
     """)
     return
@@ -1994,8 +1994,7 @@ def _():
     | replay buffer | episodes and their age | generators, trainer | one is enough |
     | trainer | weights, optimizer | a whole batch | more processes that share one model |
 
-    Here the replay buffer is a queue: it hands out each group once, and draws none again. Notebook 06
-    builds pools that survive a failure, and notebook 07 a road for the weights.
+    Here the replay buffer is a queue: it hands out each group once, and draws none again.
     """)
     return
 
@@ -2116,12 +2115,12 @@ def _():
 @app.cell(hide_code=True)
 def _(was, now):
     lesson.recap(
-        "RL needs no written answers to copy, only a reward: the policy writes the answer, and something checks it, here against the right number.",
+        "RL needs no written answers to copy, only a reward: the policy writes the answer, and something checks it.",
         "A verifiable reward is only as good as its parser: never pay for a tool's words.",
-        "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool injected is context and masked.",
+        "An episode is generate, call, inject. The trainer learns from the very tokens that were sampled; what a tool wrote is masked.",
         f"A step: advantages within groups, the policy gradient, new weights. Here it took the policy from {was.accuracy:.0%} to {now.accuracy:.0%}.",
-        "In turns, a step is the sum of its phases, and generation takes as long as the slowest episode of the batch.",
-        "Side by side it takes as long as the longer phase. The price is older data, and `max_lag` bounds their age.",
+        "In turns, a step is the sum of its phases, and generation takes as long as its slowest episode.",
+        "Side by side it takes as long as the longer phase. The price is older data, whose age `max_lag` bounds.",
     )
     return
 

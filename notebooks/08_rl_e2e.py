@@ -83,10 +83,10 @@ def _():
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the controller of an asynchronous RL run, with the rule that bounds the age of its data",
-            "find a planted fault from the diagnostics of a training step",
-            "account for the time that two loops take, and predict it",
-            "say whether training taught something new, or sharpened what was there",
-            "recognise a reward that is being hacked, and kill a process without losing data",
+            "find a planted fault from a step's diagnostics",
+            "account for the time of two loops, and predict it",
+            "say whether training taught something, or sharpened what was there",
+            "recognise a hacked reward, and kill a process without losing data",
         ],
     )
     return
@@ -106,8 +106,8 @@ def _():
     mo.md("""
     ## A lap by hand
 
-    Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights. Here the parts become one system. You start its
-    processes, walk around the loop as far as the advantages, and then write the program that does the walking: the **controller**.
+    Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights. Here the parts become one system. You walk around its
+    loop as far as the advantages, and then write the program that does the walking: the **controller**.
     """)
     return
 
@@ -131,8 +131,8 @@ def settings():
         eval_tasks=100,  # while training goes on
         held_out=200,  # before and after
         same_steps=3,  # of the two runs whose weights are compared
-        killed_steps=20,  # of the run in which a generator is killed
-        pass_tasks=48,
+        killed_steps=16,  # of the run in which a generator is killed
+        pass_tasks=40,
         pass_difficulty="hard",  # four words, where training has two
         pass_samples=64,  # of each of these tasks
         pass_at=(1, 2, 4, 8, 16, 32, 64),
@@ -196,11 +196,11 @@ def _(config):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Each role is an actor of notebook 01, in a process of its own that only messages reach. `await actor.method.call_one(x)` sends one message and
-    waits for the answer. Each group has a number, which decides its task and its seeds.
-    The trainer *publishes* its weights. The generator learns only who publishes, and *pulls* them itself, as in notebook 07. Names that follow:
+    Each role is an actor of notebook 01, in a process of its own. `await actor.method.call_one(x)` sends one message and waits for the answer. Each
+    group has a number, which decides its task and its seeds. The trainer *publishes* its weights, and the generator *pulls* them, as in notebook 07.
+    Names that follow:
 
-    - `config` is this page's settings. `run_config` makes a `Config` of them: everything that can be set about a run, as `zorplex-rl train` fills it in.
+    - `config` is this page's settings. `run_config` makes a `Config` of them: everything that `zorplex-rl train` can set.
     - `tier_of("compositional")` is what the dataset draws from: sums and differences of two looked-up values.
     - `spawn_procs(per_host={"procs": 1})` starts one process. `PROCESSES` keeps all of them, so that `stop_all` can stop them.
     - `bring_up` starts all actors, and gives the generator its first weights. `run_together` awaits coroutines, and cancels the rest if one fails.
@@ -359,10 +359,10 @@ def _():
     ## A fault that makes no noise
 
     Generator and trainer are two programs. If they disagree about the probability of a token, nothing fails: the policy gradient is just that of
-    another policy. So a trainer compares its own log-prob of every token with the one that the generator has recorded.
+    another policy. So a trainer compares its own log-prob of every token with the recorded one.
 
     The episodes above went into three training steps, each time marked as fresh. One step is sound. In one, the text that the tools wrote is
-    *not masked*. In one, the generator had missed a pull, so its weights were a version too old. Which is which?
+    *not masked*. In one, the generator had missed a pull, so its weights were a version too old.
 
     In the table, log-probs and entropy are in nats, over all tokens trained on. Entropy says how undecided the policy is about the next token. Let w be the trainer's
     probability of a token over the recorded one. The **effective sample size** of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much
@@ -457,7 +457,7 @@ def _():
     mo.md("""
     ## The controller, written out
 
-    Now the loop runs by itself, and nobody takes turns: while the trainer works on one batch, the generator already writes the next. All of the
+    Now nobody takes turns: while the trainer works on one batch, the generator already writes the next. All of the
     controller is two coroutines with a queue, `ready`, between them. The two share the counts in `now`:
     groups started, steps begun, and the newest version published. Steps count from 0, so with `step` steps begun, the next one is number `step`.
     A coroutine lets others run only at an `await`. Between two of them nobody else changes `now`, so no lock is needed.
@@ -587,8 +587,7 @@ def _(config):
         + (
             ""
             if rule_is_yours
-            else " A rule that lets nothing start, even with the newest weights and too little on the way for a step, is not plugged in: the loop would stop for ever. "
-            "Any other wrong rule drives the run, and you see what it does."
+            else " A rule that would stop the loop for ever is not plugged in. Any other wrong rule drives the run, and you see what it does."
         )
     )
     return rule, rule_is_yours
@@ -651,8 +650,8 @@ def _():
 
     A token is *clipped*, so it gives no gradient, when its probability has already moved by more than 20% in the wanted direction. The dashboard
     shows the share of such tokens, the **entropy** of the next token and the lag. Its effective sample size is that of
-    *episodes*: w is then the product over an episode's tokens. The line of the package is its run side by side, further down. Their first steps can
-    differ: the package samples two batches at once, and trains first on the one that is finished first.
+    *episodes*: w is then the product over an episode's tokens. The line of the package is its run further down. Their first steps can
+    differ: the package samples two batches at once, and trains on what is finished first.
     """)
     return
 
@@ -765,7 +764,7 @@ def _():
     ### Is it the package's loop?
 
     The package's loops do the same, and more: several generators, evaluations, checkpoints, and processes that may die. This is its trainer.
-    `next_batch` brings scored groups with their advantages. `create_task` begins to fetch them at once, and `await upcoming` waits until they are there.
+    `create_task` begins to fetch scored groups with their advantages, and `await upcoming` waits until they are there.
     `improve` takes the step and publishes. `end_training` wakes generators that still wait. Its generator is folded below, with notes:
     """)
     return
@@ -878,8 +877,8 @@ def _():
     mo.md("""
     ## In turns, side by side
 
-    What does it buy to work side by side? The package trains twice, with equal seeds, tasks and numbers of episodes: once with `max_lag` 0, so generator and trainer
-    take turns, and once with `max_lag` 1.
+    The package trains twice, with equal seeds, tasks and numbers of episodes: once with `max_lag` 0, so generator and trainer take turns, and once with
+    `max_lag` 1.
     """)
     return
 
@@ -1014,16 +1013,16 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
         right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
     {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. Of a step in turns, {_sync.step:.2f} s, the longer phase takes {_longer:.2f} s.
-    If it hid everything else, and neither were slower beside the other, a step would take {_longer / _sync.step:.0%} of its time in turns.
+    If it hid everything else, that would be {_longer / _sync.step:.0%}.
 
-    {f"But they slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns: they share this machine." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
-    This page's controller needed {bare_run.step:.2f} s for a step, of which training itself was {bare_run.phases["train"]:.2f} s. The package's, with the same `max_lag`, needed
+    {f"But the two slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
+    A step of this page's controller took {bare_run.step:.2f} s, {bare_run.phases["train"]:.2f} s of it training. The package's took
     {_async.step:.2f} s and {_async.train:.2f} s. {"So the two keep about the same pace." if abs(_between) < 0.1 * _async.step else "So most of this difference lies in training itself: the same work, at another time." if _inside / _between > 0.5 else "So they differ mainly in what is between two steps."}
     """,
         shows=[
             lesson.figure(
                 runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step. The busy shares are those of the excerpt; the table has the whole run, with its evaluations.",
+                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step. The table has the whole run, with its evaluations.",
             ),
             lesson.table(
                 "The two runs",
@@ -1204,10 +1203,10 @@ def _(
         how="Simulated",
         right=config.slider_lags.index(_enough),
         why=f"""
-    From {_enough} on: the five lags take {", ".join(f"{_seconds[lag]:.1f}" for lag in config.slider_lags)} s. More lag lets the trainer go on while the generator evaluates or has a slow batch. At `max_lag` 0 it says {_seconds[0]:.1f} s, though the run in turns was measured at {recorded["in turns"].seconds:.1f} s. It was given the
-    latencies of the run *side by side*, in which each phase had the other beside it.
+    From {_enough} on: the five lags take {", ".join(f"{_seconds[lag]:.1f}" for lag in config.slider_lags)} s. More lag lets the trainer go on while the generator evaluates or has a slow batch. The run in turns was measured at {recorded["in turns"].seconds:.1f} s, not {_seconds[0]:.1f}: its
+    phases had no other beside them.
 
-    More lag is not free. From lag 0 to lag {_high}, accuracy went {_costs}: one number for each seed. That is another study, with short runs and another
+    More lag is not free. From lag 0 to lag {_high}, accuracy went {_costs}: one number for each seed. That is a study of short runs with another
     learning rate, recorded on {lag_study.dates}; its command is in `benchmarks/lags.jsonl`. There every group was as old as the lag; here `max_lag` is only a bound.
     Notebook 09 is about that price.
     """,
@@ -1254,7 +1253,7 @@ def _():
     mo.md("""
     ## A process is killed
 
-    The page's controller ends when any process dies: a call to it raises an error, and `run_together` cancels the rest. The package's goes on:
+    The page's controller ends when any process dies: a call to it raises an error. The package's goes on:
     its generators are a service, as in notebook 06. In mid-training one of two generators gets `kill -9`. A third, a spare, is loaded and waits.
     """)
     return
@@ -1405,8 +1404,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
 
     What the run noted of the death is one line: {_noted}.{_left_out}
 
-    A trainer that dies comes back from its last
-    checkpoint, and takes the lost steps again on the batches that the controller has kept: `tests/test_faults.py` kills one.
+    A trainer that dies comes back from its last checkpoint, and takes the lost steps again on the same batches: `tests/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(
@@ -1422,7 +1420,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
                         )
                     )
                 ),
-                f"Around the kill. What the dead generator did in its last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then the dead one still counts as working on its groups, so `max_lag` may leave the other generator nothing to start.",
+                f"Around the kill. What the dead generator did in its last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then its groups count as under way, so `max_lag` may leave the other generator nothing to start.",
             ),
             lesson.table(
                 "The books of the run",
@@ -1454,8 +1452,8 @@ def _():
     mo.md("""
     ## Before and after
 
-    The policy before training answers held-out tasks. So do the policies of the package's three runs: in turns, side by side, and with a kill. All get
-    the same tasks and the same random draws. Other shares on this page differ by some points: they are of other tasks and draws, and often of fewer.
+    The policy before training and those of the package's three runs answer the same held-out tasks, with the same random draws. Other shares on this
+    page differ by some points: they are of other tasks and draws, and often of fewer.
     """)
     return
 
@@ -1532,8 +1530,8 @@ def _():
     the chance that at least one of k attempts is right. If training only sharpens, the old policy catches up as k grows
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
 
-    Where the old policy solves every task at the largest k, nobody can be ahead of it, and only one verdict is possible. So these tasks are *harder* than
-    those of the training: more words to add and subtract.
+    Where the old policy solves every task at the largest k, nobody can be ahead of it. So these tasks are *harder* than those of the training: more
+    words to add and subtract.
 
     ### Exercise 3: pass@k
 
@@ -1744,8 +1742,8 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call. Here it replaces the parts for form and
-    for extra calls. It sounds harmless. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training.
+    The policy should use its tools, so somebody pays for it: a *shaped* reward, with a bonus for every call instead of the parts for form and
+    for extra calls. The KL penalty is the usual guard. KL, the Kullback–Leibler divergence, measures how far the policy is from its **reference**, a copy of what it was before training.
     Let d be the log-prob of a sampled token, less its log-prob by the reference. The mean of `exp(-d) - 1 + d` over tokens estimates KL(policy ‖ reference).
     The penalty adds this mean, times a weight, to the *loss*, so its gradient pulls the policy back. The reward stays as it is.
     """)
@@ -1868,12 +1866,11 @@ def _(ask_hack, config, hacked):
         right=[] if _up <= 0 else 1 if _change < -0.1 else 0 if _change > 0.1 else 2,
         why=f"""
     Means of the first {_end} steps and of the last {_end}: the reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}. The share of right answers went from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
-    {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success. Watch a number that nobody is paid
-    for.
+    {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success.
 
     Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right.
     {f"In this run {len(_five)} episodes stopped after five calls, and {_chance:.0%} of them were right: their answers earned {_chance:.2f} on average." if _five else "In this run no episode stopped after five calls."}
-    {"" if not _five else "The sixth call paid more. The gradient follows what pays more among the episodes that are sampled, not what could pay most." if _chance < _bonus else "So an answer paid more there, and these numbers do not say why the calls won."}
+    {"" if not _five else "The sixth call paid more. The gradient follows what pays more among the sampled episodes, not what could pay most." if _chance < _bonus else "So an answer paid more there, and these numbers do not say why the calls won."}
 
     An episode of the last step:
     """,
@@ -1920,9 +1917,9 @@ def _(ask_kl, config, hacked, shaped_runs):
         why=f"""
     Means of the last {_end} steps: with weight {config.hack_penalty:g} it is {_held["kl"]:.2f} nats a token from its reference, without {_free["kl"]:.2f}. Of the episodes {_held["accuracy"]:.0%} are right,
     without a penalty {_free["accuracy"]:.0%}; in its first {_end} steps {_began:.0%} were.
-    {"The penalty held the policy nearer to the reference." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
+    {"The penalty held the policy nearer." if _nearer else "The penalty did not hold the policy clearly nearer, so this run does not tell what it does for the accuracy."} That is one seed.
 
-    A penalty does not know what you meant, only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone. Without a penalty
+    A penalty knows only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone. Without a penalty
     the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict:g} {_honest[_strict]["accuracy"][-1]:.0%}. The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
     Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
@@ -1992,10 +1989,10 @@ def _():
     lesson.recap(
         "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
         "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase at best. A simulator with measured latencies says what more lag would buy.",
+        "Side by side, a step takes as long as its longer phase at best. A simulator says what more lag would buy.",
         "Work that has a number can be given out again, so a killed process costs time and no data.",
-        "pass@k tells sharpening from teaching, on tasks that leave the old policy room. Ask it before you say that RL has taught something.",
-        "A policy learns what is paid. Watch a measure that nobody is paid for.",
+        "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
+        "A policy learns what is paid. Watch a number that nobody is paid for.",
     )
     return
 

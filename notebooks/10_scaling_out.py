@@ -117,12 +117,12 @@ def _():
         minutes=44,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
-            "make the memory budget of a trainer and of a generator by hand, and check it against a real process",
+            "make the memory budget of a trainer and of a generator by hand, and check it against real ones",
             "say whether a step waits for operations or for bytes",
             "choose slots and a ZeRO stage that fit",
-            "divide GPUs between generators and a trainer, and say when to divide them otherwise",
+            "divide GPUs between generators and a trainer",
             "say what a lost host costs, and when a successor of its trainer may start",
-            "carry one job over to four other stacks, and find any stack on a map of seven axes",
+            "carry one job over to four other stacks, and read a map of more",
         ],
     )
     return
@@ -133,8 +133,7 @@ def _():
     mo.md("""
     ## What takes the memory
 
-    The policy of this course fits everywhere. Yours may not, and a run that does not fit fails after an hour in a queue. So make a budget
-    first. Most of it is multiplication.
+    The policy of this course fits everywhere. Yours may not, and a run that does not fit fails after an hour in a queue. So make a budget first.
 
     Besides its weights a trainer keeps **gradients** and AdamW's two **moments** for each parameter. If the weights have 16 bits, it also
     keeps a float32 copy of them, the **master weights**. For the backward pass autograd keeps **activations**: what each layer has computed for each token.
@@ -1049,8 +1048,8 @@ def _():
     mo.md("""
     ## Hosts
 
-    One machine is not enough any more. The trainer goes on one host, generators on others, and only messages pass between them. Two new things
-    can happen then. A host dies as a whole, with everything on it. Or a cable is cut: everything on the host goes on, and nobody hears of it.
+    The trainer goes on one host, generators on others, and only messages pass between them. Two new things
+    can happen then. A host dies with everything on it. Or a cable is cut: everything on the host goes on, and nobody hears of it.
     """)
     return
 
@@ -2110,8 +2109,7 @@ def _(replaces):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Ours is on this map to be compared, not to win.
-    It has no inference engine such as vLLM or SGLang, and it divides a model only by FSDP2.
+    Ours is on this map to be compared. It has no inference engine such as vLLM or SGLang, and it divides a model only by FSDP2.
     For a model of many billion parameters, take one of the others.
 
     How to use such a map:
@@ -2150,12 +2148,12 @@ def _():
 def _():
     lesson.recap(
         "A trainer's memory is some bytes for each parameter, and some for each token that goes through at once.",
-        "The sum of the parts is not the peak: parts live at different times, and allocators keep what was freed.",
-        "A generator's memory is weights and cache. Slots turn memory into speed, until operations and not bytes decide.",
+        "The sum of the parts is not the peak: parts live at different times.",
+        "A generator's memory is weights and cache. Slots turn memory into speed, until operations decide.",
         "ZeRO divides what a trainer keeps; activations stay with the rank that has the tokens.",
         "The best split is where nobody waits. Longer answers move it to the generators, larger models to the trainer.",
-        "A dead host and one that is cut off look alike. A lease ends both, and only what must not exist twice waits for it.",
-        "Other stacks have the same parts under other names. Carry over the meaning of a knob, not its number.",
+        "A dead host and one that is cut off look alike. A lease ends both.",
+        "Other stacks have the same parts under other names. Carry over what a knob means, not its number.",
     )
     return
 
