@@ -76,7 +76,7 @@ def _():
     They run at the same time, in many processes, on several machines. Threads that share memory, and locks that let one of them in at a
     time, do not reach that far.
 
-    One idea does: the **actor**. An actor is an ordinary object that nobody else may touch. Whoever wants something sends it a message. The
+    One idea does: the **actor**. An actor is an ordinary object that nobody else may touch. To get something from it, you send it a message. The
     message waits in the actor's **mailbox** until the actor has time for it. Then the actor works on it, alone, and sends a reply.
     """)
     return
@@ -714,8 +714,8 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors call each other, too. A reference to an actor can be sent in a message like anything else. Two players in two processes meet, and then hit a ball to and fro. Whoever
-    gets `hit(left)` passes on `hit(left - 1)`, and waits until the rest of the rally has been played.
+    Actors call each other, too. A reference to an actor can be sent in a message like anything else. Two players in two processes meet, and then hit a ball back and forth. A player
+    that gets `hit(left)` passes on `hit(left - 1)`, and waits until the rest of the rally has been played.
     """)
     return
 
@@ -884,7 +884,7 @@ def _():
     ### Exercise 2: find the deadlock
 
     A monitor has written down who waits for whom: `{"ping": "pong", "pong": "ping", "you": "ping"}`. Each actor is plain, so it waits for at most one
-    other. Complete `stuck`, which returns the set of all names that will wait for ever. That includes those who wait for somebody who is stuck. Who waits for
+    other. Complete `stuck`, which returns the set of all names that will wait for ever. That includes those who wait for somebody who is stuck. Those who wait for
     somebody who is free will be served.
     """)
     return
@@ -1305,7 +1305,7 @@ def _():
     mo.md("""
     ## Stop the processes
 
-    Whoever starts processes stops them. This works for the deadlocked players, too: the processes end, and the silence with them.
+    If you start processes, you stop them. This works for the deadlocked players, too: the processes end, and the silence with them.
     """)
     return
 

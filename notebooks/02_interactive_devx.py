@@ -368,7 +368,7 @@ def _(config):
     lesson.md(f"""
     ### Halves that are not equal
 
-    In reinforcement learning, parts are seldom equal: answers differ in length, and some are dropped. Let rank 0 have {config.unequal} of the eight examples and rank 1 the other {8 - config.unequal}. Everything else
+    In reinforcement learning, parts are rarely equal: answers differ in length, and some are dropped. Let rank 0 have {config.unequal} of the eight examples and rank 1 the other {8 - config.unequal}. Everything else
     stays as it was, and the two gradients are still averaged.
     """)
     return
@@ -550,7 +550,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     rescue = lesson.predict(
-        "At last, you send the same function to rank 1, with 32. What then?",
+        "Finally, you send the same function to rank 1, with 32. What then?",
         "rank 1 answers 32; rank 0 hangs on",
         "both answer 42",
         "nothing: it is too late",
@@ -699,7 +699,7 @@ def _(greeting, new_greeting, old_or_new):
         why=f"""
         The running actors said {lesson.quote(greeting)}, and newly spawned ones {lesson.quote(new_greeting)}. A message is a copy, and `spawn` is a message: it carried the class as it was then.
 
-        So three ways remain. Send a function to `run`: it is copied with every call, hence always new. Spawn a new actor into the old processes. Or start new processes.
+        So three ways remain. Send a function to `run`: it is copied with every call, so it is always new. Spawn a new actor into the old processes. Or start new processes.
         """,
     )
     return
@@ -994,7 +994,7 @@ def _():
 @app.cell(hide_code=True)
 def _(changes):
     lesson.recap(
-        "A host starts processes, a process holds actors. Processes are dear, further actors in them are cheap.",
+        "A host starts processes, a process holds actors. Processes are expensive, further actors in them are cheap.",
         "One controller can drive SPMD code step by step. Averaged gradients of equal parts are the gradient of the whole batch; unequal parts have to be weighted.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",
         f"Running actors keep the code that they were spawned with. A new actor took {in_words(changes['spawn a new actor'])} here, new processes {in_words(changes['new processes'])}.",

@@ -105,8 +105,8 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Some roles of the training loop should exist more than once. Tools wait for somebody else, rewards run tests, generators set the pace. Whoever
-    calls a tool does not want to know how many tool processes there are, which one is free, or that one has just died.
+    Some roles of the training loop should exist more than once. Tools wait for somebody else, rewards run tests, generators set the pace. A caller
+    does not want to know how many tool processes there are, which one is free, or that one has just died.
 
     A **service** is one name in front of several interchangeable processes. Each of them is a **replica**. A caller sends a request to the
     service, and the service finds a replica for it.
@@ -1145,7 +1145,7 @@ def _(ask_hang, hung, killed, options):
         why=f"""
         Out of rotation after {hung.left:.2f} s, compared with {killed.left:.2f} s. The operating system reports a death. A silent process may only be slow,
         so it gets time: a probe every {options.probe_every:g} s, which may take {options.probe_timeout:g} s. A shorter limit notices sooner and, on a busy machine, kills the
-        living. Whoever is given up is killed for good. Otherwise it could wake up, and its place would have two owners.
+        living. A replica that is given up is killed for good. Otherwise it could wake up, and its place would have two owners.
         """,
         shows=[
             lesson.figure(

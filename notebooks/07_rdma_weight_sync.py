@@ -101,7 +101,7 @@ def _():
     | here | Monarch actor messages | one-sided reads of registered memory |
 
     A read is **one-sided** if the owner of the memory runs no code for it. The owner registers the memory once and gives out a **handle**.
-    Whoever has the handle can read those bytes later. This is the idea of **RDMA**, remote direct memory access: there the network card
+    Anybody with the handle can read those bytes later. This is the idea of **RDMA**, remote direct memory access: there the network card
     reads the memory, and not even the owner's processor takes part.
     """)
     return
@@ -382,7 +382,7 @@ def _(config):
     ## The owner is busy
 
     Is a read really one-sided? We ask for {config.ring_megabytes} MB three times over each transport. First the owner is free. Then its Python computes
-    for {config.busy_seconds:g} seconds without a pause, as in a training step. At last its whole *process* is stopped by `SIGSTOP` for {config.stopped_seconds:g} seconds: no thread of it runs.
+    for {config.busy_seconds:g} seconds without a pause, as in a training step. Then its whole *process* is stopped by `SIGSTOP` for {config.stopped_seconds:g} seconds: no thread of it runs.
     With shared memory both processes map the same pages.
     """)
     return
