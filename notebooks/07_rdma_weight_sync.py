@@ -1438,7 +1438,7 @@ def _(plugged, whose_reader):
     _wrong = _all - _whole - plugged.verdicts.count("given up")
     lesson.md(f"""
     Read by {whose_reader}: {_whole} of {_all} answers were whole and of the right version, {_wrong} were not, and {plugged.verdicts.count("given up")} were given up. It took
-    {plugged.copies} copies. {"A reader that checks both headers makes no mistake here." if not _wrong else "So this reader lets torn copies through: look at what the check says."}
+    {plugged.copies} copies. {"A reader that checks both headers makes no mistake here; another one may be lucky." if not _wrong else "So this reader lets torn copies through: look at what the check says."}
     """)
     return
 
