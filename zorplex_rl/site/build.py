@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.site import search
@@ -56,11 +57,20 @@ def build_site(
 
         if not record.parent.is_dir():
             raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
-        calibration = seconds_per_step()
+    calibrations: list[float] = []
+
+    def timed_page(notebook: Path) -> tuple[Page, float]:
+        if record:
+            # A machine's speed changes within minutes, so it is measured as often as the notebooks are.
+            calibrations.append(seconds_per_step())
+        start = time.monotonic()
+        page = Page.read(export(notebook))
+        return page, time.monotonic() - start
+
     pages, complaints, seconds = [], [], {}
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for notebook, (page, taken) in zip(course, pool.map(_timed_page, course), strict=True):
+            for notebook, (page, taken) in zip(course, pool.map(timed_page, course), strict=True):
                 pages.append(page)
                 complaints += [f"{notebook.name}: {complaint}" for complaint in page.complaints]
                 state = f"{len(page.complaints)} of its cells cannot be published" if page.complaints else "ok"
@@ -78,18 +88,13 @@ def build_site(
         say(search.WITHOUT)
     publish(course, pages, lessons, site, library)
     if record:
+        calibration = median(calibrations)
         NotebookSeconds.of_this_machine(calibration, seconds).write(record)
         say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
     say(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
     )
     return lessons
-
-
-def _timed_page(notebook: Path) -> tuple[Page, float]:
-    start = time.monotonic()
-    page = Page.read(export(notebook))
-    return page, time.monotonic() - start
 
 
 def publish(

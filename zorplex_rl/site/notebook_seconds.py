@@ -26,7 +26,7 @@ class NotebookSeconds:
     machine: str
     """Processor, cores, versions."""
     calibration: float
-    """Seconds of one calibration step on that machine."""
+    """Seconds of one calibration step on that machine: the median of the calibrations before each notebook."""
     seconds: Mapping[str, float]
     """Seconds from the start of a notebook to its page, all its cells included: by file name without ``.py``."""
 
