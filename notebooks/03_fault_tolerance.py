@@ -101,7 +101,7 @@ def settings():
         checkpoints=(1, 10, 50),  # steps between two checkpoints
         deaths=3,  # of each of these workers
         learners=3,
-        rounds=150,  # of training
+        rounds=120,  # of training
         killed_in=40,  # the round in which a learner is killed
         local_steps=20,  # steps of a learner in a round
         rate=0.003,  # its learning rate
@@ -169,7 +169,7 @@ class Worker(Actor):
 def _():
     mo.md("""
     `start` gives a worker a process of its own, so that it can die alone. With it comes a second actor in the same process, `Probe`, which we
-    need later. `end` is short on manners for a reason: a process that hangs reacts to nothing but `kill -9`. `outcome` waits for an answer or for an
+    need later. `end` sends `kill -9`, since a process that hangs reacts to nothing else. `outcome` waits for an answer or for an
     error, and says how long that took.
     """)
     return
@@ -334,8 +334,7 @@ def _():
     A caller without an answer learns nothing until somebody tells it that none will come. With Monarch that is **supervision**: every process
     is asked for its state at regular intervals. `kill -9` leaves a fact that the operating system can report. Silence leaves
     nothing, so it needs a limit. Monarch asks every 10 s, and allows 60 s
-    of silence. This package sets 1 s and 3 s, in two environment variables that must be there before Monarch is imported. Look for
-    `SUPERVISION_POLL_FREQUENCY` and `MAX_IDLE` in `zorplex_rl/services/runtime.py`.
+    of silence. This package sets 1 s and 3 s: look for `SUPERVISION_POLL_FREQUENCY` and `MAX_IDLE` in `zorplex_rl/services/runtime.py`.
     """)
     return
 
@@ -400,7 +399,7 @@ def _(ask_spread, hang_times, kill_times, suffered):
         why=f"""
         They are {_spread:.2f} s apart, from {min(kill_times):.2f} to {max(kill_times):.2f} s. Death is noticed when the next poll comes. A process
         that dies just before a poll is found at once; one that dies just after it is found a whole period later. Silence took {min(hang_times):.1f} to
-        {max(hang_times):.1f} s. To detect sooner you must ask more often, or call sooner what may only be slow "dead".
+        {max(hang_times):.1f} s. To notice sooner, ask more often, or allow less silence and kill some that are only slow.
         """,
         shows=[
             lesson.figure(
@@ -419,7 +418,7 @@ def _():
     mo.md("""
     ## The dead may wake up
 
-    A stopped process is not gone. A laptop lid opens again, a network cable is put back, an overloaded machine catches up. In the next cell a
+    A stopped process is not gone. A laptop lid opens again, an overloaded machine catches up. In the next cell a
     worker is stopped in the middle of a call. That call ends with a line in a ledger, which is a file. The caller waits until it is told that the
     worker is dead. Then `SIGCONT` lets the process run on.
     """)
@@ -529,8 +528,8 @@ class Supervisor:
 def _():
     mo.md("""
     `ReplicaDied` is this package's name for Monarch's `SupervisionError`. `ReplicaSet`, in `zorplex_rl/services/replica_set.py`, is the package's supervisor. It does
-    the same, with the same two numbers, and more: spares, back-off, scaling. Both now get the same test. A caller adds 1 again and again, with
-    a short pause between its calls. After half a second its worker is killed.
+    the same, with the same two numbers, and more: spares, back-off, scaling. Both now get the same test: a caller adds 1 again
+    and again, and after half a second its worker is killed.
     """)
     return
 
@@ -624,7 +623,7 @@ def _(ask_gap, ours, theirs):
         right=0 if ours.noticed > _starting else 1,
         why=f"""
         Noticing took {ours.noticed:.2f} s, and everything from there to the first answer {_starting:.2f} s. Your supervisor was back after {ours.back:.2f} s and
-        the package's after {theirs.back:.2f} s: {"about the same" if max(ours.back, theirs.back) < 1.5 * min(ours.back, theirs.back) else "this depends on when the blow falls between two polls"}. A worker that first
+        the package's after {theirs.back:.2f} s: {"about the same" if max(ours.back, theirs.back) < 1.5 * min(ours.back, theirs.back) else "this depends on the moment of the kill between two polls"}. A worker that first
         loads a model for a minute spends most of the time on its start. Then a *spare*, started in advance, is worth its memory.
         """,
         shows=[
@@ -864,8 +863,8 @@ def _(ask_state, ours, theirs):
         right=0 if _first == _last + 1 else 1 if _first == 1 else 2,
         why=f"""
         {_last} before, {_first} after; under `ReplicaSet`, {_around(theirs)[0]} before and {_around(theirs)[1]} after. A supervisor brings back the *process*. The state was in
-        its memory, and is gone. For a tool that looks things up this does not matter. For a trainer it is the whole run. So who has state must
-        put it where it outlives the process: with another process, or in a file.
+        its memory, and is gone. For a tool that looks things up this does not matter. For a trainer it is the whole run. So keep state where it
+        outlives the process: in another process, or in a file.
         """,
     )
     return
@@ -1029,8 +1028,7 @@ def _():
     mo.md("""
     ### Exercise 3: how often?
 
-    A checkpoint of a real model is no number in a file. Below, one of 64 MB is written, and timed. Often is expensive, rarely is
-    expensive too. Let a checkpoint take `save` seconds, with `t` seconds between two of them. Let a failure come every `mtbf` seconds on average.
+    A checkpoint of a real model is no number in a file. Below, one of 64 MB is written, and timed. Let a checkpoint take `save` seconds, with `t` seconds between two of them. Let a failure come every `mtbf` seconds on average.
     Then the share of time that is lost is about `save / t + t / (2 * mtbf)`.
 
     The second term: a failure comes halfway between two checkpoints on average, so half of `t` is done again. Complete `best_interval`: return
@@ -1216,7 +1214,7 @@ def _():
 def _():
     mo.md("""
     `merge` is plugged in: if yours passes its check, it trains the model below. `semi_sync` is all that the training needs. Note what it does *not*
-    contain: no handling of faults beyond leaving out who did not answer. Replacing is the supervisors' business.
+    contain: no handling of faults beyond leaving out what did not come. Replacing is the supervisors' business.
     """)
     return
 

@@ -1475,7 +1475,7 @@ def _():
     | check | run tools, tests, a reward | somebody else's latency |
     | train | one forward and one backward pass over all tokens | arithmetic, on all GPUs in lockstep |
 
-    For a small model with short answers one process is enough. You need several when they want different hardware, when model and optimizer do not fit beside
+    A small model with short answers needs one process. You need several when they want different hardware, when model and optimizer do not fit beside
     generation's key-value cache, or when a batch waits long for its slowest episode.
     """)
     return
@@ -1749,7 +1749,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    Two things take a generator's time, and more hardware helps against one of them only. Its own *work* is shared when a batch is shared
+    Two things take a generator's time. Its own *work* is shared when a batch is shared
     among several generators. The *slowest* episode is not: it makes its calls one after the other, wherever it runs.
 
     How far generation may run ahead is bounded, too. The {lesson.term("lag")} of a batch says how many versions older the weights were that wrote it. With a
@@ -1967,7 +1967,7 @@ def _():
     ## Its price
 
     A batch that was generated while the trainer took a step comes from older weights: it is off-policy. `max_lag` 0
-    is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures what age costs.
+    is the loop above, 1 lets one batch be generated ahead. Notebook 09 measures the cost.
     """)
     return
 

@@ -447,7 +447,7 @@ def _(ask_fault, diagnosed, episodes):
 def _():
     lesson.figure(
         loop_drawing("generator", "replay buffer", "trainer", "weights"),
-        "Here: generator and trainer work side by side. The queue `ready` stands where the package has its replay buffer; advantages are computed on the way to the trainer.",
+        "The queue `ready` stands where the package has its replay buffer; advantages are computed on the way to the trainer.",
     )
     return
 
@@ -462,8 +462,8 @@ def _():
     groups started, steps begun, and the newest version published. Steps count from 0, so with `step` steps begun, the next one is number `step`.
     A coroutine lets others run only at an `await`. Between two of them nobody else changes `now`, so no lock is needed.
 
-    `news` wakes a generator that has to wait. It is cleared before `now` is read. Cleared just before the `wait`, it could wipe out a publication that came
-    during the pull, and the generator would sleep for ever.
+    `news` wakes a generator that has to wait. It is cleared before `now` is read, so that a publication during the pull
+    is not missed.
 
     A group is of the **policy version** that sampled it, and its **lag** is how many versions later it is trained on. `max_lag` bounds it. Nothing
     checks the age of finished data. Instead `may_start` decides what may be *started*, so no work is thrown away.
@@ -1056,7 +1056,7 @@ def _():
     mo.md("""
     ### Could you have known?
 
-    The simulator of notebook 05 knows only how long each group, step and transfer took, and the rules of the loop. It gets the latencies of the two runs above.
+    The simulator of notebook 05 knows only the rules of the loop, and how long each group, step and transfer took in the two runs above.
     The last row asks more: what would those of the run *in turns* have made of a run side by side?
     """)
     return
@@ -1404,7 +1404,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
 
     What the run noted of the death is one line: {_noted}.{_left_out}
 
-    A trainer that dies comes back from its last checkpoint, and takes the lost steps again on the same batches: `tests/test_faults.py` kills one.
+    A trainer that dies comes back from its last checkpoint: `tests/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(
@@ -1420,7 +1420,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
                         )
                     )
                 ),
-                f"Around the kill. What the dead generator did in its last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then its groups count as under way, so `max_lag` may leave the other generator nothing to start.",
+                f"Around the kill. The dead generator's last moments died with it. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Until then its groups count as under way, so `max_lag` may leave the other generator nothing to start.",
             ),
             lesson.table(
                 "The books of the run",
@@ -1868,15 +1868,27 @@ def _(ask_hack, config, hacked):
     Means of the first {_end} steps and of the last {_end}: the reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}. The share of right answers went from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
     {"That is **reward hacking**: nobody cheated, the policy learns what is paid. " if _change < -0.1 else ""}On a dashboard of rewards this run looks like a success.
 
-    Six calls are not even the best: they earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right.
-    {f"In this run {len(_five)} episodes stopped after five calls, and {_chance:.0%} of them were right: their answers earned {_chance:.2f} on average." if _five else "In this run no episode stopped after five calls."}
-    {"" if not _five else "The sixth call paid more. The gradient follows what pays more among the sampled episodes, not what could pay most." if _chance < _bonus else "So an answer paid more there, and these numbers do not say why the calls won."}
-
     An episode of the last step:
     """,
         shows=[
             lesson.md(lesson.fence(_run[-1]["episodes"][0].text)),
             hack_board(config.hack_steps, {"no penalty": _run}),
+            lesson.folded(
+                "Six calls are not the best. Why does it learn them?",
+                f"Six calls earn {6 * _bonus:.1f}, and five with a right answer {5 * _bonus + 1:.1f}. But a call always pays {_bonus}, an answer only if it is right. "
+                + (
+                    f"In this run {len(_five)} episodes stopped after five calls, and {_chance:.0%} of them were right: their answers earned {_chance:.2f} on average. "
+                    if _five
+                    else "In this run no episode stopped after five calls."
+                )
+                + (
+                    ""
+                    if not _five
+                    else "The sixth call paid more. The gradient follows what pays more among the sampled episodes, not what could pay most."
+                    if _chance < _bonus
+                    else "So an answer paid more there, and these numbers do not say why the calls won."
+                ),
+            ),
         ],
     )
     return

@@ -151,6 +151,14 @@ def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_on
     assert minutes.estimate(notebook).words == 9 + 2
 
 
+def test_what_is_folded_inside_another_part_is_not_counted(notebook):
+    folded = """, lesson.folded("A title", "And much that nobody has to read."))"""
+    notebook.write_text(
+        NOTEBOOK.replace("""{lesson.term("mesh")}.\"\"\")""", """{lesson.term("mesh")}.\"\"\"""" + folded)
+    )
+    assert minutes.estimate(notebook).words == 9
+
+
 def test_minutes_are_found_in_the_headings_of_exercises_that_have_not_moved(notebook):
     notebook.write_text(NOTEBOOK.replace("minutes=7, ", "").replace("Three", "### Exercise 1: x (12 minutes)\n\nThree"))
     assert minutes.estimate(notebook).exercises == 12

@@ -94,6 +94,8 @@ def _texts(node: ast.AST) -> list[str]:
         return _texts(node.value) or ["…"]
     if isinstance(node, (ast.Subscript, ast.Compare)):
         return []
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "lesson.folded":
+        return []
     found = [text for part in ast.iter_child_nodes(node) for text in _texts(part)]
     return ["".join(found)] if isinstance(node, ast.JoinedStr) else found
 
