@@ -550,7 +550,7 @@ def _():
     Complete `may_start`: how many more groups may be started with weights `version` while `step` is the next step to begin? Step s trains version s
     and makes version s + 1. It takes `per_step` groups. `on_the_way` groups have been started, and no step has taken them yet (05 counts a batch until its step is over). They are older, so they
     go first. A group must be trained on at step `version + max_lag` at the latest. Return a count, 0 if none may start. For example,
-    `may_start(0, 0, 0, 8, 1)` is 16: steps 0 and 1 are left, and take 8 groups each. This one is plugged in: it drives the run below.
+    `may_start(0, 0, 0, 8, 1)` is 16: steps 0 and 1 are left, and take 8 groups each. It is plugged in, and drives the run below.
     """)
     return
 
@@ -1057,7 +1057,7 @@ def _():
     ### Could you have known?
 
     The simulator of notebook 05 knows only the rules of the loop, and how long each group, step and transfer took in the two runs above.
-    The last row asks more: what would those of the run *in turns* have made of a run side by side?
+    The last row predicts the run side by side from the latencies *in turns*.
     """)
     return
 
@@ -1402,7 +1402,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
     working on are admitted again, with the same tasks and the same seeds. The spare took its place {since_kill:.2f} s after the kill, because it had been kept
     ready. Starting and loading took {loading_seconds:.1f} s at the top of this page.
 
-    What the run noted of the death is one line: {_noted}.{_left_out}
+    The run noted: {_noted}.{_left_out}
 
     A trainer that dies comes back from its last checkpoint: `tests/test_faults.py` kills one.
     """,
@@ -1536,7 +1536,7 @@ def _():
     ### Exercise 3: pass@k
 
     Of `samples` attempts at a task, `correct` were right. Complete `pass_at_k`: the chance that k attempts, drawn from them without putting any back, hold a right
-    one. That is the estimator of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias. `1 - (1 - correct / samples) ** k` has one. Yours, once it passes, draws the figure.
+    one. That is the estimator of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias. `1 - (1 - correct / samples) ** k` has one.
     """)
     return
 
@@ -2001,7 +2001,7 @@ def _():
     lesson.recap(
         "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
         "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase at best. A simulator says what more lag would buy.",
+        "Side by side, a step takes as long as its longer phase at best.",
         "Work that has a number can be given out again, so a killed process costs time and no data.",
         "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
         "A policy learns what is paid. Watch a number that nobody is paid for.",
