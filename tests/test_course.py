@@ -145,10 +145,10 @@ def test_the_rule_counts_words_visible_lines_exercises_and_measured_seconds(note
 def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_one_word(notebook):
     notebook.write_text(
         NOTEBOOK.replace(
-            "{1 + 1}", "{'one two' if found['five words are not shown'] == 'no' else 'one'} {found['a b c']:.2f}"
+            "{1 + 1}", "{'one two three' if found['five words are not shown'] == 'no' else 'one'} {found['a b c']:.2f}"
         )
     )
-    assert minutes.estimate(notebook).words == 9 + 2
+    assert minutes.estimate(notebook).words == 9 + 3
 
 
 def test_what_is_folded_inside_another_part_is_not_counted(notebook):
