@@ -1028,7 +1028,8 @@ def _():
     mo.md("""
     ### Exercise 3: how often?
 
-    A checkpoint of a real model is no number in a file. Below, one of 64 MB is written, and timed. Let a checkpoint take `save` seconds, with `t` seconds between two of them. Let a failure come every `mtbf` seconds on average.
+    A checkpoint of a real model is no number in a file. Below, one of 64 MB is written, and timed. Let a checkpoint take `save` seconds, with
+    `t` seconds between two of them. Let a failure come every `mtbf` seconds on average.
     Then the share of time that is lost is about `save / t + t / (2 * mtbf)`.
 
     The second term: a failure comes halfway between two checkpoints on average, so half of `t` is done again. Complete `best_interval`: return

@@ -1013,7 +1013,7 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
         right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
         why=f"""
     {_ratio:.0%} of the time. In turns the trainer was busy for {_sync.trainer:.0%} and the generator, with its evaluations, for {_sync.generator:.0%}. In the rest neither worked: messages and scoring. Of a step in turns, {_sync.step:.2f} s, the longer phase takes {_longer:.2f} s.
-    If it hid everything else, that would be {_longer / _sync.step:.0%}.
+    If it hid everything else, and slowed nothing, a step would take {_longer / _sync.step:.0%}.
 
     {f"But the two slow each other. Training took {_slower['train']:.1f} and sampling {_slower['generate']:.1f} times as long beside the other as in turns." if max(_slower.values()) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
     A step of this page's controller took {bare_run.step:.2f} s, {bare_run.phases["train"]:.2f} s of it training. The package's took
@@ -1022,7 +1022,7 @@ def _(accounts, ask_time, bare_run, config, stretch, windows):
         shows=[
             lesson.figure(
                 runs.paired_timelines(windows, stretch, ["generator_0", "trainer"]),
-                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step. The table has the whole run, with its evaluations.",
+                f"An excerpt: {stretch:.1f} s of each run, from the beginning of the same training step, with its busy shares. The table has the whole run, with its evaluations.",
             ),
             lesson.table(
                 "The two runs",
