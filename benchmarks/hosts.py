@@ -1,8 +1,9 @@
-"""Measure how fast weights travel between two hosts, against a plain socket between the same two.
+"""Measure how fast weights travel between two hosts, against a plain socket between the same two; over TCP, and over TLS.
 
 The hosts are namespaces of this machine (``zorplex_rl/training/namespaces.py``), with a network, process ids, a host name and /dev/shm of their
 own, so nothing but the network connects them. Needs Linux and root. Writer and reader are processes that a controller has started through
-``zorplex-rl worker``; the socket is a Python program of 20 lines on each side.
+``zorplex-rl worker``; the socket is a Python program of 20 lines on each side. Over TLS it has the same certificates, and both
+sides show theirs, as in a run. A read of the weights and a transfer through the socket follow each other, and their ratio is taken.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any, Literal
 
 import tyro
 from log import Report, append_report, print_report
@@ -26,11 +31,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.g
 from namespaced_hosts import Host, Network, namespaced_hosts, wait_for, why_not  # noqa: E402
 
 from zorplex_rl.config import Config  # noqa: E402
+from zorplex_rl.services.certificates import make_certificates  # noqa: E402
+from zorplex_rl.services.tls import TLS  # noqa: E402
 from zorplex_rl.training.namespaces import Namespace  # noqa: E402
 
-ASKED = "How many bytes per second of weights does each transport carry between two hosts, compared with a plain TCP socket between the same two?"
-EXPECTED = "``tcp``, which ``auto`` chooses there, at least 50 % of the plain socket at 64 MB. No expectation for ``rdma`` and ``message``."
+ASKED = (
+    "How many bytes per second of weights does each transport carry between two hosts, compared with a plain TCP socket "
+    "between the same two, and over TLS with a plain TLS socket?"
+)
+EXPECTED = (
+    "``tcp``, which ``auto`` chooses there, at least 50 % of the plain socket at 64 MB, and over TLS at least 70 %. "
+    "No expectation for ``rdma`` and ``message``."
+)
 MB, PORT = 1_000_000, 4444
+OUTSIDE = "10.77.0.254"
+"""This process's own address on the hosts' network."""
 GIVE_UP_SECONDS = 60.0
 """For all reads of one size through one transport."""
 
@@ -41,46 +56,77 @@ class Options:
 
     megabytes: tuple[int, ...] = (16, 64)
     """Sizes of the model."""
-    repeats: int = 7
+    repeats: int = 15
     """Reads of each size through each transport."""
+    schemes: tuple[Literal["tcp", "tls"], ...] = ("tcp", "tls")
+    """What the hosts are reached by."""
+    transports: tuple[str, ...] = ("auto", "tcp", "rdma", "message")
+    """Ways of the weights."""
     log: bool = True
     """Append the result to LOG.md."""
 
 
-SENDER = """if True:
-    import socket, sys
+SECURED = """if True:
+    import socket, ssl, sys, time
+    def secured(connection, **side):
+        if not (folder := sys.argv[2]):
+            return connection
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if "server_side" in side else ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(f"{folder}/authority.pem")
+        context.load_cert_chain(f"{folder}/certificate.pem", f"{folder}/key.pem")
+        return context.wrap_socket(connection, **side)
+"""
+SENDER = f"""{SECURED}
     server, content = socket.create_server((sys.argv[1], 4999)), memoryview(bytes(4 << 20))
     print("up", flush=True)
-    connection, _ = server.accept()
+    connection = secured(server.accept()[0], server_side=True)
     while size := int.from_bytes(connection.recv(8), "big"):
         while size:
             size -= connection.send(content[:size])
 """
-RECEIVER = """if True:
-    import socket, sys, time
-    connection, size = socket.create_connection((sys.argv[1], 4999)), int(sys.argv[2])
+RECEIVER = f"""{SECURED}
+    connection = secured(socket.create_connection((sys.argv[1], 4999)), server_hostname=sys.argv[1])
+    size = int(sys.argv[3])
     target = memoryview(bytearray(size))
-    for _ in range(int(sys.argv[3]) + 1):
+    for _ in sys.stdin:
         began, got = time.perf_counter(), 0
         connection.sendall(size.to_bytes(8, "big"))
         while got < size:
             got += connection.recv_into(target[got:])
-        print(time.perf_counter() - began)
+        print(time.perf_counter() - began, flush=True)
     connection.sendall(bytes(8))
 """
 
 
-def time_socket(sender: Host, receiver: Host, size: int, repeats: int) -> list[float]:
-    """Return the seconds in which ``size`` bytes go through a plain socket."""
-    serving = sender.popen(sys.executable, "-c", SENDER, sender.address, stdout=subprocess.PIPE)
-    assert serving.stdout is not None and serving.stdout.readline() == b"up\n"
-    printed = receiver.run(sys.executable, "-c", RECEIVER, sender.address, str(size), str(repeats))
-    serving.wait()
-    return [float(line) for line in printed.split()][1:]
+class PlainSocket:
+    """A socket between two hosts, over TLS if there are ``keys``, through which ``size`` bytes go whenever it is asked."""
+
+    def __init__(self, sender: Host, receiver: Host, size: int, keys: Path | None) -> None:
+        own = [str(keys / host.name) if keys else "" for host in (sender, receiver)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.serving = sender.popen(sys.executable, "-c", SENDER, sender.address, own[0], **pipes)
+        assert self.serving.stdout.readline() == "up\n"
+        self.receiving = receiver.popen(sys.executable, "-c", RECEIVER, sender.address, own[1], str(size), **pipes)
+
+    async def read(self) -> float:
+        """Return the seconds of one transfer."""
+        # In a thread: meanwhile the leases of the hosts go on.
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> float:
+        print(file=self.receiving.stdin, flush=True)
+        return float(self.receiving.stdout.readline())
+
+    def close(self) -> None:
+        self.receiving.communicate()
+        self.serving.communicate()
 
 
-async def time_reads(hosts, megabytes: int, transport: str, repeats: int) -> list[float]:
-    """Return the seconds of verified reads, from the first host to the second."""
+async def time_reads(
+    hosts, megabytes: int, transport: str, repeats: int, plain: PlainSocket
+) -> list[tuple[float, float]]:
+    """Return the seconds of verified reads from the first host to the second, each with those of the plain socket just before it."""
     from weight_sync import ReaderActor, Writer
 
     there, here = hosts.names
@@ -91,64 +137,78 @@ async def time_reads(hosts, megabytes: int, transport: str, repeats: int) -> lis
         running.push_async_callback(reader.stop)
         source = replace(await writer.actor.source.call_one(), owner=writer.actor)
         await reader.actor.subscribe.call_one(source, transport)
-        seconds = []
+        pairs = []
         for _ in range(repeats + 1):
             await writer.actor.publish.call_one()
-            seconds.append(await reader.actor.fetch.call_one())
-        return seconds[1:]
+            pairs.append((await plain.read(), await reader.actor.fetch.call_one()))
+        return pairs[1:]
 
 
-async def measure(network: Network, options: Options) -> Report:
+async def measure(network: Network, options: Options, keys: Path | None) -> Report:
     from zorplex_rl.services.runtime import ActorError, ReplicaDied
     from zorplex_rl.training.hosts import open_hosts
 
     a, b = network["a"], network["b"]
-    asked = "attach:" + ",".join(f"tcp://{host.address}:{PORT}" for host in (a, b))
+    scheme = "tls" if keys else "tcp"
+    asked = "attach:" + ",".join(f"{scheme}://{host.address}:{PORT}" for host in (a, b))
+    socket_name = f"plain {scheme.upper()} socket"
     rows, notes = [], []
     async with open_hosts(Config().changed(hosts=asked)) as hosts:
         for megabytes in options.megabytes:
-            measured = {"plain socket": time_socket(a, b, megabytes * MB, options.repeats)}
-            for transport in ("auto", "tcp", "rdma", "message"):
+            plain = PlainSocket(a, b, megabytes * MB, keys)
+            for transport in options.transports:
                 try:
                     async with asyncio.timeout(GIVE_UP_SECONDS):
-                        measured[transport] = await time_reads(hosts, megabytes, transport, options.repeats)
+                        pairs = await time_reads(hosts, megabytes, transport, options.repeats, plain)
                 except (TimeoutError, ActorError, ReplicaDied) as error:
                     notes.append(f"{megabytes} MB, {transport}: no figure, {type(error).__name__}.")
-            # The machine may have become faster or slower meanwhile.
-            measured["plain socket, again"] = time_socket(a, b, megabytes * MB, options.repeats)
-            fastest = min(median(measured["plain socket"]), median(measured["plain socket, again"]))
-            for name, seconds in measured.items():
-                took = median(seconds)
-                rate = f"{megabytes / 1000 / took:.2f}"
-                spread = f"{1e3 * min(seconds):.1f} – {1e3 * max(seconds):.1f}"
-                rows.append([f"{megabytes} MB, {name}", f"{1e3 * took:.1f}", spread, rate, f"{fastest / took:.2f}"])
-    columns = ["one reader", "median ms", "range", "GB/s", "× plain socket"]
-    return Report("Between two hosts on one machine", columns, rows, notes)
+                    continue
+                ratios = [socket / read for socket, read in pairs]
+                socket, took = (median(side) for side in zip(*pairs, strict=True))
+                rate, spread = f"{megabytes / 1000 / took:.2f}", f"{min(ratios):.2f} – {max(ratios):.2f}"
+                times = f"{1e3 * took:.1f}", f"{1e3 * socket:.1f}"
+                rows.append([f"{megabytes} MB, {transport}", *times, rate, f"{median(ratios):.2f}", spread])
+            plain.close()
+    columns = ["one reader", "median ms", f"{socket_name}, ms", "GB/s", "× that, in turns", "range"]
+    return Report(f"Between two hosts on one machine, over {scheme.upper()}", columns, rows, notes)
 
 
 def join(switch: Namespace) -> None:
     """Give this process an address on the hosts' network. It ends with that network."""
     switch.ip(f"link add outside type veth peer name zxbench netns {os.getpid()}")
     switch.ip("link set outside master switch up")
-    for words in ("addr add 10.77.0.254/24 dev zxbench", "link set zxbench up"):
+    for words in (f"addr add {OUTSIDE}/24 dev zxbench", "link set zxbench up"):
         subprocess.run(["ip", *words.split()], check=True)
+
+
+def measure_over(scheme: str, options: Options) -> Report:
+    """Return a report of weights between two new hosts over ``scheme``. A process can do it once: it has one transport of Monarch's."""
+    # Not below /tmp, of which each host has its own.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, namespaced_hosts("a", "b") as network:
+        join(network["a"].switch)
+        keys = Path(folder, "keys") if scheme == "tls" else None
+        if keys:
+            make_certificates(keys, [f"{name},{host.address}" for name, host in network.items()], OUTSIDE, days=1)
+            os.environ[TLS] = str(keys / "controller")
+        for name, host in network.items():
+            permission = ("--tls", str(keys / name)) if keys else ("--insecure",)
+            listen = ("--listen", f"{scheme}://{host.address}:{PORT}")
+            host.popen(sys.executable, "-m", "zorplex_rl", "worker", *listen, *permission, cwd="/")
+            wait_for(lambda host=host: host.address in host.listening(), 120, "the worker listens")
+        return asyncio.run(measure(network, options, keys))
 
 
 def main(options: Options) -> None:
     if reason := why_not():
         print(f"nothing was measured: {reason}")
         return
-    with namespaced_hosts("a", "b") as network:
-        join(network["a"].switch)
-        for host in network.values():
-            command = (sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{host.address}:{PORT}")
-            host.popen(*command, cwd="/")
-            wait_for(lambda host=host: host.address in host.listening(), 120, "the worker listens")
-        report = asyncio.run(measure(network, options))
-    print_report(report)
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as apart:
+        reports = [apart.submit(measure_over, scheme, options).result() for scheme in options.schemes]
+    for report in reports:
+        print_report(report)
     if options.log:
         settings = {name: value for name, value in asdict(options).items() if name != "log"}
-        append_report("benchmarks/hosts.py", ASKED, EXPECTED, settings, [report])
+        append_report("benchmarks/hosts.py", ASKED, EXPECTED, settings, reports)
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ async def under_faults(service: Service, restarts: list[Restart], journal: Path,
             elif ready:
                 victim = rng.choice(ready)
                 with suppress(ProcessLookupError):
-                    os.kill(victim.local_pids[0], FAULTS[fault])
+                    os.kill(victim.pids[0], FAULTS[fault])
                     clocks.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
 
     async def time_recovery(name: str, fault: str, began: float) -> None:
@@ -288,7 +288,7 @@ async def fairness(service: Service) -> Report:
         return f"{max(abs(homes[replica.pid] - fair) for replica in service.replicas) / fair:.1%}"
 
     rows = [["to begin with", await deviation()]]
-    os.kill(service.replicas[0].local_pids[0], signal.SIGKILL)
+    os.kill(service.replicas[0].pids[0], signal.SIGKILL)
     while service.status().restarts < 1 or len(service.router.ready) < len(service.replicas):
         await asyncio.sleep(0.05)
     rows.append(["after a replica was killed and replaced", await deviation()])

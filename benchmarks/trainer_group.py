@@ -106,7 +106,7 @@ async def turn(config: Config, batch: tuple, steps: int) -> Measured:
     """Start a trainer, take ``steps`` steps after a first one, and stop it."""
     trainer = Trainer(trainer_of(config, devices_of(config), Hosts(config, [])))
     async with trainer.service:
-        pids = trainer.replica.local_pids
+        pids = trainer.replica.pids
         await trainer.step(*batch)
         began, cpu = time.monotonic(), sum(map(processor_seconds, pids))
         for _ in range(steps):

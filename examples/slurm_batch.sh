@@ -10,11 +10,17 @@
 #SBATCH --signal=B:TERM@120
 set -u
 port=4444
+# Through TLS if ZORPLEX_TLS names one of the folders that `zorplex-rl certificates` has made: each node takes its own from beside it. Else the
+# network of the nodes has to be one that you trust.
+scheme=tcp files=
+if [ -n "${ZORPLEX_TLS:-}" ]; then scheme=tls files=$(dirname "$ZORPLEX_TLS"); fi
+encryption() { if [ -n "$files" ]; then echo "--tls $files/$(hostname)"; else echo --insecure; fi; }
+export files; export -f encryption
 # What the workers and the controller share; Slurm passes it on to the nodes.
 export ZORPLEX_SECRET=${ZORPLEX_SECRET:-$(head -c 24 /dev/urandom | base64)}
-srun --no-kill --kill-on-bad-exit=0 bash -c "exec zorplex-rl worker --listen tcp://\$(hostname):$port" &
-hosts=$(scontrol show hostnames | sed "s,.*,tcp://&:$port," | paste -sd, -)
-zorplex-rl train --hosts "attach:$hosts" "$@" &
+srun --no-kill --kill-on-bad-exit=0 bash -c "exec zorplex-rl worker --listen $scheme://\$(hostname):$port \$(encryption)" &
+hosts=$(scontrol show hostnames | sed "s,.*,$scheme://&:$port," | paste -sd, -)
+zorplex-rl train --hosts "attach:$hosts" $(encryption) "$@" &
 training=$!
 trap 'kill -TERM $training' TERM
 wait $training

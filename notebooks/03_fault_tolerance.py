@@ -33,6 +33,10 @@ with app.setup(hide_code=True):
     from torch import nn
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+    # On this page Monarch alone judges silence. It reads its limits when it is imported.
+    os.environ["HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE"] = "3s"
+    os.environ["HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE"] = "3s"
+
     from zorplex_rl.services.options import ServiceOptions
     from zorplex_rl.services.replica import replicas_of
     from zorplex_rl.services.replica_set import ReplicaSet
@@ -334,7 +338,7 @@ def _():
     A caller without an answer learns nothing until somebody tells it that none will come. With Monarch that is **supervision**: every process
     is asked for its state at regular intervals. `kill -9` leaves a fact that the operating system can report. Silence leaves
     nothing, so it needs a limit. Monarch asks every 10 s, and allows 60 s
-    of silence. This package sets 1 s and 3 s: look for `SUPERVISION_POLL_FREQUENCY` and `MAX_IDLE` in `zorplex_rl/services/runtime.py`.
+    of silence. On this page it is 1 s and 3 s, by `SUPERVISION_POLL_FREQUENCY` and `MAX_IDLE`. A training run lets its own probes judge silence.
     """)
     return
 

@@ -361,16 +361,14 @@ class Pool:
             try:
                 while replica in self.ready:
                     await asyncio.sleep(self.every)
-                    probe = replica.ping.call_one().as_asyncio()
-                    async with asyncio.timeout(self.limit):
-                        await probe
+                    await asyncio.wait_for(replica.ping.call_one().as_asyncio(), self.limit)
             except (ReplicaDied, TimeoutError):
                 pass  # and start the next
             finally:
                 self.ready.pop(replica, None)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)  # it may only hang
-                await procs.stop()
+                procs.stop()  # nobody waits: one that hung says nothing
 
     async def route(self, endpoint, *args):
         while True:
@@ -378,10 +376,12 @@ class Pool:
                 await asyncio.sleep(0.01)
             replica = next(iter(self.ready))
             self.ready[replica] = self.ready.pop(replica)  # to the end
-            try:
-                return await getattr(replica, endpoint).call_one(*args)
-            except ReplicaDied:
-                self.ready.pop(replica, None)  # and ask the next one
+            asked = getattr(replica, endpoint).call_one(*args).as_asyncio()
+            while replica in self.ready and not asked.done():
+                await asyncio.wait({asked}, timeout=self.every)
+            if asked.done() and not isinstance(asked.exception(), ReplicaDied):
+                return asked.result()
+            self.ready.pop(replica, None)  # and ask the next one
 
 
 @app.cell(hide_code=True)

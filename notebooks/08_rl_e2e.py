@@ -1315,7 +1315,7 @@ async def train_and_kill(run, folder, show):
         await controller.begin()
         await run_together(train_async(controller), kill_in_the_act(controller))
         await controller.finish()
-        books = (await controller.replay.state.call_one())["counters"]
+        books = (await controller.replay.state.route())["counters"]
     return log, books
 
 

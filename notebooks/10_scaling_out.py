@@ -1291,7 +1291,7 @@ def _():
     mo.md("""
     ### The package's lease
 
-    `HostKeeper` in `services/host.py` is `host` above as an actor: a thread watches its lease, and ends the worker with all its processes. `Host` is the
+    `HostKeeper` in `services/keeper.py` is `host` above as an actor: a thread watches its lease, and ends all processes of its host. `Host` is the
     controller's side. Its `lost` is set when the host is not heard any more, and `until_ended` waits for the end of the lease. The input is the same: a trainer
     that writes the time, on a host whose link is cut, here for real.
     """)
@@ -1498,7 +1498,7 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/host.py`), and a placement says who lives where (`training/hosts.py`). Where this
+    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/keeper.py`), and a placement says who lives where (`training/hosts.py`). Where this
     page may make namespaces, its hosts are as real as one machine allows. Each has its own network, process ids, host name, `/dev/shm` and `/tmp`. Elsewhere two
     plain processes stand in for them.
     """)
@@ -1524,6 +1524,7 @@ def _(hosts_config):
     )
     hosts_run = Config().changed(
         hosts=hosts_flag,
+        insecure=not why_not(),  # between namespaces of this machine
         lease=hosts_config.run_lease,
         generators=2,
         steps=hosts_config.steps,
@@ -1536,6 +1537,7 @@ def _(hosts_config):
         *("--generators", "2", "--steps", f"{hosts_config.steps}"),
         *("--eval-every", f"{hosts_config.eval_every}"),
         *("--eval-tasks", f"{hosts_config.eval_tasks}"),
+        *(["--insecure"] if hosts_run.cluster.insecure else []),
     ]
     return hosts_run, placed, train_flags
 
@@ -1742,7 +1744,7 @@ def two_workers():
         workers = workers_of(network).values()
         started = [
             found.popen(
-                sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{found.address}:{PORT}",
+                sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{found.address}:{PORT}", "--insecure",
                 cwd="/", env=ENVIRONMENT, stdout=log, stderr=log,
             )
             for found in workers

@@ -23,6 +23,13 @@ torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_remembered(tmp_path_factory):
+    """What the package remembers of a user's tasks (``task/known_code.py``) is not what the tests' own runs leave there."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 # What tends to follow what when a babbler speaks: tokens and their odds, after "\n", "LOOKUP", and so on.
 _HABITS: dict[str, dict[str, float]] = {
     "Ċ": {"LOOKUP": 6, "GETKEY": 2, "FETCH": 1, "[ANSWER": 3, "So": 3, "<|im_end|>": 0.5, "Ġ": 1},

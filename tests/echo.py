@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 
 DEADLY = "a step that ends the process"
@@ -76,6 +77,24 @@ class Fragile(Echo):
         if self._broken.exists():
             raise OSError("the disk is full")
         await asyncio.sleep(self._setup_seconds)
+
+
+class Mortal(Echo):
+    """Ends its process when it is told to."""
+
+    @concurrent_endpoint
+    async def die(self) -> None:
+        os._exit(3)
+
+
+class Misled(Echo):
+    """Is given a setting that cannot work."""
+
+    @concurrent_endpoint
+    async def setup(self) -> None:
+        with open(self._journal, "a") as journal:
+            journal.write("x")
+        raise ConfigError("--policy is 'nowhere'")
 
 
 class Parrot(Actor):

@@ -11,14 +11,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.learning.replay import Counters
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.train_command import draw_curve
 
 SMALL = Config(
@@ -45,6 +47,17 @@ def final_weights(path: Path) -> dict[str, torch.Tensor]:
 def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Whether both hold the same tensors, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def state_at(step: int, config: Config = SMALL, **changed) -> dict:
+    """What the controller writes into a checkpoint: the state of a run of ``config`` that has done ``step`` steps."""
+    groups = step * config.prompts_per_step
+    replay = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
+    written = {"metrics.jsonl": 0, "episodes.jsonl": 0}
+    return {
+        "step": step, "episodes": 64 * step, "tier": 0, "next_evaluation": 20, "replay": replay, "stages": [[0, list(tiers_of(config)[0])]],
+        "seconds": 1.5, "timeline_seconds": 1.5, "written": written,
+    } | changed  # fmt: skip
 
 
 def counters(folder: RunFolder) -> dict[str, int]:

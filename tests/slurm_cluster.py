@@ -6,9 +6,6 @@
         cluster.nodes["n2"].kill()                                         its slurmd and everything on it, at once
 
 Debian's packages slurmctld, slurmd, slurm-client, munge and iproute2 are needed, Linux and root: ``why_not`` says what is missing.
-
-Part of the fixture, and of no real cluster, is a ``squeue`` before the real one on PATH. Monarch reads ``squeue --job ID --json`` as Slurm 23.02 and
-later write it. Debian's 22.05 ignores ``--job`` there, gives ``job_state`` as a string and the nodes as one compressed list, so it is translated.
 """
 
 from __future__ import annotations
@@ -58,23 +55,6 @@ KillWait=2
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 NODE = "NodeName={name} NodeHostname={name} NodeAddr={address} CPUs=2 State=UNKNOWN"
-SQUEUE = '''#!{python}
-"""squeue, whose --json is that of Slurm 23.02 or later. Written for these tests; no cluster has it."""
-import json, os, subprocess, sys
-
-REAL, given = "{real}", sys.argv[1:]
-if "--json" not in given:
-    os.execv(REAL, [REAL, *given])
-answer = json.loads(subprocess.run([REAL, "--json"], capture_output=True, text=True, check=True).stdout)
-wanted = given[given.index("--job") + 1] if "--job" in given else None
-jobs = [job for job in answer["jobs"] if wanted in (None, str(job["job_id"]))]
-for job in jobs:
-    nodes = job.get("job_resources", {{}}).get("nodes") or ""
-    names = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True).stdout.split() if nodes else []
-    job["job_state"] = [job["job_state"]]
-    job["job_resources"] = {{"nodes": {{"allocation": [{{"name": name}} for name in names]}}}}
-print(json.dumps({{"jobs": jobs}}))
-'''
 
 
 class Cluster:
@@ -174,11 +154,7 @@ def _configure(folder: Path, hosts: dict[str, Host]) -> dict[str, str]:
     )
     (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder, nodes=nodes))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
-    bin_folder = folder / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "squeue").write_text(SQUEUE.format(python=sys.executable, real=shutil.which("squeue")))
-    (bin_folder / "squeue").chmod(0o755)
-    path = os.pathsep.join((str(bin_folder), str(Path(sys.executable).parent), os.environ["PATH"]))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     return os.environ | {"PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
 
 

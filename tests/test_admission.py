@@ -22,7 +22,7 @@ def test_a_generator_starts_what_its_weights_may_be_used_for_then_pulls_and_in_t
             assert not waiting.done(), "nothing can be started with version 0, and there is nothing newer yet"
             await replay.published.call_one(1)
             assert await waiting == Admission("pull")
-            await replay.close.call_one()
+            await replay.end.call_one()
             assert await replay.admit.call_one(1, 8) == Admission("over")
         finally:
             await replica.stop()

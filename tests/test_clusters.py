@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import ConfigError, HostError
 
 IMAGE = "registry.example/zorplex:1"
 
@@ -85,16 +89,49 @@ def test_pods_need_an_image():
         check_kubernetes(Config().cluster)
 
 
+def test_a_plan_of_pods_without_an_image_is_one_sentence(capsys):
+    from zorplex_rl.cli import main
+
+    pytest.importorskip("kubernetes")
+    assert main(["train", "--hosts", "kubernetes:2", "--plan"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "needs --image" in said.err
+
+
 def test_the_script_for_slurm_starts_one_worker_on_one_node_with_the_given_options():
     script = in_another_process(
         "from zorplex_rl.config import Config; from zorplex_rl.training.clusters import slurm_script;"
-        "print(slurm_script(Config().changed(slurm_options='partition=gpu gpus-per-node=1').cluster))"
+        "print(slurm_script(Config().changed(slurm_options='partition=gpu gpus-per-node=1', tls='/shared/my keys/controller').cluster))"
     )
     lines = script.splitlines()
     for option in ("--nodes=1", "--no-requeue", "--partition=gpu", "--gpus-per-node=1"):
         assert f"#SBATCH {option}" in lines
     (run,) = [line for line in lines if line.startswith("srun")]
-    assert sys.executable in run and "run_worker_loop_forever" in run
+    # Until when it waits for its controller, and where the nodes find their certificates.
+    words = shlex.split(run)[1:]
+    assert words[:3] == [sys.executable, "-m", "zorplex_rl.services.job_worker"]
+    assert float(words[3]) > time.time() and words[4] == "/shared/my keys"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "said"),
+    [
+        ("PENDING|n/a|Resources|(null)", r"has not begun within 0.5 s \(PENDING, Resources\); ask for fewer nodes"),
+        (
+            "FAILED|n1|NonZeroExitCode|mine",
+            r"\(node n1\) ended .*: FAILED, NonZeroExitCode; look there at /tmp/slurm_7_",
+        ),
+        ("FAILED|n1|NonZeroExitCode|zorplex-rl: no | key", r"\(node n1\) ended before it could be used: no \| key$"),
+    ],
+)
+def test_a_job_that_does_not_begin_or_ends_at_once_says_why(squeue, said, tmp_path: Path, monkeypatch):
+    from zorplex_rl.training.clusters import _until_it_listens
+
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{squeue}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(HostError, match=said):
+        asyncio.run(_until_it_listens(SimpleNamespace(_slurm_job_id="7"), Config().changed(start_seconds=0.5).cluster))
 
 
 def test_without_slurm_one_sentence_says_where_to_run(monkeypatch, tmp_path: Path):
@@ -102,7 +139,7 @@ def test_without_slurm_one_sentence_says_where_to_run(monkeypatch, tmp_path: Pat
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="needs sbatch, squeue, scancel, which is not installed here"):
-        check_slurm(Config().cluster)
+        check_slurm(Config().changed(hosts="slurm:1", insecure=True).cluster)
 
 
 @pytest.mark.parametrize("options", ["partition gpu=", "--time=1", "'time=1"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from runs import SMALL, command, rows, train_here
+from runs import SMALL, as_flags, command, rows, train_here
 
 from zorplex_rl.cli import main
 from zorplex_rl.config import Config
@@ -19,6 +21,7 @@ from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.call_limit import MARK_BYTES
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import Episode
@@ -82,9 +85,7 @@ def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tool
     loop = ToolLoop(policy, lambda task, call: calls.append(call) or "17", Sampling(), environment)
     episode = Episode(environment.task(0, "train"), [], [], [], [], [], "eos")
     row = PartialEpisode(0, episode, random.Random(0), 0.0)
-    ends = [
-        loop.extend(row, token, 0.0, 0) for token in encode_text(policy.tokenizer, "LOOKUP[blip]\n12*7=84\n#### 84\n")
-    ]
+    ends = [loop.extend(row, token, 0.0) for token in encode_text(policy.tokenizer, "LOOKUP[blip]\n12*7=84\n#### 84\n")]
     assert ends[-1] == "answer" and not any(ends[:-1]) and calls == []
 
 
@@ -244,8 +245,9 @@ def env_check(tmp_path, capsys):
 
 def test_a_good_environment_passes_every_check(env_check):
     code, found = env_check(GOOD)
-    assert code == 0 and all(line.startswith("ok") for line in found.values())
-    assert set(found) == {"contract", *FAULTS}
+    # The embedded policy cannot write the name of its tool; that is no fault of the task.
+    assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == ["policy"]
+    assert set(found) == {"contract", *FAULTS, "policy"}
 
 
 @pytest.mark.parametrize("check", FAULTS)
@@ -278,27 +280,96 @@ def test_more_faults(changes, check, env_check):
         ([("return str(2", "while True:\n            try: pass\n            except Exception: pass\n        return str(2")], "tools", 15),
     ],
 )  # fmt: skip
-def test_code_that_never_returns_is_interrupted_and_named(changes, check, line, env_check, monkeypatch):
-    monkeypatch.setattr("zorplex_rl.env_command.CALL_SECONDS", 0.5)
-    code, found = env_check(changed(*changes))
+def test_code_that_never_returns_is_interrupted_and_named(changes, check, line, env_check):
+    code, found = env_check(changed(*changes), "--task-timeout", "0.5")
     assert code == 1 and found[check].startswith("no")
-    assert f"TimeoutError: it has not returned within 0.5 s, in line {line}" in found[check]
+    assert f"TimeoutError: it has not returned within 0.5 s (--task-timeout), in line {line}" in found[check]
+
+
+ENDS = "import os, signal, asyncio\n" + GOOD
+SLOW_SCORE = """
+    def score(self, task, turns, tool_calls, finish):
+        while True: pass
+"""
+FORK = "if os.fork() == 0: number = 1\n        number = random"
+
+
+@pytest.mark.parametrize(
+    ("code", "check", "said"),
+    [
+        ("import os\nos._exit(5)\n" + GOOD, "contract", "cannot be run: it has ended its process (exit code 5)"),
+        (ENDS.replace(NUMBER, "os._exit(0); number = random"), "contract", ", in task(0, 'train'): it has ended its process (exit code 0)"),
+        (ENDS.replace(RESULT, "os.abort() if True or"), "tools", "DOUBLE[]'): it has ended its process (killed by SIGABRT)"),
+        (ENDS.replace(RESULT, "str(sum(range(10**15))) if True or"), "tools", "it has not returned within 0.5 s (--task-timeout), and cannot"),
+        (ENDS.replace(RESULT, "'x' * 10**15 if True or"), "tools", "MemoryError"),
+        (ENDS.replace(NUMBER, FORK), "contract", "its code forks"),
+        (ENDS.replace(NUMBER, "raise asyncio.CancelledError; number = random"), "contract", "CancelledError, in line "),
+    ],
+)  # fmt: skip
+def test_code_that_ends_its_process_or_lets_nothing_else_run_is_named_too(code, check, said, env_check):
+    exit_code, found = env_check(code, "--task-timeout", "0.5")
+    assert exit_code == 1 and found[check].startswith("no") and said in found[check]
+
+
+def test_a_run_whose_task_ends_its_process_is_refused_in_one_sentence(tmp_path, capsys):
+    (tmp_path / "tasks.py").write_text(ENDS.replace(NUMBER, "os._exit(5); number = random"))
+    assert main(["train", "--task", str(tmp_path / "tasks.py"), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "in task(0, 'train'): it has ended its process (exit code 5)" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("eval", ENDS.replace(NUMBER, "os._exit(5); number = random"), "in task(0, 'train'): it has ended its process (exit code 5)"),
+        ("size", ENDS.replace(NUMBER, "os._exit(5); number = random"), "in task(0, 'train'): it has ended its process (exit code 5)"),
+        ("eval", GOOD + SLOW_SCORE, "TimeoutError: it has not returned within 0.5 s (--task-timeout), in line"),
+    ],
+)  # fmt: skip
+def test_other_commands_survive_the_code_of_a_task_too(command, code, said, tmp_path, capsys):
+    (tmp_path / "tasks.py").write_text(code)
+    more = ("--tasks", "2", "--max-tokens", "16") if command == "eval" else ()
+    assert main([command, "--task", str(tmp_path / "tasks.py"), "--task-timeout", "0.5", *more]) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint.startswith("zorplex-rl: ") and said in complaint
+
+
+def test_a_check_whose_command_was_killed_ends_without_a_word():
+    program = "from zorplex_rl.env_process import report; report(lambda asked, begin: iter([begin('contract')]))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with tempfile.TemporaryFile() as mark:
+        mark.truncate(MARK_BYTES)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(writing), str(mark.fileno())],
+            input=pickle.dumps(None), pass_fds=(writing, mark.fileno()), capture_output=True,
+        )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_limit_of_constant_answers_can_be_set(env_check):
     code, found = env_check(changed(*FAULTS["answers"]), "--constant-limit", "1")
-    assert code == 0 and "right in 100" in found["answers"]
+    assert code == 1 and "right in 100" in found["answers"] and found["answers"].startswith("ok")
 
 
-@pytest.mark.parametrize("task", [[LOCKERS], [WORDS, "--task-data", PROBLEMS]])
-def test_the_examples_pass_the_checks(task, capsys):
-    assert main(["env", "check", *task]) == 0, capsys.readouterr().out
+def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys):
+    code, said = main(["env", "check", LOCKERS]), capsys.readouterr().out
+    assert code == 0 and "'embedded' calls a tool in 5" in said and "rewards vary within" in said, said
 
 
-def test_the_task_in_the_readme_passes_the_checks(env_check):
+def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_check(capsys):
+    code, said = main(["env", "check", WORDS, "--task-data", PROBLEMS]), capsys.readouterr().out
+    assert code == 1 and said.endswith("Not ready: policy.\n"), said
+    assert "'embedded' cannot learn it: no reward varies within 8 groups of 8 episodes" in said
+
+
+def test_the_task_in_the_readme_passes_the_checks_except_that_the_embedded_policy_cannot_learn_it(env_check):
     readme = (EXAMPLES.parent / "README.md").read_text()
     code, found = env_check(readme.partition("```python\n")[2].partition("```")[0])
-    assert code == 0, found
+    assert [name for name, line in found.items() if line.startswith("no")] == ["policy"] and code == 1
+    assert "none of 64 episodes called a tool; perhaps the policy cannot write" in found["policy"]
 
 
 def test_the_example_with_a_tool_is_at_most_eighty_lines_long():
@@ -400,3 +471,13 @@ def test_word_problems_run_with_a_policy_that_cannot_read_them(tmp_path, capsys)
     (report,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
     assert report["name"] == WORDS and report["episodes"] == 8 and report["accuracy"] == 0
     assert "WordProblems" in capsys.readouterr().out or "word_problems" in report["name"]
+
+
+def test_a_run_ends_when_a_task_that_is_drawn_twice_is_another_one(tmp_path):
+    code = changed((NUMBER, "self.n = getattr(self, 'n', 0) + 1; number = self.n // 3 + random"))
+    (tmp_path / "tasks.py").write_text(code)
+    arguments = as_flags(SMALL.changed(task=str(tmp_path / "tasks.py"), steps=2))
+    with command("train", *arguments, "--out", str(tmp_path / "run")) as running:
+        exit_code, said = running.finish()
+    assert exit_code == 1 and "Traceback" not in said
+    assert "task(0, 'train') was drawn twice and is not the same: 'Double " in " ".join(said.split())

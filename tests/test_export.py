@@ -64,6 +64,15 @@ def texts_of_plain_transformers(folder) -> dict:
     return json.loads(found.stdout)
 
 
+def test_who_may_read_one_file_of_a_policy_or_a_checkpoint_may_read_all(run, tmp_path):
+    path, _ = run
+    assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
+    newest = max((path / "checkpoints").iterdir())
+    for folder in (path / "policy", tmp_path / "model", newest):
+        assert len({file.stat().st_mode for file in folder.rglob("*") if file.is_file()}) == 1
+        assert folder.stat().st_mode == tmp_path.joinpath("model").stat().st_mode
+
+
 def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(run, tmp_path):
     path, dtype = run
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0

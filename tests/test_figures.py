@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from zorplex_rl.policy.evaluate import Report
-from zorplex_rl.policy.intervals import wilson_interval
+from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
@@ -23,7 +23,7 @@ def report(name: str, right: int, of: int) -> Report:
         "tool_spam": 0.0,
         "truncated": 0.0,
     }
-    return Report(name, of, right / of, wilson_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
+    return Report(name, of, right / of, exact_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
 
 
 def lasting(seconds: float, in_tools: float = 0.0) -> Episode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,7 +27,8 @@ from zorplex_rl.cli import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Host, Lease
+from zorplex_rl.services.host import Host
+from zorplex_rl.services.keeper import Lease
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
 from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
@@ -42,19 +45,19 @@ TWO = "attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444"
         ("this:2", "expected this, alone"),
         ("processes:0", "expected a number of 1 to 999"),
         ("processes:two", "expected a number of 1 to 999"),
-        ("attach:", "expected tcp://HOST:PORT"),
-        ("attach:tcp://a:4444,b:4444", "'b:4444'; expected tcp://HOST:PORT"),
+        ("attach:", "expected tls://HOST:PORT"),
+        ("attach:tcp://a:4444,b:4444", "'b:4444'; expected tls://HOST:PORT"),
         ("attach:tcp://a:70000", "between 1 and 65535"),
         ("attach:tcp://0.0.0.0:4444", "means all networks"),
-        ("attach:tcp://*:4444", "expected tcp://HOST:PORT"),
+        ("attach:tcp://*:4444", "expected tls://HOST:PORT"),
         ("attach:tcp://[::]:4444", "means all networks"),
         ("attach:tcp://[0::0]:4444", "means all networks"),
         ("attach:tcp://0:4444", "means all networks"),
         ("attach:tcp://[1:2]:4444", r"'tcp://\[1:2\]:4444', whose host is no IPv6 address"),
         ("attach:tcp://a..b:4444", "'tcp://a..b:4444', whose host is no name"),
         (f"attach:tcp://{'a' * 70}:4444", "whose host is no name"),
-        ("attach:tcp://a?b:4444", "expected tcp://HOST:PORT"),
-        ("attach:tcp://a:٣", "expected tcp://HOST:PORT"),
+        ("attach:tcp://a?b:4444", "expected tls://HOST:PORT"),
+        ("attach:tcp://a:٣", "expected tls://HOST:PORT"),
         ("attach:tcp://a:4444,tcp://a:4444", "names tcp://a:4444 twice"),
         ("attach:tcp://a:4444,tcp://A:04444", "names tcp://A:04444 twice"),
         ("attach:tcp://[::1]:4444,tcp://[0:0::1]:4444", "twice"),
@@ -89,7 +92,7 @@ def test_settings_that_contradict_the_hosts_are_refused(settings, said):
 )  # fmt: skip
 def test_hosts_that_nobody_can_reach_are_refused_before_anything_is_written(settings, said):
     with pytest.raises(ConfigError, match=said) as refused:
-        check_cluster(Config().changed(**({"hosts": "attach:tcp://127.0.0.1:4444"} | settings)))
+        check_cluster(Config().changed(**({"hosts": "attach:tcp://127.0.0.1:4444", "insecure": True} | settings)))
     assert "\n" not in str(refused.value)
 
 
@@ -103,7 +106,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_written():
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_a_worker_that_cannot_listen_says_so_in_one_sentence(host, capsys):
-    assert main(["worker", "--listen", f"tcp://{host}:4444"]) == 2
+    assert main(["worker", "--listen", f"tcp://{host}:4444", "--insecure"]) == 2
     assert capsys.readouterr().err.endswith("; give an address of this machine with a free port\n")
 
 
@@ -171,6 +174,34 @@ def test_what_is_recorded_on_a_host_is_put_on_this_machines_clock():
     assert [(span.start, span.end) for span in hosts.in_our_time(spans)] == [(60.0, 61.0), (61.0, 62.0)]
 
 
+class Flaky(Host):
+    """A host to which the first copy of a policy fails."""
+
+    tries = 0
+
+    async def send_folder(self, here: Path) -> str:
+        self.tries += 1
+        if self.tries == 1:
+            raise OSError("No space left on device")
+        return f"/there/{here.name}"
+
+
+def test_a_policy_that_could_not_be_sent_is_sent_again_for_the_next_replica_and_once_only(tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(Path(zorplex_rl.__file__).parent / "policy" / "embedded", policy)
+
+    async def send() -> list[str]:
+        host = Flaky("far", mesh=None, lease=10.0)
+        hosts = Hosts(Config().changed(policy=str(policy)), [host])
+        with pytest.raises(OSError, match="No space"):
+            await hosts._config_on(host)
+        found = [(await hosts._config_on(host)).policy for _ in range(2)]
+        assert host.tries == 2
+        return found
+
+    assert asyncio.run(send()) == ["/there/policy"] * 2
+
+
 PUBLISHER = """if True:
     import json, sys, time
     from zorplex_rl.weights.shared_memory import allocate
@@ -234,7 +265,9 @@ def workers(network: Network, *names: str, environment: dict[str, str] | None = 
     with ExitStack() as running:
         for name in names:
             host = network[name]
-            process = host.popen(*PROGRAM, "worker", "--listen", address_of(host), cwd="/", env=environment)
+            process = host.popen(
+                *PROGRAM, "worker", "--listen", address_of(host), "--insecure", cwd="/", env=environment
+            )
             running.callback(process.wait)
             running.callback(process.kill)
         for name in names:
@@ -249,7 +282,7 @@ def address_of(host) -> str:
 def begin(controller, config: Config, *more: str, secret: str = "between us") -> subprocess.Popen:
     """Train on ``controller``, into a folder that no other host can see."""
     return controller.popen(
-        *PROGRAM, "train", *as_flags(config), "--out", "/tmp/run", *more, cwd="/", env=os.environ | {SECRET: secret},
+        *PROGRAM, "train", *as_flags(config.changed(insecure=True)), "--out", "/tmp/run", *more, cwd="/", env=os.environ | {SECRET: secret},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -265,6 +298,11 @@ def transports(path: Path) -> dict[str, set[str]]:
         if span.kind == "pull":
             found.setdefault(span.actor, set()).add(span.args["transport"])
     return found
+
+
+def temporary_files(host) -> list[str]:
+    """What runs have left in the folder of the worker on ``host``, apart from what Monarch's loop that waits there has made."""
+    return [str(path) for path in host.path("/tmp").glob("zorplex-*/tmp/*") if not path.name.startswith(".tmp")]
 
 
 LONGER = SMALL.changed(steps=14, checkpoint_every=3)
@@ -307,7 +345,7 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         cut = time.monotonic()
         seconds["generator's host cut off"] = recovered(3, cut)
         # Cut off, it ends by itself; when it is back, there is nothing on it that could do anything.
-        wait_for(lambda: not network["c"].processes(), LONGER.cluster.lease + 5 - (time.monotonic() - cut), "c is over")
+        wait_for(lambda: not network["c"].of_runs(), LONGER.cluster.lease + 5 - (time.monotonic() - cut), "c is over")
         network["c"].restore()
         output, _ = run.communicate(timeout=200)
         assert run.returncode == 0, output
@@ -319,10 +357,30 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         assert same_weights(final_weights(path), final_weights(undisturbed))
         # It lived on another host than the trainer.
         assert transports(path)["generator_0"] == {"tcp"}
-        wait_for(lambda: not any(network[name].processes() for name in ("ctl", *"abcd")), 30, "nothing is left")
-        assert not list(network["d"].path("/tmp").glob("zorplex*"))
+        wait_for(lambda: not any(network[name].of_runs() for name in ("ctl", *"abcd")), 30, "nothing is left")
+        wait_for(lambda: temporary_files(network["d"]) == [], 30, "no file of the run is left")
         print({what: round(took, 1) for what, took in seconds.items()}, f"set-up {set_up:.1f}")
         assert max(seconds.values()) < 15 + set_up
+
+
+@pytest.mark.long
+@needs_hosts
+@pytest.mark.parametrize(("role", "seconds"), [("trainer", 0.0), ("generator", 1.5)])
+def test_a_host_that_is_killed_while_a_run_starts_costs_nothing_but_time(sync_run, role, seconds):
+    """It is killed so many ``seconds`` after the first process there is started."""
+    with namespaced_hosts("ctl", "a", "b") as network, workers(network, "a", "b") as hosts:
+        path, struck = network["ctl"].path("/tmp/run"), network["a" if role == "trainer" else "b"]
+        run = begin(network["ctl"], SMALL.changed(hosts=hosts))
+        # The first one of a run is the host's keeper.
+        wait_for(lambda: len(struck.of_runs()) > 1 or run.poll() is not None, 200, f"the {role} is started")
+        time.sleep(seconds)
+        assert run.poll() is None, run.stdout.read()
+        struck.kill()
+        output, _ = run.communicate(timeout=400)
+        assert run.returncode == 0, output
+        assert "Traceback" not in output
+        assert [row["step"] for row in rows(path, "step")] == list(range(1, SMALL.steps + 1))
+        assert same_weights(final_weights(path), final_weights(sync_run.path))
 
 
 GROUP = SMALL.changed(steps=12, checkpoint_every=3, trainer_processes=2)
@@ -373,13 +431,13 @@ def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_gr
         reached("restart", 2)
         reached("step", 8)
         cut = network[home()]
-        before = {name: len(network[name].processes()) for name in names}
+        before = {name: len(network[name].of_runs()) for name in names}
         cut.cut()
 
         def is_over() -> bool:
-            grown = [name for name in names if len(network[name].processes()) > before[name]]
+            grown = [name for name in names if len(network[name].of_runs()) > before[name]]
             # Looked at last: whoever is there now was there when the others were looked at.
-            left = cut.processes()
+            left = cut.of_runs()
             assert not (left and grown), f"a process was started on {grown} before those of {cut.name} were over"
             return not left
 
@@ -394,14 +452,15 @@ def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_gr
 
 
 @needs_hosts
-def test_workers_end_by_themselves_when_the_controller_is_killed():
+def test_all_processes_of_a_run_end_when_its_controller_is_killed_and_the_worker_waits_for_the_next_run():
     with namespaced_hosts("ctl", "a") as network, workers(network, "a") as hosts:
         run = begin(network["ctl"], SMALL.changed(hosts=hosts, steps=500))
         wait_for(lambda: len(rows(network["ctl"].path("/tmp/run"), "step")) >= 1, 200, "a step")
-        assert len(network["a"].processes()) >= 3
+        assert len(network["a"].of_runs()) >= 2
         network["ctl"].kill()
-        wait_for(lambda: not network["a"].processes(), 30, "the worker and its processes end")
-        assert not list(network["a"].path("/tmp").glob("zorplex*"))
+        wait_for(lambda: not network["a"].of_runs(), 30, "what the run has started ends")
+        wait_for(lambda: network["a"].listens(PORT), 60, "the worker waits for the next run")
+        wait_for(lambda: temporary_files(network["a"]) == [], 60, "no file of the run is left")
         run.wait(timeout=10)
         run.stdout.close()
 
@@ -450,9 +509,13 @@ def train_on_two_workers(config: Config, path: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_workers_of_this_machine_stand_in_for_hosts(tmp_path, monkeypatch):
+def test_two_workers_of_this_machine_stand_in_for_hosts_and_leave_no_file_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
-    train_on_two_workers(SMALL.changed(steps=2, tool_latency=0.01), tmp_path / "run")
+    # The path of a Unix socket has at most 107 characters, so the folder is not in ``tmp_path``.
+    with tempfile.TemporaryDirectory() as temporary:
+        monkeypatch.setenv("TMPDIR", temporary)
+        train_on_two_workers(SMALL.changed(steps=2, tool_latency=0.01), tmp_path / "run")
+        assert os.listdir(temporary) == []
 
 
 def test_a_trainer_of_two_processes_on_the_second_host_makes_the_weights_of_one_process_here(sync_run, tmp_path):

@@ -2,81 +2,81 @@
 
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from zorplex_rl.policy.evaluate import summarise
-from zorplex_rl.policy.intervals import clustered_interval, wilson_interval
+from zorplex_rl.policy.intervals import Interval, clustered_interval, exact_interval
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.rewards import score
 
-TRIALS = 2_000
+SIMULATED = 500
+SHARES = (0.02, 0.1, 0.5, 0.9, 0.98, 1.0)
+CORRELATIONS = (0.0, 0.05, 0.3, 0.8, 1.0)
 
 
-UNEQUAL = [1] * 30 + [5] * 15 + [20] * 5
-"""Fifty clusters, of which five hold half of the trials."""
+def sizes_of(clusters: int) -> dict[str, tuple[int, ...]]:
+    """Clusters of one size, of many, and a few large ones among many small ones."""
+    mixed = np.random.default_rng(clusters).integers(1, 17, clusters).tolist()
+    large = max(1, clusters // 10)
+    skewed = (16,) * large + (1,) * (clusters - large)
+    return {"one": (1,) * clusters, "sixteen": (16,) * clusters, "mixed": tuple(mixed), "skewed": skewed}
 
 
-def coverage(clusters: int | list[int], share: float, correlation: float, trials: int = 200) -> float:
-    """How often an interval holds ``share``, where each cluster's own share is beta-distributed with ``correlation`` within clusters.
-
-    ``clusters`` is their number, and trials fall into them at random, or the size of each.
-    """
-    sizes = clusters if isinstance(clusters, list) else None
-    count = len(sizes) if sizes else clusters
-    rng = np.random.default_rng([count, int(100 * share), int(100 * correlation)])
-    covered = 0
-    for _ in range(TRIALS):
-        if correlation:
-            spread = (1 - correlation) / correlation
-            shares = rng.beta(share * spread, (1 - share) * spread, count)
-        else:
-            shares = np.full(count, share)
-        which = np.repeat(np.arange(count), sizes) if sizes else rng.integers(0, count, trials)
-        low, high = clustered_interval((rng.random(len(which)) < shares[which]).tolist(), which.tolist())
-        covered += low <= share <= high
-    return covered / TRIALS
+def successes(rng: np.random.Generator, sizes: np.ndarray, share: float, correlation: float, alike: bool) -> np.ndarray:
+    """Successes [SIMULATED] of all trials. In a cluster with its own, beta-distributed share they correlate; or some clusters are all alike."""
+    shape = (SIMULATED, len(sizes))
+    same = (rng.random(shape) < share) * sizes
+    if correlation == 1:
+        return same.sum(1)
+    if correlation == 0 or share == 1:
+        return rng.binomial(sizes, share, shape).sum(1)
+    if alike:
+        return np.where(rng.random(shape) < correlation, same, rng.binomial(sizes, share, shape)).sum(1)
+    spread = (1 - correlation) / correlation
+    return rng.binomial(sizes, rng.beta(share * spread, (1 - share) * spread, shape)).sum(1)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.05, 0.2])
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("clusters", [16, 60])
-def test_an_interval_of_95_percent_covers_the_share_in_93_to_97_of_100_cases(clusters, share, correlation):
-    assert 0.93 <= coverage(clusters, share, correlation) <= 0.97
+@pytest.mark.parametrize("clusters", [1, 2, 3, 6, 16, 60, 400])
+def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases_everywhere(clusters):
+    for name, sizes in sizes_of(clusters).items():
+        rng, trials, names = np.random.default_rng([clusters, len(name)]), sum(sizes), np.repeat(range(clusters), sizes)
+
+        @cache
+        def interval(right: int, trials: int = trials, names: tuple[int, ...] = tuple(names.tolist())) -> Interval:
+            # Which of the trials succeeded plays no part.
+            return clustered_interval([index < right for index in range(trials)], names)
+
+        for share, correlation, alike in itertools.product(SHARES, CORRELATIONS, (False, True)):
+            right = successes(rng, np.array(sizes), share, correlation, alike)
+            low, high = np.array([interval(count) for count in right.tolist()]).T
+            covered = np.mean((low <= share) & (share <= high))
+            assert covered > 0.9, (name, share, correlation, alike)
 
 
-def test_the_interval_for_independent_trials_is_too_narrow_where_they_repeat():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(500):
-        shares = rng.beta(0.5 * 4, 0.5 * 4, 16)
-        successes = int((rng.random(200) < shares[rng.integers(0, 16, 200)]).sum())
-        low, high = wilson_interval(successes, 200)
-        covered += low <= 0.5 <= high
-    assert covered / 500 < 0.85
+@pytest.mark.parametrize(("clusters", "share"), [(16, 0.5), (16, 0.9), (60, 0.9)])
+def test_the_interval_for_independent_trials_is_too_narrow_where_they_repeat(clusters, share):
+    right = 10 * np.random.default_rng(0).binomial(clusters, share, SIMULATED)
+    bounds = np.array([exact_interval(count, 10 * clusters) for count in right.tolist()])
+    assert np.mean((bounds[:, 0] <= share) & (share <= bounds[:, 1])) < 0.85
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(0, 7), (3, 7), (7, 7), (150, 200)])
-def test_trials_of_clusters_of_their_own_have_the_interval_of_wilson(successes, trials):
-    outcomes = [index < successes for index in range(trials)]
-    found = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+@pytest.mark.parametrize(("right", "trials"), [(0, 7), (3, 7), (7, 7), (150, 200)])
+def test_trials_of_clusters_of_their_own_have_the_exact_interval(right, trials):
+    outcomes = [index < right for index in range(trials)]
+    found = stats.binomtest(right, trials).proportion_ci(0.95, method="exact")
     assert clustered_interval(outcomes, range(trials)) == pytest.approx((found.low, found.high), abs=1e-12)
 
 
-@pytest.mark.parametrize(("share", "correlation"), [(0.2, 0.0), (0.5, 0.2), (0.25, 0.3)])
-def test_a_few_large_clusters_are_not_taken_for_many(share, correlation):
-    assert 0.93 <= coverage(UNEQUAL, share, correlation) <= 0.97
-
-
-def test_clusters_that_agree_within_count_as_one_trial_each_and_no_cluster_makes_an_interval_narrower():
+def test_a_cluster_counts_as_one_trial_and_a_few_large_ones_are_not_taken_for_many():
     outcomes = [True] * 100 + [False] * 100
-    low, high = clustered_interval(outcomes, [index // 10 for index in range(200)])
-    assert low < wilson_interval(10, 20)[0] < 0.5 < wilson_interval(10, 20)[1] < high
-    even = [index % 2 == 0 for index in range(200)]
-    assert clustered_interval(even, [index // 2 for index in range(200)]) == wilson_interval(100, 200)
-    assert clustered_interval(outcomes, ["one"] * 200) == (0.0, 1.0)
+    assert clustered_interval(outcomes, [i // 10 for i in range(200)]) == pytest.approx(exact_interval(10, 20))
+    assert clustered_interval(outcomes, ["one"] * 200) == pytest.approx(exact_interval(0.5, 1))
+    few = clustered_interval(outcomes, [max(0, i - 100) for i in range(200)])
+    assert few[1] - few[0] > 0.85
 
 
 @pytest.mark.parametrize(("outcomes", "clusters"), [([], []), ([True], []), ([True], ["a", "b"])])
@@ -99,7 +99,7 @@ def test_a_report_counts_tasks_on_the_same_words_as_a_cluster():
             [w < "n" for w in "abcdefghijklmnopqrstuvwxyz"] * 10, list("abcdefghijklmnopqrstuvwxyz") * 10
         )
     )
-    assert alike.interval[0] < wilson_interval(130, 260)[0]
+    assert alike.interval[0] < exact_interval(130, 260)[0]
 
 
 def test_the_same_words_are_one_cluster_however_they_are_asked_for():

@@ -57,6 +57,19 @@ def test_a_response_that_goes_beyond_what_the_model_can_read_is_refused():
         check_limits(Zorplex(0), ("simple:easy",), 65 - longest, 5, words, positions=64)
 
 
+def test_a_policy_that_cannot_read_a_prompt_and_its_answer_is_what_has_to_be_changed():
+    longest = max(need.prompt for need in needs(Zorplex(0), "simple:easy", words))
+    for room in (-longest, -1, 0, 4):
+        with pytest.raises(ConfigError) as refused:
+            check_limits(Zorplex(0), ("simple:easy",), 10, 5, words, positions=longest + room)
+        assert str(refused.value) == (
+            f"the policy reads at most {longest + room} tokens, and prompts take {longest} of them, but the shortest answer takes 5; "
+            f"use a policy that reads more"
+        )
+    with pytest.raises(ConfigError, match=r"--max-tokens is 10, .* use 5 or less"):
+        check_limits(Zorplex(0), ("simple:easy",), 10, 5, words, positions=longest + 5)
+
+
 def test_the_limits_of_sampling_are_enough_for_everything():
     sampling = Sampling()
     names = [*tier_of("mix"), "compositional:medium", "compositional:hard"]

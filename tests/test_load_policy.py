@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import babbler
 
+from zorplex_rl.policy import load
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt
@@ -225,6 +226,22 @@ def test_an_unknown_architecture_is_refused(broken):
         json.dumps({**config, "model_type": "novel", "architectures": ["NovelForCausalLM"]})
     )
     refusal(broken)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "makes no prompt within 1 s",
+        ),
+        ("{{ 'x' * 1000000 }}", "makes 1,000,000 characters of a question of nine"),
+    ],
+)
+def test_a_chat_template_without_an_end_is_refused(broken, template, said, monkeypatch):
+    monkeypatch.setattr(load, "TEMPLATE_SECONDS", 1.0)
+    (broken / "chat_template.jinja").write_text(template)
+    assert said in refusal(broken)
 
 
 def test_a_model_without_chat_template_is_refused(broken):

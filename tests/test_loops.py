@@ -42,6 +42,15 @@ def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
     assert same_weights(final_weights(sync_run.path), final_weights(run.path))
 
 
+def test_at_lag_0_the_weights_do_not_depend_on_how_fast_tools_answer(tmp_path):
+    from zorplex_rl.training.loop import train_async
+
+    config = SMALL.changed(task="multi_step", tool_latency=0.02)
+    slow = train_here(config, tmp_path / "sync")
+    quick = train_here(config.changed(tool_latency=0.002), tmp_path / "async", loop=train_async)
+    assert same_weights(final_weights(slow.path), final_weights(quick.path))
+
+
 def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
     steps = [row for row in sync_run.metrics() if row["event"] == "step"]
     assert len(steps) == SMALL.steps

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
@@ -103,3 +106,12 @@ def test_names_are_shown_as_they_are_written():
     svg = timeline_chart(Timeline([Span('a <b> & "c" $x$', "train", 0.0, 1.0)]))
     assert 'a <b> & "c" $x$' in texts(svg)
     assert 'a <b> & "c" $x$' in ElementTree.fromstring(svg).get("aria-label")
+
+
+def test_nothing_is_said_where_the_library_cannot_keep_its_cache():
+    program = "from zorplex_rl.viz.plots import learning_curve; learning_curve([])"
+    environment = {k: v for k, v in os.environ.items() if k not in ("MPLCONFIGDIR", "XDG_CACHE_HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment | {"HOME": "/proc/none"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

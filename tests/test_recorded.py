@@ -145,7 +145,7 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
     async def admit_now(version, most):
         return range(most)
 
-    replay = SimpleNamespace(admit_now=SimpleNamespace(call_one=admit_now))
+    replay = SimpleNamespace(admit_now=SimpleNamespace(route=admit_now))
     shares = asyncio.run(Controller.admit_step(SimpleNamespace(config=config, published=0, replay=replay)))
     setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0)
     run = simulate_sync(setting, replace(setting.latencies(), details=Details(share=config.share)))

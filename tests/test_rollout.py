@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import math
 import queue
 import random
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -565,6 +567,28 @@ def test_slow_tools_that_answer_in_any_order_change_no_episode(tokenizer):
     assert all(e.tool_seconds > 0 for e in slow if any(turn.result for turn in e.turns))
 
 
+@pytest.mark.parametrize("slots", [3, 16])
+def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_answer(tokenizer, slots):
+    policy = babbler(tokenizer)
+    requests, sampling = requests_that_call(policy, 12), Sampling(max_tokens=48, slots=slots, in_rounds=True)
+
+    def episodes(seed: int) -> list[Episode]:
+        rng = random.Random(seed)
+
+        def execute(task: Task, call) -> Future[str]:
+            seconds = rng.choice([0.0, 0.0, 0.002, 0.01])
+            return pool.submit(lambda: (time.sleep(seconds), ENV.execute(task, call))[1])
+
+        with ThreadPoolExecutor(12) as pool:
+            return rollout(policy, requests, execute, sampling)
+
+    first, *others = (episodes(seed) for seed in range(4))
+    assert sum(turn.result is not None for e in first for turn in e.turns) >= 12
+    for other in others:
+        assert tokens_of(other) == tokens_of(first)
+        assert [e.logprobs for e in other] == [e.logprobs for e in first]
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 def test_other_rows_go_on_to_their_end_while_one_waits_for_its_tool(tokenizer, slots):
     policy, sampling = babbler(tokenizer), Sampling(max_tokens=48, slots=slots)
@@ -653,18 +677,49 @@ def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_give
 def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenizer):
     policy = babbler(tokenizer)
     engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=32, slots=2))
-    tickets, episodes, spans = engine.submit(mixed_requests(8)), {}, {}
+    tickets, episodes, ended = engine.submit(mixed_requests(8)), {}, {}
     while not engine.idle:
         engine.version += 1
         for ticket, episode in engine.step():
-            episodes[ticket], spans[ticket] = episode, engine.version
+            episodes[ticket], ended[ticket] = episode, engine.version
     for ticket in tickets:
         episode = episodes[ticket]
-        assert episode.last_version == spans[ticket]
-        # A step samples one token; a tool's result takes none of its own.
+        # A step draws one token for each row, from the logits of the step before; a tool's result takes no step of its own.
+        # The prompt is run in the step that draws the first token.
         steps = list(itertools.accumulate(episode.sampled))
-        assert all(turn.version == episode.first_version + steps[turn.end - 1] - 1 for turn in episode.turns)
-        assert episode.first_version == episode.policy_version == episode.last_version - steps[-1] + 1
+        began = ended[ticket] - steps[-1] + 1
+        made = [began + max(0, step - 2) for step in steps]
+        assert episode.first_version == episode.policy_version == began
+        assert [turn.version for turn in episode.turns] == [made[turn.end - 1] for turn in episode.turns]
+        assert episode.last_version == made[-1] if episode.sampled[-1] else episode.turns[-1].version
+
+
+@pytest.mark.parametrize("switch", range(1, 17, 4))
+def test_a_version_is_that_of_the_weights_which_made_the_logits_not_of_those_there_when_a_token_is_drawn(
+    tokenizer, switch
+):
+    policy = copy.copy(babbler(tokenizer))
+    policy.model = copy.deepcopy(policy.model)
+    engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=30, slots=64))
+    engine.submit(mixed_requests(40))
+    episodes = []
+    for _ in range(switch):
+        episodes += engine.step()
+    with torch.no_grad():
+        # From now on every token is as likely as any other, which shows in its log-probability.
+        policy.model.get_output_embeddings().weight.zero_()
+    engine.version = 1
+    while not engine.idle:
+        episodes += engine.step()
+    uniform = -math.log(policy.model.get_output_embeddings().weight.shape[0])
+    versions_seen = set()
+    for _, episode in episodes:
+        made = [abs(logprob - uniform) < 1e-5 for logprob in episode.logprobs]
+        assert [turn.version for turn in episode.turns] == [made[turn.end - 1] for turn in episode.turns]
+        assert episode.last_version == made[max(i for i, sampled in enumerate(episode.sampled) if sampled)]
+        assert episode.first_version == made[0]
+        versions_seen.add((episode.first_version, episode.last_version))
+    assert (0, 1) in versions_seen
 
 
 def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alone(tokenizer):

@@ -9,13 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from runs import SMALL, state_at
 
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config, LearnerConfig
-from zorplex_rl.errors import ConfigError, StorageError
+from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.train_command import _what_failed
 
 EPISODE = Episode(Zorplex().task(("simple",), 0), [], [], [], [], [], "answer")
 
@@ -27,15 +29,15 @@ def step_row(step: int) -> dict:
 def test_a_folder_is_reopened_with_the_configuration_that_it_was_made_with(tmp_path):
     config = Config(task="mix", seed=7, learner=LearnerConfig(learning_rate=1e-5))
     folder = RunFolder.create(tmp_path / "a" / "b", config)
-    folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
+    folder.finish_checkpoint(folder.begin_checkpoint(3), state_at(3))
     again, found = RunFolder.reopen(tmp_path / "a" / "b")
     assert found == config
-    assert again.controller_state(again.newest_checkpoint()) == {"step": 3}
+    assert again.controller_state(again.newest_checkpoint()) == state_at(3)
 
 
 def test_a_checkpoint_that_was_not_finished_does_not_exist(tmp_path):
     folder = RunFolder.create(tmp_path / "run", Config())
-    folder.finish_checkpoint(folder.begin_checkpoint(10), {"step": 10})
+    folder.finish_checkpoint(folder.begin_checkpoint(10), state_at(10))
     (folder.begin_checkpoint(20) / "trainer").mkdir()
     assert folder.newest_checkpoint().name == "step_000010"
 
@@ -43,7 +45,7 @@ def test_a_checkpoint_that_was_not_finished_does_not_exist(tmp_path):
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     folder = RunFolder.create(tmp_path / "run", Config())
     for step in (10, 20, 30, 1000):
-        folder.finish_checkpoint(folder.begin_checkpoint(step), {"step": step})
+        folder.finish_checkpoint(folder.begin_checkpoint(step), state_at(step))
     assert [path.name for path in folder.checkpoints()] == ["step_000030", "step_001000"]
 
 
@@ -81,9 +83,8 @@ def filled_folder(path: Path, *steps: int) -> RunFolder:
         folder.append_episode(step, EPISODE, "train")
         begun = folder.begin_checkpoint(step)
         (begun / "trainer").mkdir()
-        (begun / "trainer" / "__0_0.distcp").write_bytes(bytes(1000))
-        (begun / "trainer" / ".metadata").write_bytes(b"what is where")
-        folder.finish_checkpoint(begun, {"step": step, "written": folder.written()})
+        (begun / "trainer" / "learner.safetensors").write_bytes(bytes(1000))
+        folder.finish_checkpoint(begun, state_at(step, written=folder.written()))
     return folder
 
 
@@ -120,17 +121,17 @@ def test_rows_that_a_crash_of_the_machine_has_cut_short_are_cut_to_whole_lines(t
 
 
 def cut_data(checkpoint: Path) -> None:
-    file = checkpoint / "trainer" / "__0_0.distcp"
+    file = checkpoint / "trainer" / "learner.safetensors"
     file.write_bytes(file.read_bytes()[:600])
 
 
 def flip_a_bit(checkpoint: Path) -> None:
-    file = checkpoint / "trainer" / "__0_0.distcp"
+    file = checkpoint / "trainer" / "learner.safetensors"
     file.write_bytes(bytes(500) + b"\1" + bytes(499))
 
 
-def lose_metadata(checkpoint: Path) -> None:
-    (checkpoint / "trainer" / ".metadata").unlink()
+def lose_data(checkpoint: Path) -> None:
+    (checkpoint / "trainer" / "learner.safetensors").unlink()
 
 
 def cut_controller(checkpoint: Path) -> None:
@@ -157,9 +158,9 @@ def nested_manifest(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (cut_data, "trainer/__0_0.distcp has 600 of 1,000 bytes"),
-        (flip_a_bit, "trainer/__0_0.distcp is not what was written: its checksum differs"),
-        (lose_metadata, "it lacks trainer/.metadata"),
+        (cut_data, "trainer/learner.safetensors has 600 of 1,000 bytes"),
+        (flip_a_bit, "trainer/learner.safetensors is not what was written: its checksum differs"),
+        (lose_data, "it lacks trainer/learner.safetensors"),
         (cut_controller, "controller.json has 10 of"),
         (lose_manifest, "it lacks manifest.json"),
         (cut_manifest, "its manifest.json is damaged"),
@@ -199,7 +200,7 @@ def test_a_folder_that_exists_is_offered_to_be_continued_only_if_that_is_possibl
     folder = RunFolder.create(tmp_path / "a run", Config())
     with pytest.raises(ConfigError, match="choose another --out$"):
         RunFolder.create(folder.path, Config())
-    folder.finish_checkpoint(folder.begin_checkpoint(1), {"step": 1})
+    folder.finish_checkpoint(folder.begin_checkpoint(1), state_at(1))
     with pytest.raises(ConfigError, match="or continue the run in it with --resume '.*a run'$"):
         RunFolder.create(folder.path, Config())
 
@@ -263,7 +264,7 @@ def fill(disk: Path) -> None:
 
 def test_a_configuration_of_another_version_is_refused_by_its_unknown_field(tmp_path):
     folder = RunFolder.create(tmp_path / "run", Config())
-    folder.finish_checkpoint(folder.begin_checkpoint(1), {"step": 1})
+    folder.finish_checkpoint(folder.begin_checkpoint(1), state_at(1))
     values = json.loads(Config().to_json()) | {"warp_factor": 9}
     (folder.path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="'warp_factor'"):
@@ -271,3 +272,17 @@ def test_a_configuration_of_another_version_is_refused_by_its_unknown_field(tmp_
     (folder.path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         RunFolder.reopen(folder.path)
+
+
+def test_where_a_checkpoint_is_of_no_use_the_newest_other_one_that_is_whole_is_offered(tmp_path):
+    """Its files are what was written, and it cannot be restored all the same."""
+    folder = RunFolder.create(tmp_path / "run", SMALL)
+    for step in (1, 2):
+        folder.finish_checkpoint(folder.begin_checkpoint(step), state_at(step))
+    newest, error = folder.newest_checkpoint(), CheckpointError("it lacks masters.0")
+    config = folder.reopen(folder.path)[1]
+    said = _what_failed(error, error, config, folder, newest)
+    assert said.startswith(
+        f"the checkpoint of step 2 in {str(folder.path)!r} is broken: it lacks masters.0; use the one of step 1 instead: "
+    )
+    assert said.endswith("--from-checkpoint 1")

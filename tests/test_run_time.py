@@ -49,9 +49,15 @@ def test_this_machine_takes_longer_for_a_larger_model():
     assert times[1].sample > 2 * times[0].sample
 
 
-def test_of_a_policy_whose_shape_is_not_known_no_seconds_are_told(tmp_path):
+def test_of_a_policy_of_another_family_no_seconds_are_told(tmp_path):
     folder = tmp_path / "other"
     shutil.copytree(EMBEDDED_PATH, folder)
-    of_another_family = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 128, "vocab_size": 533}
+    of_another_family = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_head": 4,
+        "n_embd": 128,
+        "vocab_size": 533,
+    }
     (folder / "config.json").write_text(json.dumps(of_another_family))
     assert math.isnan(run_time(Config(policy=str(folder)), start=1.0).run(Config()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from echo import Echo
+from runs import SMALL, as_flags, command, rows
 
 from zorplex_rl.services.replica import spawn
 
@@ -21,8 +23,12 @@ SOMEBODY_ELSE = 65534
 
 def listening_sockets(pid):
     """The names of the Unix sockets on which process ``pid`` listens; those in the abstract namespace begin with @."""
-    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink())
-    inodes = {link[8:-1] for link in links if link.startswith("socket:")}
+    inodes = set()
+    # A process may end, and a descriptor be closed, while it is looked at.
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").rstrip("]"))
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return {line[7] for line in lines if line[6] in inodes and line[5] == LISTENING and len(line) > 7}
 
@@ -67,3 +73,22 @@ def test_the_socket_that_starts_processes_is_in_a_folder_that_only_this_user_can
     assert len(hosts) == 1
     folder = hosts[0].parent.stat()
     assert folder.st_uid == os.getuid() and stat.S_IMODE(folder.st_mode) == 0o700
+
+
+def test_a_run_has_one_abstract_socket_and_while_processes_start_one_more_for_each(tmp_path):
+    """README, "On a shared machine", says so. Whatever is more is another door for the other users of the machine."""
+    config = SMALL.changed(max_lag=1, steps=8)
+    most_at_start, in_mid_run = 0, set()
+    with command("train", *as_flags(config), "--out", str(tmp_path / "run")) as run:
+        while run.process.poll() is None:
+            is_trained_on = bool(rows(tmp_path / "run", "step")) and not rows(tmp_path / "run", "end")
+            abstract = {pid: {name for name in listening_sockets(pid) if name.startswith("@")} for pid in run.members()}
+            assert not any(names for pid, names in abstract.items() if pid != run.process.pid)
+            count = sum(map(len, abstract.values()))
+            if is_trained_on:
+                in_mid_run.add(count)
+            most_at_start = max(most_at_start, count)
+        assert run.process.returncode == 0, run.finish()[1]
+    # At its end the run closes the socket. Its processes are six.
+    assert in_mid_run - {0} == {1}
+    assert 1 <= most_at_start <= 1 + 6

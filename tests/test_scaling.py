@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from echo import Echo, Finder, Fragile
 from test_service import children, until
 
+from zorplex_rl.services.autoscale import follow_the_load
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import get_service, register_service, unregister_service
 from zorplex_rl.services.replica import replicas_of, spawn
@@ -168,5 +170,38 @@ def test_a_request_that_reaches_a_draining_replica_is_not_begun_and_goes_elsewhe
             assert await asyncio.gather(*(service.do.route(number) for number in range(20))) == list(range(20))
         (file,) = tmp_path.iterdir()
         assert file.suffix == f".{second.pid}" and len(Path(file).read_text().split()) == 20
+
+    asyncio.run(scenario())
+
+
+def test_replicas_that_were_to_leave_stay_if_a_burst_comes_before_they_do(monkeypatch):
+    monkeypatch.setattr("zorplex_rl.services.autoscale.CALM_SECONDS", 0.0)
+
+    async def scenario():
+        waiting, probed, go_on = 0, asyncio.Event(), asyncio.Event()
+        async with echoes(replicas=2) as service:
+            first = service.replicas[0]
+            probe = first.beat
+
+            async def slow_probe(*args, **kwargs):
+                probed.set()
+                await go_on.wait()
+                return await probe(*args, **kwargs)
+
+            first.beat = slow_probe
+            replica_set = service.replica_set
+            replica_set.options = replace(replica_set.options, min_replicas=1, max_replicas=2, probe_every=60)
+            scaling = asyncio.create_task(follow_the_load(replica_set, lambda: waiting))
+            await probed.wait()
+            # The shrink has begun, and now come more requests than two replicas can take.
+            shrinks, waiting = set(replica_set._background), 500
+            scaling.cancel()
+            go_on.set()
+            await asyncio.gather(*shrinks)
+            assert [replica.state for replica in service.replicas] == ["ready", "ready"]
+            # Without the burst one leaves.
+            waiting = 0
+            await service.scale_to(1)
+            assert len(service.replicas) == 1
 
     asyncio.run(scenario())

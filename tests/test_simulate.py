@@ -271,3 +271,9 @@ def test_the_closed_form_is_refused_where_there_is_none():
 def test_a_setting_that_cannot_be_is_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         Setting(**{name: value})
+
+
+@pytest.mark.parametrize("share", [0, -1])
+def test_a_share_of_no_group_is_refused(share):
+    with pytest.raises(ValueError, match=f"share is {share}; a generator takes 1 group or more at a time"):
+        Details(share=share)

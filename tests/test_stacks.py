@@ -82,7 +82,7 @@ def test_our_command_is_one_that_the_command_line_takes():
     given = dict(zip(words[2::2], words[3::2], strict=True))
     values = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
     defaults = Config().settings()
-    typed = {name: value if name == "hosts" else type(defaults[name])(value) for name, value in values.items()}
+    typed = {name: value if name in ("hosts", "tls") else type(defaults[name])(value) for name, value in values.items()}
     config = Config().changed(**typed)
     config.check()
     assert (config.max_lag, config.services.generators) == (4, 2)

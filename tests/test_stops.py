@@ -20,7 +20,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, rows, same_weights, train_here
+from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, rows, same_weights, state_at, train_here
 
 from zorplex_rl.cli import main
 from zorplex_rl.errors import CheckpointError
@@ -95,8 +95,7 @@ def test_a_trainer_does_not_come_back_from_a_broken_checkpoint(tmp_path):
 
     def show(row):
         if row["event"] == "step" and row["step"] == 3:
-            (file,) = (tmp_path / "run" / "checkpoints" / "step_000002" / "trainer").glob("*.distcp")
-            os.truncate(file, 1000)
+            os.truncate(tmp_path / "run" / "checkpoints" / "step_000002" / "trainer" / "learner.safetensors", 1000)
             os.kill(controllers[0].trainer.replica.pid, signal.SIGKILL)
 
     with pytest.raises(
@@ -136,7 +135,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
         assert running.all_gone()
     assert "Traceback" not in output
     said = re.search(
-        r"written.*\(No space left on device\); free some space, then continue from the checkpoint of step (\d+) with: (.*)\n",
+        r"written.*\(No space left on device\); free some space; continue from the checkpoint of step (\d+) with: (.*)\n",
         output,
     )
     assert said, output
@@ -251,7 +250,7 @@ def test_who_has_stopped_is_told_to_resume_only_where_there_is_a_checkpoint(tmp_
     assert _how_to_go_on(folder) == "nothing has been trained, so start again"
     folder.append_metrics({"event": "eval", "step": 0})
     assert _how_to_go_on(folder) == "there is no checkpoint to continue from, so start again with another --out"
-    folder.finish_checkpoint(folder.begin_checkpoint(3), {"step": 3})
+    folder.finish_checkpoint(folder.begin_checkpoint(3), state_at(3))
     advice, _, line = _how_to_go_on(folder).partition(" with: ")
     assert advice == "continue from the checkpoint of step 3"
     assert shlex.split(line) == ["zorplex-rl", "train", "--resume", str(folder.path)]

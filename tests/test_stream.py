@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -79,6 +80,33 @@ def test_a_slow_tool_of_one_caller_does_not_hold_up_another(tokenizer):
     assert any("-> 17" in episode.text for episode in slow)
 
 
+def test_while_all_episodes_of_one_caller_wait_for_tools_another_gets_its_own(tokenizer):
+    policy, called, never = babbler(tokenizer), threading.Event(), Future()
+
+    def execute(task, call):
+        if task.kind == "recursive":
+            return ENV.execute(task, call)
+        called.set()
+        return never
+
+    async def run():
+        stream, lock = stream_of(policy, execute)
+        requests = [RolloutRequest(ENV.task(("simple",), 0), seed) for seed in range(64)]
+        plain = rollout(policy, requests, ENV.execute, SAMPLING)
+        calling = next(r for r, episode in zip(requests, plain, strict=True) if episode.tool_calls)
+        slow = asyncio.create_task(stream.sample([calling]))
+        await asyncio.to_thread(called.wait)
+        # Whoever wants to change the weights is not held up by the tool either.
+        async with asyncio.timeout(30), lock:
+            pass
+        quick = await stream.sample([RolloutRequest(ENV.task(("recursive",), 0), 0)])
+        never.set_result("17")
+        return quick, await slow
+
+    quick, slow = asyncio.run(run())
+    assert len(quick) == len(slow) == 1
+
+
 def test_tools_of_many_episodes_wait_side_by_side(tokenizer):
     policy = babbler(tokenizer)
     with ThreadPoolExecutor(64) as pool:
@@ -138,3 +166,16 @@ def test_a_tool_that_fails_fails_its_callers_and_leaves_the_stream_usable(tokeni
         return await stream.sample(requests_for(16))
 
     assert len(asyncio.run(run())) == 16
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3)])
+def test_whatever_a_tool_raises_reaches_those_who_wait(tokenizer, error):
+    def execute(task, call):
+        raise error
+
+    async def run():
+        stream, _ = stream_of(babbler(tokenizer), execute)
+        with pytest.raises(RuntimeError, match=type(error).__name__):
+            await asyncio.wait_for(stream.sample(requests_for(24)), 60)
+
+    asyncio.run(run())

@@ -84,7 +84,7 @@ def test_status_shows_replicas_endpoints_and_messages_of_the_run_and_none_of_its
     words = [line.split() for line in said.splitlines()]
     states = {line[0]: line[1] for line in words if len(line) > 1}
     assert {states[name] for name in ("generator_0", "reward_0")} == {"ready"}
-    assert {"dataset", "replay", "advantage"} <= states.keys()
+    assert {"dataset_0", "replay_0", "advantage_0"} <= states.keys()
     calls = {line[0]: int(line[1]) for line in words if len(line) == 5 and "." in line[0] and line[1].isdecimal()}
     assert calls["generator_0.generate"] >= 1
     assert not [name for name in calls if "probe" in name or name.startswith("telemetry")]

@@ -152,6 +152,26 @@ def test_weights_for_another_model_are_refused_before_anything_is_copied():
     asyncio.run(run())
 
 
+def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_longer_than_a_read_may_take(monkeypatch):
+    """Monarch never says that such a process is gone."""
+
+    async def run():
+        replica = await spawn("writer", WriterActor, 2)
+        try:
+            pid = await replica.actor.process_id.call_one()
+            os.kill(pid, signal.SIGSTOP)
+            asked = replica.actor.source.call_one()
+            await asyncio.sleep(1.5)
+            os.kill(pid, signal.SIGKILL)
+            monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 1)
+            with pytest.raises(WeightPullError, match="no answer within 1 s"):
+                await transports.answer_of(asked)
+        finally:
+            await replica.stop()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("transport", ["rdma", "message"])
 def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkeypatch):
     async def run():

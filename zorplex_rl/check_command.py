@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.flags import Command
 
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
@@ -34,7 +35,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "workshop" / "notebook_seconds.
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Command):
     """Say whether this machine is ready for the course, and how long its notebooks will take here. Takes about half a minute."""
 
 

@@ -10,6 +10,7 @@ when such a list differs from the tasks, losses or transports that exist.
 
 import json
 import math
+import shlex
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -84,11 +85,16 @@ class HostsConfig:
     """Which machines a run uses, and what lives where. A run may be resumed on others."""
 
     hosts: str = "this"
-    """this, processes:N (N workers on this machine, to try it out), attach:tcp://HOST:PORT,… to machines where `zorplex-rl worker` runs, slurm:N (N
-    nodes, a job each), or kubernetes:N (N pods; needs the extra kubernetes and Monarch's operator; not run by this project's tests). Trusted networks
-    only: nothing is encrypted, and whoever reaches a worker can run programs as its user."""
+    """this, processes:N (N workers on this machine, to try it out), attach:tls://HOST:PORT,… to machines where `zorplex-rl worker` runs, slurm:N (N
+    nodes, a job each), or kubernetes:N (N pods; needs the extra kubernetes and Monarch's operator; not run by this project's tests)."""
+    tls: str | None = None
+    """With --hosts attach:tls://… or slurm:N: the folder of this machine's files, made by `zorplex-rl certificates`. A Slurm node takes its own from
+    beside it, FOLDER/NODE, which it has to see there. None is the environment variable ZORPLEX_TLS."""
+    insecure: bool = False
+    """Allow other machines without TLS: --hosts attach:tcp://…, slurm:N without --tls, or kubernetes:N (Monarch's channel to a pod is plain TCP).
+    Nothing is encrypted then, and whoever reaches a worker can run programs as its user: for trusted networks only."""
     listen: str | None = None
-    """Address at which this machine listens for the hosts: tcp://HOST:PORT. None is its own address on the network that leads to the first host."""
+    """Address at which this machine listens for the hosts: tls://HOST:PORT. None is its own address on the network that leads to the first host."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
@@ -108,6 +114,20 @@ class HostsConfig:
     pod_memory: str = "1Gi"
     """With --hosts kubernetes:N: size of each pod's /dev/shm."""
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the hosts are other machines than this."""
+        return self.hosts != "this" and not self.hosts.startswith("processes:")
+
+    @property
+    def flags(self) -> str:
+        """These settings as they are typed, without those left as they come."""
+        given = {name: value for name, value in asdict(self).items() if value != getattr(HostsConfig, name)}
+        return " ".join(
+            _flag(name) if value is True else f"{_flag(name)} {shlex.quote(str(value))}"
+            for name, value in given.items()
+        )
+
 
 @dataclass(frozen=True)
 class Config:
@@ -115,9 +135,12 @@ class Config:
 
     task: TaskName | str = "compositional"
     """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if it has one such class), or what an installed
-    package names in its entry points (zorplex_rl.environments). README, "Your own task"."""
+    package names in its entry points (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your own task"."""
     task_data: str | None = None
     """A text file for a task of your own, such as one question a line; its text goes to every process and into the run's folder."""
+    task_timeout: float = 60.0
+    """Longest time in seconds that one call of a task of your own may take: drawing a task, running a tool, scoring. A call that takes longer ends
+    the run. What --tool-latency simulates does not count."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
@@ -146,7 +169,8 @@ class Config:
     slots: int = 64
     """Episodes that a generator decodes at once."""
     tool_latency: float = 0.0
-    """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a process of their own; at 0 in the generators."""
+    """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a process of their own; at 0 in the generators.
+    With --max-lag 0 the episodes that wait go on together once no other can, so that the weights do not depend on how fast tools answer."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
     update: Literal["groups", "in-flight"] = "groups"
@@ -219,6 +243,7 @@ class Config:
             if not values[name] > 0:
                 raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
         check_range("lease", values["lease"], 4)
+        check_range("task_timeout", values["task_timeout"], SHORTEST_TASK_TIMEOUT)
         check_temperature(self.temperature)
         check_seed(self.seed)
         for knob, losses in LOSS_KNOBS.items():
@@ -325,6 +350,7 @@ _AT_MOST = {
     "trainer_host": MOST_PROCESSES,
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
+    "task_timeout": 86400.0,
     "tool_latency_variation": 1000.0,
     **dict.fromkeys(
         "generators spares tool_replicas reward_replicas trainer_processes threads".split(), MOST_PROCESSES
@@ -335,6 +361,8 @@ _AT_MOST = {
     ),
 }
 
+SHORTEST_TASK_TIMEOUT = 0.5
+"""Seconds. A busy machine may keep a call that does nothing waiting for almost as long."""
 LOWEST_TEMPERATURE = 0.01
 """Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285 of 1,000 tokens, at 0.1 at 48, at 0.01 at 5.
 From there on sampling is greedy decoding: all samples of a prompt are alike, and there is nothing to learn from. What the logits of sampler and
@@ -426,6 +454,15 @@ def _flag(name: str) -> str:
 def check_range(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
     """Raise ConfigError if the setting ``name`` is below ``least`` or above ``most``."""
     if not value >= least:
-        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {least} or more")
+        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {_bound(least)} or more")
     if value > most:
-        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {most} or less")
+        raise ConfigError(f"{_flag(name)} is {_kind(value)}; it must be {_bound(most)} or less")
+
+
+def _bound(value: float) -> str:
+    """Return ``value`` as people write it.
+
+    >>> _bound(3600.0), _bound(1_000_000), _bound(0.25), _bound(1e30)
+    ('3600', '1000000', '0.25', '1e+30')
+    """
+    return str(int(value)) if value == int(value) and value < 1e15 else str(value)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO
 from math import isfinite
@@ -22,32 +22,35 @@ import tyro
 
 from zorplex_rl.check_command import Finding
 from zorplex_rl.config import Config, check_range
+from zorplex_rl.env_process import findings_apart, report
 from zorplex_rl.errors import ConfigError, TaskError
+from zorplex_rl.flags import Command
+from zorplex_rl.task.call_limit import call_limit
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.episode import Finish, Task
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource, call_limit
+from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
 
 SAMPLE = 400
 """Tasks of each split that are looked at."""
 FAR = 1_000_000
 """A long run has groups with numbers of this size."""
+FIRST = 32
+"""Tasks of each split that ``train`` draws before it starts."""
+TRIED = 8
+"""Tasks that the policy answers, and how often it answers each: a training step of a run with the default settings."""
 FEW = 25
 """Tasks of which calls and scores are tried."""
 PROCESS_SECONDS = 120.0
-CALL_SECONDS = 20.0
-"""Longest time that one call of the user's code may take. A run waits for it, however long it takes."""
 ODD_ARGUMENTS = (
     "", "no such thing", "-1", "0", "1e999", "9" * 5000, "1/0", "None", "a" * 10_000, "'", '"', "\\", "\x00", "⁷", "٣", "<b>", "a,b", "2**9**9",
 )  # fmt: skip
 """What a policy that is still learning writes between the brackets. Brackets and line breaks cannot occur."""
 
-Key = tuple[Any, ...]
-
 
 @dataclass(frozen=True)
-class Env:
+class Env(Command):
     """Check a task of your own before you train on it: zorplex-rl env check FILE.py:CLASS. Exit code 1 if something is wrong."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
@@ -56,10 +59,13 @@ class Env:
     """FILE.py:CLASS, or FILE.py if it has one such class."""
     task_data: str | None = None
     """The text file that the task reads."""
+    task_timeout: float = Config.task_timeout
+    """Longest time in seconds that one call of the task may take."""
     seed: int = 0
     """Seed that the class is made with."""
     policy: str = "embedded"
-    """The policy that is to learn it: its tokenizer measures the prompts."""
+    """The policy that is to learn it: embedded, the folder of a model, or a hub id. Its tokenizer measures the prompts, and it answers some
+    tasks."""
     max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
     constant_limit: float = 0.25
@@ -72,24 +78,74 @@ class Broken(Exception):
 
 def check_environment(command: Env) -> int:
     """Print a line for each check. Returns the exit code: 1 if one failed."""
-    config = Config(task=command.task, task_data=command.task_data, seed=command.seed, max_tokens=command.max_tokens)
+    config = Config(
+        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout, seed=command.seed,
+        max_tokens=command.max_tokens,
+    )  # fmt: skip
     config.check()
     if not config.is_own_task:
         raise ConfigError(f"{command.task!r} comes with the package; give the file of a task of your own")
     check_range("constant_limit", command.constant_limit, 0, 1)
     findings = []
-    for finding in findings_of(EnvironmentSource.of(config), command):
+    program = "from zorplex_rl.env_command import report_findings; report_findings()"
+    for finding in findings_apart(program, (EnvironmentSource.of(config), command), command.task_timeout):
         findings.append(finding)
         print(f"{finding.state:<5}  {finding.about:<14}  {finding.said}", flush=True)
     wrong = [finding.about for finding in findings if finding.state == "no"]
-    print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train --task {command.task}")
+    chosen = f" --policy {command.policy}" if command.policy != Env.policy else ""
+    print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train --task {command.task}{chosen}")
     return 1 if wrong else 0
 
 
-def findings_of(source: EnvironmentSource, command: Env) -> Iterator[Finding]:
-    """Yield one finding for each check. What the user's code prints goes to standard error. Nothing follows if no task can be drawn."""
+def try_apart(source: EnvironmentSource, seconds: float) -> None:
+    """Draw the first tasks of ``source`` in a process of their own, before this one does.
+
+    Raises TaskError for what is wrong with one, and if one ends its process, or takes longer than ``seconds`` and cannot be interrupted.
+    """
+    program = "from zorplex_rl.env_command import report_first_tasks; report_first_tasks()"
+    for finding in findings_apart(program, (source, seconds), seconds):
+        raise TaskError(finding.said)
+
+
+@contextmanager
+def calling_here(source: EnvironmentSource, seconds: float) -> Iterator[None]:
+    """Let this process call the code of ``source``, each call for ``seconds`` at most. Raises TaskError like ``try_apart``, which comes first."""
+    if source.is_own:
+        try_apart(source, seconds)
+    with call_limit.interrupting(seconds):
+        yield
+
+
+def report_first_tasks() -> None:
+    """Draw what the parent process asks for, in this one."""
+    report(_wrong_with_first_tasks)
+
+
+def _wrong_with_first_tasks(asked: tuple[EnvironmentSource, float], begin: Callable[[str], None]) -> Iterator[Finding]:
+    source, seconds = asked
     try:
-        with redirect_stdout(sys.stderr), call_limit.at(CALL_SECONDS):
+        with redirect_stdout(sys.stderr), call_limit.interrupting(seconds):
+            environment = source.make()
+            for split in get_args(Split):
+                for index in range(FIRST):
+                    environment.task(index, split)
+    except TaskError as error:
+        yield Finding("no", "contract", str(error))
+
+
+def report_findings() -> None:
+    """Check what the parent process asks for, in this one."""
+    report(findings_of)
+
+
+def findings_of(asked: tuple[EnvironmentSource, Env], begin: Callable[[str], None]) -> Iterator[Finding]:
+    """Yield one finding for each check, after ``begin(name)``. What the user's code prints goes to standard error.
+
+    Nothing follows if no task can be drawn.
+    """
+    source, command = asked
+    try:
+        with redirect_stdout(sys.stderr), call_limit.interrupting(command.task_timeout):
             sample = Sample(source)
     except TaskError as error:
         yield Finding("no", "contract", str(error))
@@ -107,13 +163,23 @@ def findings_of(source: EnvironmentSource, command: Env) -> Iterator[Finding]:
         "wrong answers": sample.score_garbage,
         "prompts": lambda: sample.measure_prompts(command.policy, command.max_tokens),
     }
+    found = []
     for name, check in checks.items():
-        try:
-            with redirect_stdout(sys.stderr), call_limit.at(CALL_SECONDS):
-                said = check()
-            yield Finding("ok", name, said)
-        except (Broken, TaskError) as found:
-            yield Finding("no", name, str(found))
+        begin(name)
+        found.append(_finding(name, check, command.task_timeout))
+        yield found[-1]
+    if all(finding.state == "ok" for finding in found):
+        # What a policy does with a task that is not in order says little.
+        begin("policy")
+        yield _finding("policy", lambda: sample.try_policy(command.policy, command.max_tokens), command.task_timeout)
+
+
+def _finding(name: str, check: Callable[[], str], seconds: float) -> Finding:
+    try:
+        with redirect_stdout(sys.stderr), call_limit.interrupting(seconds):
+            return Finding("ok", name, check())
+    except (Broken, ConfigError) as found:
+        return Finding("no", name, str(found))
 
 
 class Sample:
@@ -151,11 +217,14 @@ class Sample:
                 f"drawing {2 * SAMPLE} tasks took more than {PROCESS_SECONDS:.0f} s in another process"
             ) from error
         if ended.returncode:
-            raise Broken(f"the tasks cannot be drawn there: {ended.stderr.decode(errors='replace').splitlines()[-1]}")
+            said = ended.stderr.decode(errors="replace").splitlines()[-1:] or [
+                f"it ended with exit code {ended.returncode}"
+            ]
+            raise Broken(f"the tasks cannot be drawn there: {said[0]}")
         drawn = pickle.loads(ended.stdout)
         for split, keys in drawn.items():
             for index, key in enumerate(keys):
-                if key != repr(_key(self.tasks[split][index])):
+                if key != repr(self.tasks[split][index].key):
                     raise Broken(
                         f"task({index}, {split!r}) is another one in another process; use random.Random(text), not hash, sets or the time"
                     )
@@ -176,9 +245,9 @@ class Sample:
 
     def compare_splits(self) -> str:
         """Look for held-out tasks that training draws, too."""
-        training = {repr(_key(task)[1:]): index for index, task in enumerate(self.tasks["train"])}
+        training = {repr(task.key[1:]): index for index, task in enumerate(self.tasks["train"])}
         found = [
-            (i, training[key]) for i, t in enumerate(self.tasks["held_out"]) if (key := repr(_key(t)[1:])) in training
+            (i, training[key]) for i, t in enumerate(self.tasks["held_out"]) if (key := repr(t.key[1:])) in training
         ]
         if found:
             (held_out, train), question = found[0], self.tasks["held_out"][found[0][0]].question
@@ -289,6 +358,40 @@ class Sample:
             )
         return f"the longest takes {longest} tokens; with --max-tokens {max_tokens} that fits the {positions} that {policy!r} reads"
 
+    def try_policy(self, name: str, max_tokens: int) -> str:
+        """Have the policy answer training tasks, several times each, and compare the rewards as a run does."""
+        from zorplex_rl.learning.learning_signal import why_no_reward_varies
+        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+
+        requests = [
+            RolloutRequest(task, seed, group)
+            for group, task in enumerate(self.tasks["train"][:TRIED])
+            for seed in range(group * TRIED, (group + 1) * TRIED)
+        ]
+        sampling = Sampling(max_tokens=max_tokens, slots=len(requests))
+        episodes = rollout(
+            load_policy(name), requests, self.environment.execute, sampling, environment=self.environment
+        )
+        rewards: dict[int, set[float]] = {}
+        for episode in episodes:
+            episode.score = self.environment.score(*episode.attempt)
+            rewards.setdefault(episode.group, set()).add(episode.score.reward)
+        if varied := sum(len(found) > 1 for found in rewards.values()):
+            calling, right = (
+                sum(e.tool_calls > 0 for e in episodes),
+                sum(e.scored.outcome == "success" for e in episodes),
+            )
+            answered = sum(e.scored.answer is not None for e in episodes)
+            return (
+                f"{name!r} calls a tool in {calling} of {len(episodes)} episodes, answers in the format in {answered}, and is right in {right}; "
+                f"rewards vary within {varied} of {TRIED} groups"
+            )
+        raise Broken(
+            f"{name!r} cannot learn it: no reward varies within {TRIED} groups of {TRIED} episodes, as {why_no_reward_varies(episodes)}; "
+            f"try another one with --policy"
+        )
+
 
 def draw() -> None:
     """Read an EnvironmentSource from standard input, and write the keys of its first tasks to standard output, pickled."""
@@ -296,7 +399,7 @@ def draw() -> None:
     with redirect_stdout(sys.stderr):
         environment: Environment = source.make()
         drawn = {
-            split: [repr(_key(environment.task(index, split))) for index in range(SAMPLE)] for split in get_args(Split)
+            split: [repr(environment.task(index, split).key) for index in range(SAMPLE)] for split in get_args(Split)
         }
     sys.stdout.buffer.write(pickle.dumps(drawn))
 
@@ -310,15 +413,8 @@ class _Elsewhere(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _key(task: Task) -> Key:
-    """Return all that makes a task what it is; its split comes first."""
-    return (
-        task.split, task.kind, task.system, task.question, task.answer, task.min_tool_calls, tuple(task.words), task.table, task.keys, task.redirects,
-    )  # fmt: skip
-
-
 def _same(first: Task, second: Task, index: int, split: str, when: str) -> None:
-    if repr(_key(first)) != repr(_key(second)):
+    if repr(first.key) != repr(second.key):
         raise Broken(
             f"task({index}, {split!r}) is {first.question!r:.40}, and {second.question!r:.40} {when}; draw it from its index alone"
         )

@@ -20,12 +20,13 @@ from zorplex_rl.config import (
     check_temperature,
 )
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.flags import Command
 
 FAILED = 1
 
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Command):
     """Benchmark a policy on held-out tasks: of all four kinds, of one, or of a task of your own."""
 
     policy: str = "embedded"
@@ -36,6 +37,8 @@ class Eval:
     """Kind of task; mix is each of the four. Or a task of your own, as in train."""
     task_data: str | None = None
     """A text file for a task of your own."""
+    task_timeout: float = Config.task_timeout
+    """Longest time in seconds that one call of a task of your own may take."""
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
@@ -57,7 +60,7 @@ class Eval:
 
 
 @dataclass(frozen=True)
-class Show:
+class Show(Command):
     """Describe a policy: architecture, parameters, vocabulary, accuracy for each kind of task."""
 
     policy: str = "embedded"
@@ -69,6 +72,7 @@ class Show:
 def evaluate(command: Eval) -> int:
     from rich.console import Console
 
+    from zorplex_rl.env_command import calling_here
     from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.curriculum import tier_of
@@ -81,29 +85,30 @@ def evaluate(command: Eval) -> int:
     check_temperature(command.temperature, greedy=True)
     check_seed(command.seed)
     config = Config(
-        task=command.task, task_data=command.task_data, difficulty=command.difficulty, hints=command.hints,
-        seed=command.seed, device=command.device, dtype=command.dtype,
+        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout,
+        difficulty=command.difficulty, hints=command.hints, seed=command.seed, device=command.device, dtype=command.dtype,
     )  # fmt: skip
     config.check()
     source = EnvironmentSource.of(config)
-    environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
     if command.json:
         _check_writable("--json", command.json)
-    device = assign_devices(command.device, ["policy"])["policy"]
-    policy = load_policy(command.policy, device, command.dtype)
-    names = tier_of(command.task, command.difficulty)
-    check_limits_of(
-        environment,
-        names,
-        command,
-        lambda text: len(encode_text(policy.tokenizer, text)),
-        positions_of(policy.model.config),
-    )
-    sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-    console = Console()
-    reports = _measure(
-        console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
-    )
+    with calling_here(source, command.task_timeout):
+        environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
+        device = assign_devices(command.device, ["policy"])["policy"]
+        policy = load_policy(command.policy, device, command.dtype)
+        names = tier_of(command.task, command.difficulty)
+        check_limits_of(
+            environment,
+            names,
+            command,
+            lambda text: len(encode_text(policy.tokenizer, text)),
+            positions_of(policy.model.config),
+        )
+        sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
+        console = Console()
+        reports = _measure(
+            console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
+        )
     console.print(
         _table(f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports)
     )

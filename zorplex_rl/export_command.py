@@ -1,7 +1,7 @@
 """``zorplex-rl export``: write a run's policy as a folder that plain transformers loads, and whatever reads such folders.
 
-    model.safetensors, config.json       as the run wrote them, in its number type
-    tokenizer*, chat_template.jinja      as the run wrote them
+    model.safetensors, config.json       as in the run, in its number type
+    tokenizer*, chat_template.jinja      as in the run
     generation_config.json               made anew: what ends a text, and nothing else
 
 Many models come with sampling settings, such as a penalty for repeated words, which ``generate`` applies even when greedy. The run sampled without
@@ -9,21 +9,24 @@ any, so they are left out. The tools are not part of the model: whoever generate
 """
 
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, PolicyError
+from zorplex_rl.flags import Command
 from zorplex_rl.run_folder import RunFolder, read_config, step_of
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.load import Policy
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Command):
     """Write the policy of a run as a folder that plain transformers loads, without this package."""
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -50,18 +53,15 @@ def export(command: Export) -> int:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as beside:
             unfinished = Path(beside) / "policy"
-            if command.step is None:
-                shutil.copytree(folder.policy, unfinished)
-            else:
-                _write_checkpoint(folder, command.step, config, unfinished)
             try:
-                parameters = _finish(unfinished)
-            except (PolicyError, ValueError, KeyError) as error:
+                policy = _of_checkpoint(folder, command.step, config) if command.step is not None else _finished(folder)
+            except (PolicyError, KeyError) as error:
                 steps = ", ".join(str(step_of(path)) for path in folder.checkpoints())
-                reason = str(error).replace(str(unfinished), str(folder.policy)).partition("; ")[0]
+                reason = str(error).partition("; ")[0]
                 raise ConfigError(
                     f"the policy in {str(folder.path)!r} is broken: {reason}; write that of a checkpoint, with --step {steps or '…'}"
                 ) from error
+            parameters = _write(policy, unfinished)
             if to.exists():
                 to.rmdir()
             unfinished.rename(to)
@@ -71,13 +71,20 @@ def export(command: Export) -> int:
     return 0
 
 
-def _write_checkpoint(folder: RunFolder, step: int, config: Config, unfinished: Path) -> None:
-    """Write the policy of the checkpoint of ``step``."""
+def _finished(folder: RunFolder) -> "Policy":
+    """Return the run's policy, in the number type in which it was written."""
+    from zorplex_rl.policy.load import check_policy, load_policy
+
+    source = check_policy(str(folder.policy))
+    return load_policy(source, dtype=json.loads((Path(source) / "config.json").read_text())["dtype"])
+
+
+def _of_checkpoint(folder: RunFolder, step: int, config: Config) -> "Policy":
+    """Return the policy of the checkpoint of ``step``."""
     from zorplex_rl.learning.checkpoint import load_learner
     from zorplex_rl.learning.learner import Learner
     from zorplex_rl.manifest import verify
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.warmstart import save_policy
 
     found = {step_of(path): path for path in folder.checkpoints()}
     if step not in found:
@@ -85,20 +92,20 @@ def _write_checkpoint(folder: RunFolder, step: int, config: Config, unfinished: 
         raise ConfigError(f"--step is {step}, but the run in {str(folder.path)!r} has no such checkpoint; {there}")
     try:
         verify(found[step])
+        learner = Learner(load_policy(config.policy, dtype=config.dtype), config.learner, config.steps)
+        load_learner(learner, found[step] / "trainer")
     except CheckpointError as error:
         raise ConfigError(
             f"the checkpoint of step {step} in {str(folder.path)!r} is broken: {error}; give another --step"
         ) from error
-    learner = Learner(load_policy(config.policy, dtype=config.dtype), config.learner, config.steps)
-    load_learner(learner, found[step] / "trainer")
-    save_policy(learner.policy, unfinished)
+    return learner.policy
 
 
-def _finish(folder: Path) -> int:
-    """Replace the generation settings in ``folder``, and load what is there as anybody would. Returns the number of parameters."""
-    from zorplex_rl.policy.load import load_policy
+def _write(policy: "Policy", folder: Path) -> int:
+    """Write ``policy``, and what ends a text, to ``folder``: no other file of the run's. Returns the number of parameters."""
+    from zorplex_rl.policy.load import save_model
 
-    policy = load_policy(str(folder), dtype=json.loads((folder / "config.json").read_text())["dtype"])
+    save_model(policy.model, policy.tokenizer, folder)
     ends, pad = policy.eos_ids, policy.tokenizer.pad_token_id
     settings = {"eos_token_id": list(ends), "pad_token_id": ends[0] if pad is None else pad, "do_sample": False}
     (folder / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")

@@ -21,6 +21,14 @@ FLAT = (tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes)
 """A dataclass within another adds no prefix: ``--steps``, not ``--config.steps``."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """What every command has."""
+
+    debug: bool = False
+    """If something fails, show the traceback; and in train what Monarch reports."""
+
+
 def parse_command(
     commands: Any,
     arguments: Sequence[str],

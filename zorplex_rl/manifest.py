@@ -1,6 +1,6 @@
 """A folder of files that is whole, or known not to be.
 
-    files ──► seal ──► manifest.json {"trainer/.metadata": {"bytes": 812, "sha256": "…"}, …}, and all of it on the disk
+    files ──► seal ──► manifest.json {"controller.json": {"bytes": 812, "sha256": "…"}, …}, and all of it on the disk
     files, manifest.json ──► verify ──► nothing, or CheckpointError about the first file that is not what was written
 
 The manifest is written last, so a folder without one is not whole. Knows neither torch nor what the files mean.
@@ -38,6 +38,8 @@ def verify(folder: Path) -> None:
             raise CheckpointError(f"its {MANIFEST} names no file")
         for name, entry in entries.items():
             path = folder / name
+            if Path(name).is_absolute() or ".." in Path(name).parts or not name.isprintable():
+                raise CheckpointError(f"its {MANIFEST} names {name!r:.60}, which is not in its folder")
             if not path.is_file():
                 raise CheckpointError(f"it lacks {name}")
             if (size := path.stat().st_size) != entry["bytes"]:

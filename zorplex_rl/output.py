@@ -3,16 +3,39 @@
 zorplex-rl train --help | head -1     the pipe is closed: whatever else is written is dropped, and the command goes on
 zorplex-rl eval > /full/disk          the same, and one sentence on standard error
 zorplex-rl eval >&-                   there is no standard output at all: the same as a pipe that is closed
+PYTHONIOENCODING=ascii zorplex-rl …   what the encoding lacks is written in ASCII: 40-60 % for 40–60 %
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
 import os
+import unicodedata
 from collections.abc import Callable
 from typing import Any, TextIO
+
+IN_ASCII = {
+    "│": "|", "┃": "|", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "…": "...", "⏎": "/", "≠": "!=", "≤": "<=", "≥": ">=", "×": "x",
+    "━": "=", "╸": "=", "╺": "-", "─": "-", "·": "-", "•": "*", "’": "'", "“": '"', "”": '"',
+}  # fmt: skip
+"""What stands for a character where the encoding of an output lacks it."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Return what to write for the characters that ``error`` is about: a letter without its accent, or else the number of the character."""
+    assert isinstance(error, UnicodeEncodeError)
+
+    def plain(character: str) -> str:
+        letter = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+        return IN_ASCII.get(character) or letter or character.encode("ascii", "backslashreplace").decode()
+
+    return "".join(map(plain, error.object[error.start : error.end])), error.end
+
+
+codecs.register_error("zorplex_rl.in_ascii", _in_ascii)
 
 
 class Output(io.TextIOBase):
@@ -28,6 +51,8 @@ class Output(io.TextIOBase):
     @classmethod
     def of(cls, stream: TextIO | Output | None) -> Output:
         """Return ``stream``, which may be one already: who is the second to notice a loss would not be told of it."""
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="zorplex_rl.in_ascii")
         return stream if isinstance(stream, Output) else cls(stream)
 
     @property

@@ -2,13 +2,14 @@
 
     config.json        every setting
     environment.json   with a task of the user: the text of its file and its data, and their checksum
-    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume", …}
+    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
-    checkpoints/       step_000020/: trainer state (torch.distributed.checkpoint), controller.json, and a manifest with their checksums
+    checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
     telemetry.json     with --telemetry, while the run goes on: where Monarch's tables are, and the state of the replicas
+    log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
     .lock              held by the process that writes here; the system lets go of it when that process ends, however it ends
 
 A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that stands in its place is whole. It also says how
@@ -28,13 +29,17 @@ from typing import Any, Self
 from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, TaskError
+from zorplex_rl.folder_checks import expect_plain, read_state
 from zorplex_rl.manifest import seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.known_code import is_known, remember
 from zorplex_rl.task.source import EnvironmentSource
 
 MetricsRow = dict[str, Any]
 """One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
+NUMBERS = ("seconds", "accuracy", "greedy_accuracy", "sampled_accuracy")
+"""What a row may lack, and is a number where it is there."""
 CONTROLLER = "controller.json"
 ENVIRONMENT = "environment.json"
 
@@ -48,10 +53,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
-        self.telemetry = path / "telemetry.json"
+        self.telemetry, self.log = path / "telemetry.json", path / "log.txt"
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self._checkpoints = path / "checkpoints"
         self._lock: Any = None
+        self.trusts_task = False
+        """Whether the code of a task that is kept here may run although the user has not named it on this machine."""
 
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
@@ -85,7 +92,10 @@ class RunFolder:
             raise ConfigError(
                 f"the run folder {str(path)!r} cannot be written ({error.strerror}); choose another --out"
             ) from error
-        return cls(path)
+        remember(source)
+        made_here = cls(path)
+        made_here.trusts_task = True
+        return made_here
 
     @classmethod
     def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
@@ -130,32 +140,51 @@ class RunFolder:
             self._lock.release()
 
     @property
+    def resume_command(self) -> str:
+        """What to type to continue the run."""
+        cluster = read_config(self.path, "the run").cluster
+        return f"zorplex-rl train --resume {shlex.quote(str(self.path))}{f' {cluster.flags}' if cluster.is_elsewhere else ''}"
+
+    @property
     def is_bare(self) -> bool:
         """Whether the run has ended before there was anything of it to keep."""
         return not self.metrics() and self.newest_checkpoint() is None
+
+    def keep_log(self) -> Path:
+        """Return where the log is once the run has ended: beside the folder if that is bare, since it will be removed."""
+        if not self.is_bare:
+            return self.log
+        kept = self.path.with_name(f"{self.path.name}.{self.log.name}")
+        with contextlib.suppress(OSError):
+            shutil.copyfile(self.log, kept)
+        return kept
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def environment(self, config: Config) -> EnvironmentSource:
-        """Return where the run's environment comes from: for a task of the user the copy that was made when the run began.
+        """Return where the run's environment comes from: for a task of the user the copy made when the run began.
 
-        Raises TaskError if the user's file has changed since, or the copy. The file may be gone: another machine need not have it.
+        The user's file may be gone: another machine need not have it. Raises TaskError if the file has changed since, or
+        the copy, or if the copy is code that the user has not named on this machine (``task/known_code.py``).
         """
         if not config.is_own_task:
             return EnvironmentSource.of(config)
         file = self.path / ENVIRONMENT
         anew = f"restore it, or start anew with another --out; to go on with what is there now, delete {str(file)!r}"
         if not file.is_file():
-            source = EnvironmentSource.of(config)
+            source = self._expect_known(EnvironmentSource.of(config))
             with self._writing():
                 write_whole(file, source.to_json())
             return source
         try:
             copy = EnvironmentSource.from_json(file.read_text())
-        except (OSError, TaskError) as error:
+            if copy.task != config.task:
+                raise TaskError(f"is of another task, {copy.task!r:.60}")
+        except (OSError, ValueError) as error:
             raise TaskError(f"the copy of the task {config.task!r} in {str(file)!r} {error}; {anew}") from error
+        self._expect_known(copy)
         try:
             now = EnvironmentSource.of(config)
         except TaskError:
@@ -163,6 +192,18 @@ class RunFolder:
         if now != copy:
             raise TaskError(f"the file or the data of --task {config.task!r} have changed since this run began; {anew}")
         return copy
+
+    def _expect_known(self, source: EnvironmentSource) -> EnvironmentSource:
+        """Return ``source``. Raises TaskError if its code came with the folder, and the user has not said to trust it."""
+        if not (self.trusts_task or is_known(source)):
+            kept = self.path / ENVIRONMENT
+            where = f"in {str(kept)!r}" if kept.is_file() else "that its config.json names"
+            raise TaskError(
+                f"the run in {str(self.path)!r} has a task of its own, and continuing it runs the code {where} with your "
+                f"rights; you have not begun a run with this code here, so read it, and add --trust-task if you trust it"
+            )
+        remember(source)
+        return source
 
     @property
     def is_under_way(self) -> bool:
@@ -301,18 +342,20 @@ class RunFolder:
         chosen = found[max(found) if step is None else step]
         if (error := _damage(chosen)) is None:
             return chosen
+        raise ConfigError(self.what_else_than(chosen, error)) from error
+
+    def what_else_than(self, checkpoint: Path, error: CheckpointError) -> str:
+        """Return what ``error`` says of ``checkpoint``, and the newest of the others that is whole."""
         advice = "no other one is whole, so start again with another --out"
-        if other := next(
-            (step for step, path in reversed(found.items()) if path != chosen and not _damage(path)), None
-        ):
-            resume = f"zorplex-rl train --resume {shlex.quote(str(self.path))} --from-checkpoint {other}"
-            advice = f"use the one of step {other} instead: {resume}"
-        broken = f"the checkpoint of step {step_of(chosen)} in {str(self.path)!r} is broken"
-        raise ConfigError(f"{broken}: {error}; {advice}") from error
+        others = (path for path in reversed(self.checkpoints()) if path != checkpoint and not _damage(path))
+        if other := next(others, None):
+            advice = f"use the one of step {step_of(other)} instead: {self.resume_command} --from-checkpoint {step_of(other)}"
+        return f"the checkpoint of step {step_of(checkpoint)} in {str(self.path)!r} is broken: {error}; {advice}"
 
     @staticmethod
-    def controller_state(checkpoint: Path) -> dict[str, Any]:
-        return json.loads((checkpoint / CONTROLLER).read_text())
+    def controller_state(checkpoint: Path, config: Config | None = None) -> dict[str, Any]:
+        """Return what the controller of a run of ``config`` wrote into ``checkpoint``. Raises ConfigError if no controller did."""
+        return read_state(checkpoint, CONTROLLER, config)
 
     def _empty(self, folder: Path) -> Path:
         with self._writing():
@@ -332,6 +375,7 @@ def read_config(path: Path, called: str) -> Config:
     """Return the configuration of the run in ``path``, which errors call ``called``. Raises ConfigError if there is none."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"{called} {str(path)!r} is not a run folder: it has no config.json")
+    expect_plain(path, called)
     try:
         return Config.from_dict(json.loads((path / "config.json").read_text()))
     except (OSError, ValueError, RecursionError) as error:
@@ -361,7 +405,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and {"event", "step"} <= row.keys() else None
+    is_row = isinstance(row, dict) and isinstance(row.get("event"), str) and type(row.get("step")) is int
+    return row if is_row and all(type(row.get(name, 0)) in (int, float) for name in NUMBERS) else None
 
 
 def _damage(checkpoint: Path) -> CheckpointError | None:
@@ -376,5 +421,5 @@ def _damage(checkpoint: Path) -> CheckpointError | None:
 def _cut(file: Path, size: int) -> None:
     """Cut ``file`` back to its first ``size`` bytes, and to whole lines if a crash of the machine has left less than that."""
     with file.open("r+b") as opened:
-        kept = opened.read(size)
+        kept = opened.read(min(size, file.stat().st_size))
         opened.truncate(kept.rfind(b"\n") + 1)

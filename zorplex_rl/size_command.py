@@ -22,7 +22,8 @@ from zorplex_rl.analysis.fit import (
 from zorplex_rl.analysis.presets import PRESETS, PresetName
 from zorplex_rl.analysis.sizing import ModelShape, Workload
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.env_command import calling_here
+from zorplex_rl.flags import Command
 from zorplex_rl.task.source import EnvironmentSource
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ PROMPTS_TRIED = 8
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Command):
     """Print the memory that a run would take, part by part, and the time of its steps. Takes the flags of train, and starts nothing."""
 
     config: Config = field(default_factory=Config)
@@ -54,7 +55,8 @@ def size(command: Size) -> int:
     config = command.config
     config.check()
     shape, stored, source = _shape(config.policy)
-    prompt, shared = _prompts(config, source)
+    with calling_here(EnvironmentSource.of(config), config.task_timeout):
+        prompt, shared = _prompts(config, source)
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = Console(highlight=False)
@@ -72,9 +74,11 @@ def size(command: Size) -> int:
         table.add_row("" if same else name, "" if same else phase, part, gigabytes(bytes_needed))
         last = name
     console.print(table)
+    for difference in shape.unknown:
+        console.print(f"not known: {difference}")
     for process in found:
         each = " each" if process.count > 1 else ""
-        console.print(f"{process.role}: {gigabytes(process.memory.total)}{each}")
+        console.print(f"{process.role}: {gigabytes(process.memory.on_host(cuda=False))}{each}")
     there = available_memory()
     have = f"; {gigabytes(there)} are there" if there is not None else ""
     console.print(
@@ -114,15 +118,12 @@ def budget(config: Config) -> list[Process]:
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine for some seconds. Returns what a run of ``config`` takes on it; ``start`` are the seconds of a process's imports.
 
-    For a policy of another family than Llama and Qwen the seconds are NaN. Raises PolicyError if the policy cannot be found.
+    For a policy of another family than Llama and Qwen2 the seconds are NaN. Raises PolicyError if the policy cannot be found.
     """
     from zorplex_rl.analysis.run_time import RunTime
 
-    try:
-        shape, _, source = _shape(config.policy)
-    except ConfigError:
-        raise
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+    shape, _, source = _shape(config.policy)
+    if shape.unknown:
         return RunTime(math.nan, math.nan, math.nan)
     return RunTime.here(config, shape, _prompts(config, source)[0], start)
 
@@ -136,12 +137,9 @@ def expect_fit(
 ) -> None:
     """Warn if a run of ``config`` may outgrow the memory of this machine. Raises ConfigError if it cannot fit.
 
-    ``source`` is the folder of the policy, ``devices`` says where each role computes. A policy of another family passes unchecked.
+    ``source`` is the folder of the policy, ``devices`` says where each role computes.
     """
-    try:
-        shape, stored = _read_shape(Path(source))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        return
+    shape, stored = _read_shape(Path(source))
     prompt, _ = _prompt_tokens(config, count_tokens, environment)
     gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
     if warning := check_fit(
@@ -173,9 +171,12 @@ def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
 def _read_shape(folder: Path) -> tuple[ModelShape, str]:
     import json
 
+    from zorplex_rl.analysis.model_shape import shape_of
+
+    shape = shape_of(folder)
     config = json.loads((folder / "config.json").read_text())
     stored = config.get("dtype") or config.get("torch_dtype") or "float32"
-    return ModelShape.of(config), stored if stored in ("float32", "bfloat16") else "float32"
+    return shape, stored if stored in ("float32", "bfloat16") else "float32"
 
 
 def _prompts(config: Config, source: str | None) -> tuple[int, int]:

@@ -7,7 +7,6 @@ A run has both with ``train --telemetry`` (``training/telemetry.py``). Where the
 """
 
 import json
-import shlex
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import Annotated, Any
 import tyro
 
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.flags import Command
+from zorplex_rl.folder_checks import expect_plain
 from zorplex_rl.run_folder import RunFolder, step_of
 
 DONE, NOTHING_TO_SEE = 0, 1
@@ -50,7 +51,7 @@ MONARCHS_OWN = ("telemetry", "TelemetryActor", "setup", "logger")
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(Command):
     """Look into a run that was started with --telemetry and is going on: its replicas, messages, failures and slowest endpoints."""
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -66,6 +67,7 @@ def status(command: Status) -> int:
     path = command.run
     if not (path / "config.json").is_file():
         raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.json")
+    expect_plain(path, "the run")
     if command.trace and command.trace.exists():
         raise ConfigError(f"--trace {str(command.trace)!r} exists already; choose another file")
     if not 0 < command.seconds <= 600:
@@ -101,6 +103,9 @@ def _report_of(folder: RunFolder) -> dict[str, Any] | None:
         return json.loads(folder.telemetry.read_text())
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError):
+        # It is written whole, so no run of ours has written this.
+        return {}
 
 
 def _why_nothing(folder: RunFolder, report: dict[str, Any] | None, is_under_way: bool) -> str:
@@ -113,7 +118,7 @@ def _why_nothing(folder: RunFolder, report: dict[str, Any] | None, is_under_way:
             return f"the run in {where} is starting or ending; ask again in a few seconds"
         return f"the run in {where} goes on ({done} so far) without telemetry; only a run begun with --telemetry can be looked into"
     newest = folder.newest_checkpoint()
-    again = f"; to go on from step {step_of(newest)}: zorplex-rl train --resume {shlex.quote(where)}" if newest else ""
+    again = f"; to go on from step {step_of(newest)}: {folder.resume_command}" if newest else ""
     if report is not None:
         return f"the run in {where} was killed after {done}{again}"
     if folder.policy.is_dir() and any(row.get("final") for row in folder.evaluations()):

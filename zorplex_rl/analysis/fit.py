@@ -31,6 +31,7 @@ MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 From ``Private_Dirty`` of the processes of a run on the embedded policy, 2026-11-22; pages of libraries, which all share, are not in it."""
 SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
+EMPTY = "cache of slots that stay empty"
 TOLERANCE = 1.2
 """How far above the available memory the computed bytes must be before a run is refused: more than their error (benchmarks/LOG.md)."""
 
@@ -211,5 +212,8 @@ def table_of(found: Sequence[Process]) -> list[tuple[str, str, str, int]]:
     return [
         (f"{process.role} × {process.count}" if process.count > 1 else process.role, process.memory.highest, part, size)
         for process in found
-        for part, size in sorted(process.memory.parts.items(), key=lambda item: -item[1])
+        for part, size in sorted(
+            (process.memory.parts | {EMPTY: process.memory.reserved}).items(), key=lambda item: -item[1]
+        )
+        if size
     ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Hold the further latencies of a real run, in seconds."""
+    """Hold the further latencies of a real run, in seconds. Raises ValueError for a share that is below 1."""
 
     latency: Mapping[int, float] = field(default_factory=dict)
     """Least seconds from the first token of group k to its last, if it waits for tools while its generator samples other groups."""
@@ -35,6 +35,10 @@ class Details:
     """Pause of the trainer between two steps."""
     share: int = 1
     """Groups (not seconds) that a generator takes and returns together."""
+
+    def __post_init__(self) -> None:
+        if self.share < 1:
+            raise ValueError(f"share is {self.share}; a generator takes 1 group or more at a time")
 
     def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
         """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have`` to ``newest``."""

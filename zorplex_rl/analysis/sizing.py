@@ -25,7 +25,8 @@ The division of weights, gradients and moments is that of ZeRO (Rajbhandari et a
 is Megatron's (Shoeybi et al. 2019, arXiv:1909.08053, section 3): attention, MLP, output layer and cache are divided; norms and residuals are not.
 Activations at 16-bit precision are counted as in Korthikanti et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 
-What it does not know: a model with experts, a window or another kind of attention, and what other programs on the machine take.
+What it does not know: the activations of experts and of other kinds of attention (``ModelShape.unknown``), and what other
+programs on the machine take.
 """
 
 from __future__ import annotations
@@ -77,6 +78,12 @@ class ModelShape:
     head_size: int = 0
     attention_bias: bool = True
     """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
+    counted: int = 0
+    """Parameters of a model of another family, counted (``model_shape.py``); 0 is as the formulas say."""
+    largest: int = 0
+    """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
+    unknown: tuple[str, ...] = ()
+    """In which ways a model of another family differs from what is computed here."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -134,7 +141,7 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Number of parameters, tied weights counted once."""
-        return self.layers * self.layer + self.hidden + self.tables
+        return self.counted or self.layers * self.layer + self.hidden + self.tables
 
     @property
     def tables(self) -> int:
@@ -178,6 +185,8 @@ class Workload:
     dtype: str = "float32"
     transfer: str = "float32"
     stored: str = "float32"
+    max_tokens: int = 0
+    """Tokens for which each slot is reserved, though responses may be shorter; 0 is as many as ``response``."""
 
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
@@ -185,7 +194,7 @@ class Workload:
         transfer = config.dtype if config.transfer_dtype == "same" else config.transfer_dtype
         return cls(
             prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
-            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored,
+            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, config.max_tokens,
         )  # fmt: skip
 
     @property
@@ -229,6 +238,9 @@ class Memory:
     """
 
     phases: dict[str, dict[str, int]]
+    reserved: int = 0
+    """Bytes that are set aside and stay empty: the cache of slots that have no episode. In main memory they take no room,
+    but the kernel refuses more than the machine has; on a GPU they take what others do."""
 
     @property
     def highest(self) -> str:
@@ -248,13 +260,16 @@ class Memory:
     def on_host(self, cuda: bool) -> int:
         """Return the bytes in main memory: without CUDA all of them, with CUDA the ring and the staging buffer."""
         if not cuda:
-            return self.total
+            return self.total + self.reserved
         return max(sum(parts.get(part, 0) for part in HOST_PARTS) for parts in self.phases.values())
 
     def on_gpu(self) -> int:
         """Return the bytes in the memory of a GPU, if the model is on one."""
         without = (*HOST_PARTS, KEPT, LIBRARIES)
-        return max(sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values())
+        highest = max(
+            sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values()
+        )
+        return highest + self.reserved
 
 
 def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
@@ -296,7 +311,8 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
         small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES) + copied - _returned(copied)
         small[f"backward{number}"] = small_gradients + (again if table < RETURNED else e * small_gradients // 4 * low)
     # AdamW's square root and quotient of its largest tensor.
-    largest = max(table, 4 * shape.hidden * max(shape.intermediate, shape.attention) // parallel.tensor)
+    matrix = shape.largest or shape.hidden * max(shape.intermediate, shape.attention)
+    largest = max(table, 4 * matrix // parallel.tensor)
     phases["update"] = base | whole | {"optimizer's temporaries": 2 * largest}
     small["update"] = small_gradients + 2 * largest - _returned(2 * largest, 2)
     # In float32 autograd puts the gradients among the activations, one by one: in the next step the activations do not fit into their places.
@@ -368,7 +384,14 @@ def generator_memory(
             others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
             holes = int(SAMPLING_FRAGMENTATION * sum(parts.get(part, 0) for part in come_and_go))
             phases[name] = parts | {KEPT: others + holes, LIBRARIES: GENERATOR_LIBRARIES[work.dtype]}
-    return Memory(phases)
+    length = _rounded(work.prompt + max(work.max_tokens, work.response))
+    free = [work.slots - min(work.slots, n) for n in (work.tasks * work.group_size, work.evaluated or work.slots)]
+    return Memory(phases, sum(cache_bytes(shape, rows, length, work.dtype, parallel) for rows in free))
+
+
+def _rounded(length: int) -> int:
+    """Return the tokens for which a row of the cache has room if it holds ``length``."""
+    return -(-length // CACHE_STEP) * CACHE_STEP
 
 
 def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = Parallel()) -> int:
@@ -384,7 +407,7 @@ def _sampling(
     rows = min(work.slots, tasks * samples)
     # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
     prompts = min(tasks, -(-2 * work.slots // samples))
-    length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
+    length = _rounded(work.prompt + work.response)
     shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
     new = prompts * (work.prompt - shared)
     prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, parallel)
@@ -399,7 +422,7 @@ def _sampling(
         "prefill": max(0, layer - 2 * prompt_keys) + e * prompts * v,
     }
     sample = {
-        "key-value cache": cache_bytes(shape, rows, length, work.dtype, parallel) + e * rows * length,
+        "key-value cache": cache_bytes(shape, rows, length, work.dtype, parallel) + e * work.slots * length,
         "prompts' keys and values": prompt_keys,
         "logits": e * work.slots * v,
         # Logits in float32 or what their product needs, log-probs, probabilities and their sums.

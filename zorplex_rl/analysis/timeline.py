@@ -40,6 +40,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
+MOST_SECONDS = 1e11
+"""A time of a trace is between this and its negative: three thousand years, in microseconds still exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class Timeline:
             events = trace["traceEvents"]
             actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
             return cls([_span_of(event, actors[event["pid"]], origin) for event in events if event["ph"] == "X"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a trace of Timeline.save: {error!r}; give a run's timeline.json"
             ) from error
@@ -257,5 +259,11 @@ def _metadata(name: str, pid: int, tid: int = 0, /, **args: Any) -> dict[str, An
 
 
 def _span_of(event: dict[str, Any], actor: str, origin: int) -> Span:
-    start = origin + event["ts"]
-    return Span(actor, event["name"], start / 1e6, (start + event["dur"]) / 1e6, event.get("args", {}))
+    start, kind, args = origin + event["ts"], event["name"], event.get("args", {})
+    span = Span(actor, kind, start / 1e6, (start + event["dur"]) / 1e6, args)
+    # What has been read is to be written again.
+    if not (isinstance(actor, str) and isinstance(kind, str) and isinstance(args, dict)):
+        raise TypeError(f"an event of {actor!r:.40} has a name or arguments of another type")
+    if not -MOST_SECONDS < span.start <= span.end < MOST_SECONDS:
+        raise ValueError(f"an event of {actor!r:.40} is at no time that there is")
+    return span

@@ -1,27 +1,29 @@
-"""Save and load a learner: weights, optimizer, version and torch's random state, as a torch.distributed.checkpoint."""
+"""Save and load a learner: weights, optimizer, version and torch's random state, as one safetensors file.
 
-import contextlib
-import warnings
-from collections.abc import Iterator
+    learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, from, to} │ the numbers
+
+There is nothing in such a file that could run. Checkpoints of earlier versions were pickled: ``old_checkpoint.py`` reads
+them without unpickling anything.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed.checkpoint as checkpoint
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from zorplex_rl.errors import StorageError
+from zorplex_rl.errors import CheckpointError, StorageError
 from zorplex_rl.learning.learner import Learner
+from zorplex_rl.learning.old_checkpoint import METADATA, old_tensors
+
+FILE = "learner.safetensors"
+TYPES = {torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8"}
+RANDOM_STATE = "torch_rng"
 
 
-@contextlib.contextmanager
-def _without_process_group() -> Iterator[None]:
-    """Suppress torch's warning that a single process saves and loads without torch.distributed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.distributed.*")
-        yield
-
-
-@_without_process_group()
 def save_learner(learner: Learner, folder: Path) -> None:
     """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot be written.
 
@@ -30,29 +32,56 @@ def save_learner(learner: Learner, folder: Path) -> None:
     if (state := learner.whole_state()) is None:
         return
     try:
-        checkpoint.save(_with_random_state(state), checkpoint_id=folder, no_dist=True)
-    except checkpoint.CheckpointException as error:
-        # CheckpointException is a BaseException, which ends an actor. It holds one failure for each rank; here there is one rank.
-        (failure, _), *_ = error.failures.values()
-        raise StorageError(f"the checkpoint cannot be written ({_reason(failure)})") from failure
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE)
+    except OSError as error:
+        raise StorageError(f"the checkpoint cannot be written ({error.strerror or error})") from error
 
 
-@_without_process_group()
 def load_learner(learner: Learner, folder: Path) -> None:
-    """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``. A rank reads its shards alone."""
-    state = _with_random_state(learner.state_dict())
-    checkpoint.load(state, checkpoint_id=folder, no_dist=True)
-    learner.load_state_dict(state)
-    torch.set_rng_state(state["torch_rng"])
+    """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
+
+    Raises CheckpointError if that is no learner, or one of another model.
+    """
+    with _reading(folder) as read:
+        learner.restore(read)
+        random_state = read(RANDOM_STATE)
+        try:
+            torch.set_rng_state(random_state)
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(f"its {RANDOM_STATE} is no state of torch's random numbers") from error
 
 
-def _reason(failure: BaseException | None) -> str:
-    """Return the system's error message, which torch's file writer hides behind its own error."""
-    cause = failure
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(failure)
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write ``tensors`` to ``file``, one at a time: safetensors' own ``save_file`` copies all of them off a GPU first."""
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        place = [end, end := end + tensor.nbytes]
+        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            out.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def _with_random_state(state: dict[str, Any]) -> dict[str, Any]:
-    return state | {"torch_rng": torch.get_rng_state()}
+@contextmanager
+def _reading(folder: Path) -> Iterator[Callable[[str], Tensor]]:
+    """Yield the function that returns a tensor of the learner in ``folder`` by its name."""
+    file = folder / FILE
+    if (folder / METADATA).is_file():
+        tensors = old_tensors(folder)
+
+        def read_old(name: str) -> Tensor:
+            if name not in tensors:
+                raise CheckpointError(f"it lacks {name}")
+            return tensors[name]()
+
+        yield read_old
+        return
+    try:
+        with safe_open(file, framework="pt") as opened:
+            yield opened.get_tensor
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"its {file.name} is no file of safetensors: {error}") from error

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import CheckpointError, TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Diagnostics, effective_sample_size, kl_penalty, mismatch
 from zorplex_rl.policy.decoder import project
@@ -158,9 +158,13 @@ class Learner:
         """Return the largest absolute value in any process's ``tensors``."""
         return largest_magnitude(tensors)
 
-    def whole_state(self) -> dict[str, Any] | None:
+    def whole_state(self) -> dict[str, Tensor] | None:
         """Return the ``state_dict`` to save, or None where another process saves it."""
         return self.state_dict()
+
+    def _own_part(self, whole: Tensor, own: Tensor) -> Tensor:
+        """Return what this process holds of ``whole``: as much of it as ``own``."""
+        return whole
 
     def _collect_gradients(self) -> None:
         """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its own master, so torch has already done it."""
@@ -197,22 +201,37 @@ class Learner:
         if not math.isfinite(value):
             raise TrainingDiverged(f"the {what} of step {self.version + 1} is {value}")
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next step depends on: weights (as masters), optimizer, version."""
-        return {
-            "masters": {str(i): master.detach() for i, master in enumerate(self._masters)},
-            "optimizer": self.optimizer.state_dict(),
-            "version": self.version,
-        }
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that the next step depends on, by name: weights (as masters), optimizer and version.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        with torch.no_grad():
-            for i, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
-                master.copy_(state["masters"][str(i)])
-                parameter.copy_(master)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.version = int(state["version"])
+        The first two are the learner's own tensors, not copies. The rest of the optimizer is configuration; its learning
+        rate follows from the version.
+        """
+        state = {"version": torch.tensor(self.version)}
+        for i, master in enumerate(self._masters):
+            state[f"masters.{i}"] = master.detach()
+            of_optimizer = self.optimizer.state[master].items()
+            state |= {f"optimizer.state.{i}.{name}": value for name, value in of_optimizer}
+        return state
+
+    @torch.no_grad()
+    def restore(self, read: Callable[[str], Tensor]) -> None:
+        """Continue from another learner's ``state_dict``; ``read`` returns its tensor of a name, whole if it was sharded.
+
+        Raises CheckpointError if that was a learner of another model, or has numbers that are not finite.
+        """
+        for name, own in self.state_dict().items():
+            whole = read(name)
+            if (whole.shape, whole.dtype) != (own.shape, own.dtype):
+                found, expected = (f"{list(t.shape)} of {t.dtype}" for t in (whole, own))
+                raise CheckpointError(f"it is of another policy: {name} is {found}, expected {expected}")
+            if not math.isfinite(largest_magnitude([whole])):
+                raise CheckpointError(f"{name} has numbers that are not finite")
+            own.copy_(self._own_part(whole, own))
+            if name == "version":
+                self.version = int(whole)
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            parameter.copy_(master)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from zorplex_rl.config import Config, LearnerConfig
@@ -51,9 +51,15 @@ class ShardedLearner(Learner):
         self._whole_layers = shard(policy.model, mesh)
         super().__init__(policy, config, decay_steps, temperature)
 
-    def whole_state(self) -> dict[str, Any] | None:
+    def whole_state(self) -> dict[str, Tensor] | None:
         """Return the state of the unsharded learner on rank 0, in main memory, and None on the others. One tensor at a time is gathered."""
         return gather(self.state_dict(), self.mesh.get_rank() == 0)
+
+    def _own_part(self, whole: Tensor, own: Tensor) -> Tensor:
+        if not isinstance(own, DTensor):
+            return whole
+        # Every rank has read ``whole`` itself, so none sends anything.
+        return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Return the policy's unsharded weights by name on rank 0, in main memory, and None on the others."""

@@ -17,7 +17,7 @@ from zorplex_rl.task.rewards import outcome_shares
 class Report:
     """The result for one kind of task. Times are seconds of an episode from start to end, sampled in a batch.
 
-    ``interval`` is the 95 % confidence interval of the accuracy; tasks with the same words count as a cluster (see ``intervals.py``).
+    ``interval`` is the 95 % confidence interval of the accuracy; tasks with the same words count as one trial (see ``intervals.py``).
     """
 
     name: str

@@ -64,15 +64,18 @@ def check_limits(
     """
     of_kind = {name: needs(zorplex, name, count_tokens) for name in names}
     everything = [need for found in of_kind.values() for need in found]
-    longest = max(need.prompt for need in everything)
+    longest, shortest = max(need.prompt for need in everything), min(need.tokens for need in everything)
     if positions is not None and longest + max_tokens > positions:
-        raise ConfigError(
-            f"--max-tokens is {max_tokens}, but the policy reads at most {positions} tokens, and prompts take {longest} of them; "
-            f"use less than {max(positions - longest, 1)}"
+        reads, room = (
+            f"the policy reads at most {positions} tokens, and prompts take {longest} of them",
+            positions - longest,
         )
-    tokens, turns, enough = min(n.tokens for n in everything), min(n.turns for n in everything), _enough(everything)
-    if tokens > max_tokens:
-        what = f"the shortest answer with its tool calls takes {tokens} tokens"
+        if room < shortest:
+            raise ConfigError(f"{reads}, but the shortest answer takes {shortest}; use a policy that reads more")
+        raise ConfigError(f"--max-tokens is {max_tokens}, but {reads}; use {room} or less")
+    turns, enough = min(n.turns for n in everything), _enough(everything)
+    if shortest > max_tokens:
+        what = f"the shortest answer with its tool calls takes {shortest} tokens"
         raise ConfigError(f"--max-tokens is {max_tokens}, but {what}; use {enough.tokens} or more")
     if turns > max_turns:
         what = f"the shortest answer takes {turns}, one more than its tool calls"

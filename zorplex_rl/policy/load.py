@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
+MOST_LAYERS = 1000
+"""More than any model has. Each costs time and memory before its weights are looked for."""
+TEMPLATE_SECONDS = 10.0
+MOST_TEMPLATE_CHARACTERS = 100_000
+"""More than any chat template adds to a question."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -49,18 +57,26 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
 
     source = check_policy(name)
     logging.disable_progress_bar()
+    # What is wrong is said below, in one sentence.
+    logging.set_verbosity_error()
+    # The folder may hold code of its own, and pickled weights, which run code too.
+    safely: dict[str, Any] = {"trust_remote_code": False}
+    # Whatever a file holds: the libraries promise no narrower exceptions.
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(source, **safely)
+    except Exception as error:
         raise PolicyError(f"policy {name!r} has no tokenizer that can be loaded: {_first_line(error)}") from error
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], output_loading_info=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source, dtype=DTYPES[dtype], output_loading_info=True, use_safetensors=True, **safely
+        )
+    except Exception as error:
         raise PolicyError(f"policy {name!r} has no weights that can be loaded: {_first_line(error)}") from error
     if missing := sorted(found["missing_keys"]):
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
         )
+    _check_template(name, tokenizer)
     _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
     model.to(device).eval()
     # One pass over the memory of the device takes far less time than reading the weights from disk.
@@ -68,6 +84,34 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         _check_finite(name, parameter, values)
     _check_projection(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+
+
+def _check_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise PolicyError if the chat template cannot make a prompt. It is a program, in a language that reaches nothing outside."""
+    messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}]
+    made: Future[Any] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:
+            made.set_exception(error)
+
+    # Nothing can stop the thread, but the process need not wait for it.
+    threading.Thread(target=make, daemon=True).start()
+    try:
+        prompt = made.result(TEMPLATE_SECONDS)
+    except TimeoutError as error:
+        raise PolicyError(
+            f"policy {name!r} has a chat template that makes no prompt within {TEMPLATE_SECONDS:g} s; download the model again"
+        ) from error
+    except Exception as error:
+        raise PolicyError(f"policy {name!r} has a chat template that fails: {_first_line(error)}") from error
+    if len(prompt) > MOST_TEMPLATE_CHARACTERS:
+        raise PolicyError(
+            f"policy {name!r} has a chat template that makes {len(prompt):,} characters of a question of nine; "
+            f"expected at most {MOST_TEMPLATE_CHARACTERS:,}, so download the model again"
+        )
 
 
 @torch.inference_mode()
@@ -115,6 +159,16 @@ def check_policy(name: str) -> str:
         raise PolicyError(
             f"policy {name!r} has a config.json whose 'architectures' is {architectures!r}; expected a list"
         )
+    for setting in ("num_hidden_layers", "n_layer", "num_layers"):
+        if isinstance(layers := config.get(setting), int) and layers > MOST_LAYERS:
+            raise PolicyError(
+                f"policy {name!r} has a config.json whose {setting!r} is above {MOST_LAYERS}; use a smaller model"
+            )
+    for setting in ("attn_implementation", "_attn_implementation"):
+        if "/" in str(config.get(setting, "")):
+            raise PolicyError(
+                f"policy {name!r} has a config.json whose {setting!r} is code to be downloaded; remove this entry"
+            )
     if not any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
         found = ", ".join(map(str, architectures)) or config.get("model_type", "an unknown model")
         raise PolicyError(
@@ -129,6 +183,20 @@ def check_policy(name: str) -> str:
     if isinstance(entries, int) and (tokenizer := fast_tokenizer(source)):
         _check_vocabulary(name, entries, tokenizer.get_vocab())
     return source
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    tokenizer.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        # The library makes these for their owner alone, whatever the umask says.
+        shutil.copymode(folder / "config.json", file)
 
 
 def check_weights(name: str, source: str) -> None:
@@ -201,7 +269,7 @@ def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
 
 def weight_bytes(source: str) -> int:
     """Return the bytes of the weight files in the model folder ``source``."""
-    return sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in Path(source).glob(pattern))
+    return sum(path.stat().st_size for path in Path(source).glob("*.safetensors"))
 
 
 def _has_chat_template(folder: Path) -> bool:
@@ -231,7 +299,8 @@ def _check_files(name: str, folder: Path) -> None:
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise PolicyError(f"policy {name!r} has no tokenizer; add its tokenizer.json to the folder")
     if not weight_bytes(str(folder)):
-        raise PolicyError(f"policy {name!r} has no weights; add its model.safetensors to the folder")
+        pickled = " but pickled ones, which can run code when they are read" if any(folder.glob("*.bin")) else ""
+        raise PolicyError(f"policy {name!r} has no weights{pickled}; add its model.safetensors to the folder")
     for file in folder.glob("*.safetensors"):
         try:
             safe_open(file, framework="pt")

@@ -10,7 +10,7 @@ Each step samples one token for every active row. Rows leave and enter between s
 
 * Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed in the same step in which the other
   rows run their newest tokens.
-* A slow tool stops only its own row. Another row uses the slot meanwhile.
+* A slow tool stops only its own row. Another row uses the slot meanwhile. With ``Sampling.in_rounds`` the rows that wait go on together.
 * Each row has its own random numbers. The other rows of the batch change an episode only by the rounding of a matrix product.
 * Sampling is plain: softmax at the temperature, no top-k, no top-p. The recorded log-probability is that of the distribution sampled from.
 
@@ -82,14 +82,23 @@ class RolloutEngine:
 
     @property
     def stalled_on(self) -> list[Future[str]]:
-        """The pending tool calls if every row waits for one of them, else an empty list."""
-        if self._waiting or self._active or any(pending.done() for pending in self._pending):
+        """Pending tool calls if no row can go on before one of them has ended, else an empty list."""
+        if not self._all_wait:
             return []
-        return self._pending
+        calls = [row.pending for row in (*self._active, *(row for row, _, _ in self._parked)) if row.pending]
+        pending = [call for call in calls if not call.done()]
+        if self.sampling.in_rounds:
+            return pending[:1]
+        return pending if len(pending) == len(calls) else []
 
     @property
-    def _pending(self) -> list[Future[str]]:
-        return [row.pending for row, _, _ in self._parked if row.pending]
+    def _all_wait(self) -> bool:
+        """Whether every row waits for a tool."""
+        return (
+            not self._waiting
+            and all(row.pending for row in self._active)
+            and all(row.pending for row, _, _ in self._parked)
+        )
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns its episode with the same ticket."""
@@ -104,6 +113,8 @@ class RolloutEngine:
 
         Raises TrainingDiverged if the logits are not finite.
         """
+        while stalled := self.stalled_on:
+            wait(stalled, return_when=FIRST_COMPLETED)
         self._settle_calls()
         if self._waiting and len(self._active) < self.sampling.slots:
             self._start()
@@ -147,17 +158,18 @@ class RolloutEngine:
             tokens = logprobs.argmax(-1, keepdim=True)
         chosen = logprobs.gather(1, tokens)[:, 0].tolist()
         if not math.isfinite(sum(chosen)):
-            raise TrainingDiverged(f"the weights of version {self.version} give logits that are not finite")
+            version = next(row.version for row, c in zip(self._active, chosen, strict=True) if not math.isfinite(c))
+            raise TrainingDiverged(f"the weights of version {version} give logits that are not finite")
         return tokens[:, 0].tolist(), chosen
 
     def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
         """Add the chosen token to every row that is ready for one. Removes and returns the episodes that have ended."""
-        loop, limit, version = self._tool_loop, self.sampling.max_tokens, self.version
+        loop, limit = self._tool_loop, self.sampling.max_tokens
         finished, freed = [], []
         for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
-            finish = None if row.unfed else loop.extend(row, token, logprob, version)
+            finish = None if row.unfed else loop.extend(row, token, logprob)
             if finish or len(row.episode.token_ids) >= limit:
-                finished.append((row.ticket, loop.finish(row, finish or "tokens", version)))
+                finished.append((row.ticket, loop.finish(row, finish or "tokens")))
                 freed.append(slot)
         for slot in reversed(freed):
             self._remove(slot)
@@ -173,6 +185,7 @@ class RolloutEngine:
         self._logits[: len(self._active)] = self._decode(step, self._cache)
         for row, fed in zip(self._active, tokens, strict=True):
             row.unfed -= len(fed)
+            row.version = self.version
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""
@@ -187,7 +200,7 @@ class RolloutEngine:
             episode = Episode(
                 request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
             )
-            row = PartialEpisode(ticket, episode, random.Random(request.seed), now)
+            row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
             self._enter(row, prompt.snapshot, prompt.logits)
             self._demand[request.task] -= 1
             if not self._demand[request.task]:
@@ -208,22 +221,25 @@ class RolloutEngine:
             self._prompts[task] = Prefilled(ids, snapshot, logits)
 
     def _settle_calls(self) -> None:
-        """Feed the tool results that are ready. A row that still waits for its result is parked, and its slot becomes free."""
+        """Feed the tool results that are ready. A row that still waits for its result is parked, and its slot becomes free.
+
+        In rounds no result is ready before all are, and no other row can go on.
+        """
+        ready = self._all_wait or not self.sampling.in_rounds
         for slot in reversed(range(len(self._active))):
             row = self._active[slot]
             if row.pending is None:
                 continue
-            if row.pending.done():
+            if ready and row.pending.done():
                 self._tool_loop.answer(row)
             else:
                 self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
                 self._remove(slot)
-        if self._parked and not self._active and not self._waiting:
-            wait(self._pending, return_when=FIRST_COMPLETED)
         still_parked = []
         for row, snapshot, logits in self._parked:
-            if row.pending and row.pending.done() and len(self._active) < self.sampling.slots:
+            if ready and row.pending and row.pending.done():
                 self._tool_loop.answer(row)
+            if row.pending is None and len(self._active) < self.sampling.slots:
                 self._enter(row, snapshot, logits)
             else:
                 still_parked.append((row, snapshot, logits))

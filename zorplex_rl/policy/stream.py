@@ -9,7 +9,7 @@ continues with them. Its ``first_version`` and ``last_version`` say so, and each
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
@@ -23,7 +23,8 @@ STEPS_AT_ONCE = 16
 class RolloutStream:
     """Runs ``make_engine()`` in a thread for many callers at once.
 
-    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes.
+    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes, ``in_thread`` calls a
+    function in a thread.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class RolloutStream:
         make_engine: Callable[[], RolloutEngine],
         model_lock: asyncio.Lock,
         busy: Callable[[], AbstractContextManager[object]] = nullcontext,
+        in_thread: Callable[..., Awaitable[list[tuple[int, Episode]]]] = asyncio.to_thread,
     ) -> None:
-        self._make_engine, self._model_lock, self._busy = make_engine, model_lock, busy
+        self._make_engine, self._model_lock, self._busy, self._in_thread = make_engine, model_lock, busy, in_thread
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}
@@ -62,20 +64,22 @@ class RolloutStream:
                     arrived, self._inbox = self._inbox, []
                     tickets = self._engine.submit(request for request, _ in arrived)
                     self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
-                    finished = await asyncio.to_thread(self._advance)
+                    finished = await self._in_thread(self._advance)
                 for ticket, episode in finished:
                     if not (promise := self._promised.pop(ticket)).done():
                         promise.set_result(episode)
-                if stalled := self._engine.stalled_on:
+                while (stalled := self._engine.stalled_on) and not self._inbox:
                     await self._wait_for_any(stalled)
-        except Exception as error:
+        except BaseException as error:
+            # Whatever it is: nobody else tells those who wait. They are no part of a cancellation.
+            cause = error if isinstance(error, Exception) else RuntimeError(f"sampling was ended by {error!r}")
             version, self._engine = self._engine.version, self._make_engine()
             self._engine.version = version
             promises = [*self._promised.values(), *(promise for _, promise in self._inbox)]
             self._promised, self._inbox = {}, []
             for promise in promises:
                 if not promise.done():
-                    promise.set_exception(error)
+                    promise.set_exception(cause)
 
     def _advance(self) -> list[tuple[int, Episode]]:
         finished: list[tuple[int, Episode]] = []

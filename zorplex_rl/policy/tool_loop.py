@@ -1,11 +1,9 @@
 """Build an episode token by token: find tool calls in the sampled text, feed their results, notice the end.
 
     row = PartialEpisode(ticket, episode, rng, started)
-    loop.extend(row, token, logprob, version)     adds a sampled token; returns what ends the episode, if anything
-    loop.answer(row)                              adds the result of a slow tool
-    loop.finish(row, "answer", version)           returns the Episode
-
-``version`` is that of the weights in use.
+    loop.extend(row, token, logprob)     adds a sampled token; returns what ends the episode, if anything
+    loop.answer(row)                     adds the result of a slow tool
+    loop.finish(row, "answer")           returns the Episode
 
 The text is parsed only when a token closes a bracket or a line, and then only from the start of that line.
 """
@@ -35,12 +33,17 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too."""
+    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too.
+
+    ``in_rounds``: rows that wait for slow tools go on together, as soon as no other row can and all their results are there.
+    What is decoded together is then a function of the tokens, not of how fast tools answer.
+    """
 
     temperature: float = Config.temperature
     max_tokens: int = Config.max_tokens
     max_turns: int = Config.max_turns
     slots: int = Config.slots
+    in_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,15 @@ class RolloutRequest:
 class PartialEpisode:
     """An ``episode`` that is still being sampled, and the state of its sampling.
 
-    The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a tool's result. ``pending`` is the result of a
-    slow tool, called at time ``called``.
+    ``version`` is that of the weights that made the logits of its next token. The model has not yet run the last ``unfed`` of its tokens: the one
+    that was just sampled, and a tool's result. ``pending`` is the result of a slow tool, called at time ``called``.
     """
 
     ticket: int
     episode: Episode
     rng: random.Random
     started: float
+    version: int = 0
     unfed: int = 0
     pending: Future[str] | None = None
     called: float = 0.0
@@ -101,13 +105,13 @@ class ToolLoop:
         self._marks = _token_marks(policy)
         self._eos = frozenset(policy.eos_ids)
 
-    def extend(self, row: PartialEpisode, token: int, logprob: float, version: int) -> Finish | None:
+    def extend(self, row: PartialEpisode, token: int, logprob: float) -> Finish | None:
         """Add a sampled token, and run the tool call that it completes. Returns what ends the episode, or None."""
         row.episode.token_ids.append(token)
         row.episode.sampled.append(True)
         row.episode.logprobs.append(logprob)
         row.unfed = 1
-        return self._read(row, token, version) if token in self._marks else None
+        return self._read(row, token) if token in self._marks else None
 
     def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` is waiting for."""
@@ -116,19 +120,20 @@ class ToolLoop:
         self._feed(row, row.pending.result())
         row.pending = None
 
-    def finish(self, row: PartialEpisode, finish: Finish, version: int) -> Episode:
+    def finish(self, row: PartialEpisode, finish: Finish) -> Episode:
         """Return the episode, ended by ``finish``."""
         if row.turn_start < len(row.episode.token_ids):
-            self._end_turn(row, None, version)
-        return replace(row.episode, finish=finish, last_version=version, seconds=time.monotonic() - row.started)
+            self._end_turn(row, None)
+        last_version, seconds = row.episode.turns[-1].version, time.monotonic() - row.started
+        return replace(row.episode, finish=finish, last_version=last_version, seconds=seconds)
 
-    def _read(self, row: PartialEpisode, token: int, version: int) -> Finish | None:
+    def _read(self, row: PartialEpisode, token: int) -> Finish | None:
         """Parse the current line after ``token`` has closed a bracket, a line or the text. Returns what ends the episode, or None."""
         if token in self._eos:
             return "eos"
         line = self._policy.tokenizer.decode(row.episode.token_ids[row.line_start :], skip_special_tokens=True)
         if call := find_call(line, self._tools):
-            self._end_turn(row, call, version)
+            self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
                 return "turns"
             result = self._execute(row.episode.task, call)
@@ -142,10 +147,10 @@ class ToolLoop:
             row.line_start = len(row.episode.token_ids)
         return None
 
-    def _end_turn(self, row: PartialEpisode, call: ToolCall | None, version: int) -> None:
+    def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
         text = self._policy.tokenizer.decode(ids[row.turn_start : end], skip_special_tokens=True)
-        row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, version))
+        row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, row.version))
         row.turn_start = end
 
     def _feed(self, row: PartialEpisode, result: str) -> None:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.policy.demonstrations import DRILLS, Habits, random_demonstration
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.load import Policy, save_model
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[in
 def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
     """Write ``policy`` to ``folder``, which ``load_policy`` reads; ``recipe`` goes to ``recipe.json``."""
     folder.mkdir(parents=True, exist_ok=True)
-    policy.model.save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
+    save_model(policy.model, policy.tokenizer, folder)
     if recipe is not None:
         (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
 

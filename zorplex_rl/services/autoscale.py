@@ -43,21 +43,25 @@ async def follow_the_load(replica_set: ReplicaSet, waiting_here: Callable[[], in
     """Scale ``replica_set`` between its bounds until cancelled."""
     options, calm_since = replica_set.options, time.monotonic()
     least, most = options.bounds
+
+    def target() -> int:
+        there = replica_set.replicas.values()
+        waiting = waiting_here() + sum(replica.waiting_elsewhere for replica in there)
+        served = sum(replica.load for replica in there)
+        return min(max(wanted(len(there), waiting, served, options.max_in_flight), least), most)
+
     while True:
         await asyncio.sleep(CHECK_SECONDS)
-        there = list(replica_set.replicas.values())
-        waiting = waiting_here() + sum(replica.waiting_elsewhere for replica in there)
-        target = wanted(len(there), waiting, sum(replica.load for replica in there), options.max_in_flight)
-        target = min(max(target, least), most)
-        if target >= len(there):
+        number, there = target(), len(replica_set.replicas)
+        if number >= there:
             calm_since = time.monotonic()
-        if target > len(there):
+        if number > there:
             try:
-                await replica_set.scale_to(target)
+                await replica_set.scale_to(number)
             except Exception as error:
-                log.warning("%r could not be scaled to %d replicas: %s", replica_set.name, target, reason_of(error))
+                log.warning("%r could not be scaled to %d replicas: %s", replica_set.name, number, reason_of(error))
                 await asyncio.sleep(options.max_back_off)
         elif time.monotonic() - calm_since > CALM_SECONDS:
             calm_since = time.monotonic()
-            # Those that leave drain on the side: a load that comes meanwhile is seen.
-            replica_set.spawn(replica_set.scale_to(target))
+            # Those that leave drain on the side: a load that comes meanwhile is seen. One that comes before they leave keeps them.
+            replica_set.spawn(replica_set.shrink(target))

@@ -37,9 +37,17 @@ class ServiceOptions:
     """A replica that does not answer a probe within this time is killed and replaced."""
     busy_timeout: float = 0.0
     """The same limit for a process that is computing: torch may block all other threads of its process, and that is no failure."""
+    max_failures: int = 5
+    """How often in a row a place may fail, in a start or before its replica has finished anything. One more time, and the service is given up."""
+    progress: Collection[str] = ()
+    """Endpoints whose answer shows that a replica does its work; with none named, any."""
+    runs: str = ""
+    """Whose code its replicas run, in words, for the error with which the service is given up."""
+    irreplaceable: bool = False
+    """Give the service up when a replica fails that has answered something: what it knew is lost."""
     back_off: float = 0.25
-    """Wait after a replica that failed early. Doubles with each further failure up to ``max_back_off``; a random part of up to half is taken off."""
-    max_back_off: float = 1.5
+    """Wait after the second such failure in a row. Doubles with each further one up to ``max_back_off``, less up to half by chance."""
+    max_back_off: float = 4.0
 
     def __post_init__(self) -> None:
         least, most = self.bounds

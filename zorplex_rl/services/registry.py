@@ -7,8 +7,8 @@
     registry (one actor for the whole run)    "tools" ──► version 2: tools_0, tools_3, tools_2
 
 The registry is the control plane and is asked once; requests are the data plane and never pass through it. Each client follows the
-registry's changes in the background, so it hears of a new replica as soon as there is one. Health stays the owner's business: a client that
-runs into a dead replica drops it and waits to be told of the next one. While it has requests, it tells the replicas' probes how many wait.
+registry's changes in the background, so it hears of a new replica as soon as there is one. Health stays the owner's business: it tells
+the clients which replicas it has lost, and they give up what they had sent there. While it has requests, it tells the replicas' probes how many wait.
 
 A name that is registered again, after its service was closed or forgotten, gets a newer *version*. Clients switch to it and ignore later reports
 of the older one. Replicas are identified by their ``id``, not by their name, because both services may use the same names.
@@ -52,6 +52,8 @@ class Entry:
     owner: str
     options: ServiceOptions
     replicas: tuple[Replica, ...]
+    lost: tuple[tuple[str, str], ...]
+    """The ids of the replicas that failed last, and why."""
     closed: bool = False
     version: int = 0
     change: int = 0
@@ -81,11 +83,9 @@ class ServiceRegistry(Actor):
             self._changed.notify_all()
             return version
 
-    @uncounted_endpoint(explicit_response_port=True)
-    async def get(self, reply: Any, name: str, newer_than: int = 0, timeout: float = 0.0) -> None:
+    @uncounted_endpoint
+    async def get(self, name: str, newer_than: int = 0, timeout: float = 0.0) -> Entry | None:
         """Return the entry ``name`` as soon as it has changed after ``newer_than``, or the one there after ``timeout`` seconds (or None)."""
-        # A caller may stop while it waits. Monarch would return its answer as undeliverable, and end this actor for it.
-        reply.return_undeliverable = False
 
         def is_newer() -> bool:
             return name not in self._entries or self._entries[name].change > newer_than
@@ -94,7 +94,7 @@ class ServiceRegistry(Actor):
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._changed.wait_for(is_newer)
-            reply.send(self._entries.get(name))
+            return self._entries.get(name)
 
     @concurrent_endpoint
     async def remove(self, name: str) -> bool:
@@ -137,6 +137,10 @@ class ServiceClient(Callers):
             self.router.join(named[identity])
         for identity in known.keys() - named.keys():
             known[identity].move_to(State.DRAINING)
+        lost = dict(entry.lost)
+        # Also those that have been draining since an earlier entry.
+        for replica in [replica for replica in self.router.replicas if replica.id in lost]:
+            replica.move_to(State.FAILED, lost[replica.id])
 
     async def _follow(self, registry: Any) -> None:
         """Follow the changes in the registry until the service is closed or forgotten."""
@@ -232,8 +236,8 @@ async def _find(name: str) -> ServiceClient:
         if await _answers(entry):
             client = _clients[key] = ServiceClient(entry, registry)
             return client
-        # An owner without replicas is replacing them, which may take as long as a start.
-        patience = ALIVE_SECONDS if entry.replicas else max(ALIVE_SECONDS, entry.options.start_timeout)
+        # A replica may stand still for a while. An owner without any is replacing them, which may take as long as a start.
+        patience = max(ALIVE_SECONDS, entry.options.probe_timeout if entry.replicas else entry.options.start_timeout)
         if time.monotonic() - began > patience:
             break
         entry = await registry.get.call_one(name, entry.change, 1.0) or replace(entry, closed=True)
@@ -269,4 +273,5 @@ async def _registry() -> Any:
 def _entry_of(service: Service, version: int) -> Entry:
     ready = tuple(replica for replica in service.replicas if replica.state is State.READY)
     owner = f"process {os.getpid()} on {socket.gethostname()}"
-    return Entry(service.name, owner, service.options, ready, service.replica_set.closed, version)
+    lost = tuple(service.replica_set.lost)
+    return Entry(service.name, owner, service.options, ready, lost, bool(service.router.closed), version)

@@ -7,29 +7,31 @@
 process. It says that the process answers, not that the replica is idle, so a request may take as long as it likes.
 
     replica = await spawn("generator_0", GeneratorActor, config)
-    await replica.actor.generate.call_one(…)                         raises ReplicaDied if that process is gone
+    await replica.unless_lost(replica.actor.generate.call_one(…))    raises ReplicaFailed as soon as that process is gone
     await replica.stop()
+
+That a process is gone is known by a pidfd (``processes.py``), of a process on another host from the keeper there. That one stands still is judged
+by probes alone.
 
 A replica can be sent to another process. What arrives there has the same ``id`` and the same addresses, and counts what that process sends.
 """
 
 import asyncio
 import contextlib
-import functools
 import gc
 import importlib
 import logging
 import os
-import signal
-import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from zorplex_rl.services.host import Host, processor_seconds
+from zorplex_rl.services import processes
+from zorplex_rl.services.host import Host
+from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import (
     Actor,
     ReplicaDied,
@@ -38,6 +40,7 @@ from zorplex_rl.services.runtime import (
     this_host,
     uncounted_endpoint,
 )
+from zorplex_rl.task.call_limit import last_call
 
 Result = TypeVar("Result")
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
@@ -67,12 +70,12 @@ class State(StrEnum):
 
 
 class Beat(NamedTuple):
-    """Answer a probe: the process, the requests that it serves, and those that wait for it in other processes."""
+    """Answer a probe: the process, the requests that it serves, those that wait for it in other processes, and the endpoints that have answered."""
 
-    host: str
     pid: int
     serving: int
     waiting: int
+    answered: frozenset[str]
 
 
 class HealthProbe(Actor):
@@ -82,13 +85,24 @@ class HealthProbe(Actor):
         self._waiting: dict[str, tuple[int, float]] = {}
 
     @uncounted_endpoint
+    async def prepare(self, modules: Sequence[str]) -> None:
+        """Import ``modules``, before an actor that needs them is made in this process."""
+        await asyncio.to_thread(_import, modules)
+
+    @uncounted_endpoint
+    async def begin(self) -> None:
+        """Forget what this process has answered so far: that was its set-up."""
+        load_of_this_process().answered.clear()
+
+    @uncounted_endpoint
     async def beat(self, caller: str = "", waiting: int = 0) -> Beat:
         """Return the state of this process. A ``caller`` also reports how many requests are ``waiting`` in its queue."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
         recent = sum(number for number, reported in self._waiting.values() if now - reported < REPORT_SECONDS)
-        return Beat(socket.gethostname(), os.getpid(), load_of_this_process().serving, recent)
+        load = load_of_this_process()
+        return Beat(os.getpid(), load.serving, recent, frozenset(load.answered))
 
     @uncounted_endpoint
     async def drain(self) -> None:
@@ -110,21 +124,27 @@ class Replica:
         """The host that it lives on, or None for this one."""
         self.pid = 0
         self.pids: tuple[int, ...] = ()
-        """Its processes on the host that it lives on, whose keeper can kill them."""
-        self.local_pids: tuple[int, ...] = ()
-        """Its processes on this host, which can be killed."""
+        """Its processes on the machine that it lives on. They are known as soon as they answer for the first time."""
         self.state, self.reason = State.STARTING, ""
         self.ended = asyncio.Event()
         """Set when it has failed or stopped."""
         self.on_change: list[Callable[[Replica], None]] = []
-        self.since, self.early_failures = time.monotonic(), 0
+        self.since = time.monotonic()
+        self.failures = 0
+        """How many starts and replicas at its place have failed in a row before it."""
+        self.was_doing = ""
+        """What it ran when it failed, in words."""
         self.requests = 0
+        self.answered: set[str] = set()
+        """The endpoints that it has answered, those for other processes as of the last probe."""
         self.in_flight: dict[Any, asyncio.Future[Any]] = {}
         """Requests that this process has sent to it and that have no answer yet, in order."""
         self.load_elsewhere = self.waiting_elsewhere = 0
         self.turn = next(_turns)
         """Its position in the round robin: larger after every request that it gets."""
         self._methods: dict[str, Callable[..., Any]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._killed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_elsewhere, (self.name, self.actor, self.width, self.id, self.place, self.probe)
@@ -149,15 +169,43 @@ class Replica:
         """Enter ``state`` and tell all listeners. A failed or stopped replica stays in its state."""
         if self.ended.is_set() or state is self.state:
             return
+        if state is State.FAILED and (call := last_call(self.name)):
+            reason += f"; its code was at {call.place}"
         self.state, self.reason = state, reason
+        if doing := sorted({request.method for request in self.in_flight}):
+            self.was_doing = f" while it ran {', '.join(map(repr, doing))}"
         if state in (State.FAILED, State.STOPPED):
             self.ended.set()
         for listener in list(self.on_change):
             listener(self)
 
+    async def meet(self, modules: Sequence[str]) -> None:
+        """Learn which processes it has, watch them from then on, and have them import ``modules``. Raises ReplicaFailed if one ends."""
+        beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
+        self.pids = tuple(beat.pid for _, beat in beats)
+        self.pid = self.pids[0]
+        self._watching = asyncio.create_task(self._fail_when_one_ends())
+        await self.unless_lost(self.probe.prepare.call(modules).as_asyncio())
+
+    async def _fail_when_one_ends(self) -> None:
+        watcher = self.host.until_one_ends if self.host else processes.until_one_ends
+        self.fail(await watcher(self.pids))
+
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
-        """Return what ``doing`` returns. Raises HostError as soon as its host is lost."""
-        return await (self.host.unless_lost(doing) if self.host else doing)
+        """Return what ``doing`` returns. Raises ReplicaFailed, and cancels it, as soon as this has failed: its process or its host is gone."""
+        asked, ended = asyncio.ensure_future(doing), asyncio.ensure_future(self.ended.wait())
+        try:
+            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+        except ReplicaDied as error:
+            self.fail(reason_of(error))
+        finally:
+            for future in (asked, ended):
+                future.cancel()
+                # Nobody waits for it any more, so its exception has been seen.
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise ReplicaFailed(self.name, f"{self.name} has {self.state}: {self.reason}")
 
     def fail(self, reason: str) -> None:
         """Count as failed from now on."""
@@ -166,14 +214,14 @@ class Replica:
     async def beat(self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0) -> list[Beat]:
         """Probe all its processes and note their load.
 
-        Raises ReplicaDied if one is gone, and TimeoutError after ``timeout`` seconds. This time begins again whenever its processes on this host
+        Raises ReplicaFailed if one is gone, and TimeoutError after ``timeout`` seconds. This time begins again whenever its processes on this host
         are seen to compute, up to ``busy_timeout`` in all: one that is stopped, or waits for something that never comes, uses no processor time.
         """
         own_before, now = len(self.in_flight), time.monotonic()
         give_up_at, was_busy_at = now + max(timeout, busy_timeout), now
         # Looked at more often than once a ``timeout``: a process that is stopped has had no time for anything from that moment on.
         glance = min(timeout, max(timeout / GLANCES, SHORTEST_GLANCE_SECONDS))
-        asked = self.probe.beat.call(caller, waiting).as_asyncio()
+        asked = asyncio.ensure_future(self.unless_lost(self.probe.beat.call(caller, waiting).as_asyncio()))
         try:
             while not asked.done():
                 before, late_at = await self._processor_seconds(), min(was_busy_at + timeout, give_up_at)
@@ -190,13 +238,14 @@ class Replica:
         own = max(own_before, len(self.in_flight))
         self.load_elsewhere = max(0, max(beat.serving for beat in beats) - own)
         self.waiting_elsewhere = max(beat.waiting for beat in beats)
+        self.answered.update(*(beat.answered for beat in beats))
         return beats
 
     async def drain(self) -> None:
         """Let it answer what it has begun and refuse the rest. Returns when all answers have arrived, or it has failed."""
         self.move_to(State.DRAINING)
-        with contextlib.suppress(ReplicaDied):
-            await self.probe.drain.call().as_asyncio()
+        with contextlib.suppress(ReplicaFailed):
+            await self.unless_lost(self.probe.drain.call().as_asyncio())
         if self.in_flight:
             await asyncio.wait(self.in_flight.values())
 
@@ -207,45 +256,58 @@ class Replica:
             async with asyncio.timeout(timeout):
                 await self.procs.stop().as_asyncio()
         except TimeoutError:
-            self._kill_procs()
+            self._kill_local()
         except Exception as error:
             log.debug("%s was gone before it was stopped: %s", self.name, error)
 
     async def kill(self) -> None:
         """Kill its processes at once: a process that hangs does not react to anything else."""
-        self._kill_procs()
         if self.host:
             await self.host.kill(self.pids)
+        else:
+            self._kill_local()
         await self.stop()
 
     async def _processor_seconds(self) -> float:
         """Return the processor seconds of its processes; 0.0 if nobody can say."""
-        if not self.host:
-            return processor_seconds(self.local_pids)
-        return await self.host.processor_seconds(self.pids)
+        return await self.host.processor_seconds(self.pids) if self.host else processes.processor_seconds(self.pids)
 
-    def _kill_procs(self) -> None:
+    def _kill_local(self) -> None:
         # Only once: afterwards the process id may belong to another process.
-        pids, self.local_pids = self.local_pids, ()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if not (self._killed or self.host):
+            self._killed = True
+            processes.kill(self.pids)
 
 
 async def spawn(
-    name: str, actor_class: type[Actor], *args: Any, procs: int = 1, host: Host | None = None, **kwargs: Any
+    name: str,
+    actor_class: type[Actor],
+    *args: Any,
+    procs: int = 1,
+    host: Host | None = None,
+    kind: type[Replica] = Replica,
+    **kwargs: Any,
 ) -> Replica:
     """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process on ``host``, or one in each of ``procs``. Without a host: on this one.
 
     What it imports can be much; a class says in ``imports`` which modules, beyond its own, a process should import before its actor is made.
+    Raises ReplicaFailed, or what Monarch says, if a process ends before that.
     """
     start_runtime()
-    prepare = functools.partial(_prepare_process, (actor_class.__module__, *getattr(actor_class, "imports", ())))
-    mesh = (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, bootstrap=prepare, name=name)
-    replica = Replica(name, mesh, mesh.spawn(name, actor_class, *args, **kwargs), procs)
+    replica = kind(
+        name, (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, name=name), width=procs
+    )
     if host:
         replica.host = host
         host.replicas.append(replica)
+    # The probe comes first: it says at once which process this is.
+    replica.probe = replica.procs.spawn(f"{name}_probe", HealthProbe)
+    try:
+        await replica.meet((actor_class.__module__, *getattr(actor_class, "imports", ())))
+    except BaseException:
+        await replica.stop()
+        raise
+    replica.actor = replica.procs.spawn(name, actor_class, *args, **kwargs)
     return replica
 
 
@@ -261,7 +323,7 @@ def replicas_of(
         replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, host=host, **kwargs)
         if hasattr(actor_class, "setup"):
             try:
-                await replica.actor.setup.call()
+                await replica.unless_lost(replica.actor.setup.call().as_asyncio())
             except BaseException:
                 await replica.stop()
                 raise
@@ -274,16 +336,12 @@ async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Repl
     """Start a replica and probe it. Leaves no process behind if either fails. Raises TimeoutError after ``start_timeout`` seconds."""
     async with asyncio.timeout(start_timeout):
         replica = await start(name)
-    try:
-        replica.probe = replica.procs.spawn(f"{name}_probe", HealthProbe)
-        # The first beat waits for the actor to be spawned, which may import a lot.
-        beats = await replica.unless_lost(replica.beat(start_timeout))
-        replica.pid, replica.pids = beats[0].pid, tuple(beat.pid for beat in beats)
-        if not replica.host:
-            replica.local_pids = tuple(beat.pid for beat in beats if beat.host == socket.gethostname())
-    except BaseException:
-        await replica.stop()
-        raise
+        try:
+            await replica.unless_lost(replica.actor.initialized.as_asyncio())
+            await replica.unless_lost(replica.probe.begin.call().as_asyncio())
+        except BaseException:
+            await replica.stop()
+            raise
     replica.since = time.monotonic()
     return replica
 
@@ -300,8 +358,8 @@ def _from_elsewhere(name: str, actor: Any, width: int, identity: str, place: int
     return replica
 
 
-def _prepare_process(modules: tuple[str, ...]) -> None:
-    """Runs in a new process before its actors are made, and imports what they need.
+def _import(modules: Sequence[str]) -> None:
+    """Import what the actors of a new process need.
 
     These are unpickled side by side, and might otherwise meet in modules that are half imported. Of the million objects that importing torch
     and transformers makes none is garbage: with the collector looking for some, it takes a quarter longer.

@@ -3,9 +3,13 @@
     place 0 ──► tools_0   ✗ failed ──► killed for good
        └──────► tools_3   a spare, or started after a back-off: set up, probed, then ready
 
-Every place has a task that probes its replica once a second. A replica has failed when its probe is late or a call finds its process gone;
-a process that hangs therefore counts as failed, and is killed. Any other code that notices a failure tells the replica (``Replica.move_to``), and
-the replica tells its listeners: the supervisor, the router, the registry.
+Every place has a task that probes its replica once a second. A replica has failed when its process is gone or its probe is late; a process that
+hangs therefore counts as failed, and is killed. Any other code that notices a failure tells the replica (``Replica.move_to``), and the replica
+tells its listeners: the supervisor, the router, the registry.
+
+A start that fails, the first one too, and a replica that dies before it has finished anything are *failures in a row* of their place. After too
+many of them the service is given up, with one error for everybody who waits: code that ends its process would do so for ever. What a set-up raises
+is no accident of its process: the first replica of a place has one more attempt after it, and none if it is a ConfigError.
 
 Scaling down removes the least loaded replicas, by the counts of their own processes. They get no new requests and answer what they have begun.
 """
@@ -14,23 +18,27 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State, bring_up, reason_of
-from zorplex_rl.services.requests import ServiceError
+from zorplex_rl.services.requests import GivenUp, ReplicaFailed, ServiceError
+from zorplex_rl.services.runtime import ActorError
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
-"""A replica that lived longer than this did not fail because of its start, so its successor starts without a back-off."""
+"""A replica that was asked for nothing and lived longer than this did not fail because of its start."""
+LOST_REMEMBERED = 64
 
 
 class GiveUp(Exception):
-    """Tell the supervisor, from within a start, that further attempts are pointless. Callers that wait for the replica get ``error``."""
+    """Say, also from within a start, that further attempts are pointless. Callers that wait for the replica get ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -57,12 +65,15 @@ class ReplicaSet:
         options: ServiceOptions,
         on_ready: Callable[[Replica], None] = lambda replica: None,
         on_restart: Callable[[Restart], None] = lambda restart: None,
+        on_give_up: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.name, self.options = name, options
-        self.on_ready, self.on_restart = on_ready, on_restart
+        self.on_ready, self.on_restart, self.on_give_up = on_ready, on_restart, on_give_up
         self.replicas: dict[int, Replica] = {}
         """The replica at each place, including those that are being started."""
         self.draining: set[Replica] = set()
+        self.lost: deque[tuple[str, str]] = deque(maxlen=LOST_REMEMBERED)
+        """The ids of the replicas that failed last, and why."""
         self.restarts = 0
         self.on_change: list[Callable[[], None]] = []
         """Functions to call whenever a replica has changed its state."""
@@ -70,6 +81,7 @@ class ReplicaSet:
         self.broken: GiveUp | None = None
         self._start, self._numbers, self._places = start, count(), count()
         self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._given_up: set[int] = set()
         self._spares: list[asyncio.Task[Replica]] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._change = asyncio.Event()
@@ -100,8 +112,13 @@ class ReplicaSet:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is ready, so that their start does not disturb later requests."""
-        await asyncio.gather(*self._spares)
+        """Wait until every spare is ready, or cannot be started, so that their start does not disturb later requests."""
+        await asyncio.gather(*self._spares, return_exceptions=True)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return whether no place has a replica or will get one."""
+        return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
         """Return the replica at ``place``; waits while it is being replaced, as long as a start may take. Raises ServiceError after that."""
@@ -129,7 +146,7 @@ class ReplicaSet:
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
         elif number < len(self.replicas):
-            await self._shrink(number)
+            await self.shrink(lambda: number)
 
     async def _grow(self, number: int) -> None:
         places = [next(self._places) for _ in range(number)]
@@ -147,11 +164,12 @@ class ReplicaSet:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    async def _shrink(self, number: int) -> None:
+    async def shrink(self, target: Callable[[], int]) -> None:
+        """Have at most ``target()`` replicas, which is asked after the probes, so when nothing else can happen before some leave."""
         ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
         await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
-        leaving = [self.spawn(self._take_out(replica)) for replica in by_load[: max(len(by_load) - number, 0)]]
+        leaving = [self.spawn(self._take_out(replica)) for replica in by_load[: max(len(by_load) - target(), 0)]]
         if leaving:
             # They leave even if the caller that waits here is cancelled.
             await asyncio.wait(leaving)
@@ -172,7 +190,7 @@ class ReplicaSet:
     async def _start_at(self, place: int) -> None:
         """Start a replica at ``place`` and keep one there from then on. Leaves the place empty if it cannot be started."""
         try:
-            replica = await self._fill(place, patient=False)
+            replica = await self._fill(place)
         except BaseException:
             self.replicas.pop(place, None)
             raise
@@ -187,13 +205,14 @@ class ReplicaSet:
             if replica in self.draining:
                 return
             log.warning("%s failed: %s", replica.name, replica.reason)
-            failures = 0 if noticed - replica.since > LONG_ENOUGH_SECONDS else replica.early_failures + 1
             dead = replica
             try:
-                replica = await self._fill(dead.place, patient=True, failures=failures)
+                replica = await self._fill(dead.place, self._failures_with(dead, noticed))
             except GiveUp as error:
                 self.broken = error
+                self._given_up.add(dead.place)
                 self._notify()
+                self.on_give_up(error.error)
                 return
             self.restarts += 1
             self.on_restart(Restart(dead.name, replica.name, time.monotonic() - noticed, dead.reason))
@@ -213,47 +232,87 @@ class ReplicaSet:
             except Exception as error:
                 replica.move_to(State.FAILED, reason_of(error))
 
-    async def _fill(self, place: int, patient: bool, failures: int = 0) -> Replica:
-        """Put a replica at ``place``, ready for requests, after ``failures`` in a row. If one cannot be started, tries again if ``patient``."""
+    def _failures_with(self, dead: Replica, now: float) -> int:
+        """Return how many failures in a row there are at a place with the one of ``dead``. Raises GiveUp if it cannot be replaced."""
+        worked = dead.answered.intersection(self.options.progress or dead.answered)
+        if self.options.irreplaceable and worked:
+            raise GiveUp(GivenUp(f"{self.name} is lost, and with it what it alone knew: {dead.reason}"))
+        return 0 if worked or (not dead.requests and now - dead.since > LONG_ENOUGH_SECONDS) else dead.failures + 1
+
+    async def _fill(self, place: int, failures: int = 0) -> Replica:
+        """Put a replica at ``place``, ready for requests, after ``failures`` in a row. Raises GiveUp after too many."""
         before, placeholder = self.replicas.get(place), Replica("—")
         placeholder.place, placeholder.reason = place, before.reason if before else ""
         self.replicas[place] = placeholder
-        while True:
-            await asyncio.sleep(back_off(failures, self.options.back_off, self.options.max_back_off))
-            try:
-                replica = await self._next_replica()
-                break
-            except Exception as error:
-                if not patient or isinstance(error, GiveUp):
-                    raise
-                failures += 1
-                placeholder.reason = reason_of(error)
-                log.warning("a replica of %r could not be started: %s", self.name, placeholder.reason)
-        replica.place, replica.early_failures = place, failures
+        if before:
+            await self._after_failure(failures, f"{before.name}{before.was_doing}: {before.reason}")
+        while (replica := await self._next_replica(failures, first=before is None)) is None:
+            failures += 1
+            await self._after_failure(failures, "a spare had died before it took over")
+        replica.place = place
         self.replicas[place] = replica
-        replica.on_change.append(lambda _: self._notify())
+        replica.on_change.append(self._changed)
         replica.move_to(State.READY)
         self.on_ready(replica)
         return replica
 
-    async def _next_replica(self) -> Replica:
-        """Return a replica that has just answered a probe: a spare if there is one, else a new one."""
-        spare = self._spares.pop(0) if self._spares else None
+    async def _next_replica(self, failures: int, first: bool) -> Replica | None:
+        """Return a replica that has just answered a probe: a spare if there is one, else a new one. Returns None for a spare that does not answer."""
+        spare = bool(self._spares)
+        starting = self._spares.pop(0) if spare else self._begin(failures, first)
         if spare:
             self._spares.append(self._begin())
-        starting = spare or self._begin()
         try:
             replica = await starting
             if spare:
+                replica.failures = failures
                 await replica.beat(self.options.probe_timeout)
             return replica
+        except (TimeoutError, ReplicaFailed):
+            self.spawn(_discard(starting))
+            return None
         except BaseException:
             self.spawn(_discard(starting))
             raise
 
-    def _begin(self) -> asyncio.Task[Replica]:
-        name = f"{self.name}_{next(self._numbers)}"
-        return asyncio.create_task(bring_up(name, self._start, self.options.start_timeout))
+    def _begin(self, failures: int = 0, first: bool = False) -> asyncio.Task[Replica]:
+        return asyncio.create_task(self._bring_up(failures, first))
+
+    async def _bring_up(self, failures: int, first: bool) -> Replica:
+        """Start a replica, after ``failures`` in a row. Tries again until one is up. Raises GiveUp, or what its set-up raised."""
+        raised = 0
+        while True:
+            try:
+                name = f"{self.name}_{next(self._numbers)}"
+                replica = await bring_up(name, self._start, self.options.start_timeout)
+                replica.failures = failures
+                return replica
+            except GiveUp:
+                raise
+            except Exception as error:
+                cause = error.exception if isinstance(error, ActorError) else error
+                raised += isinstance(error, ActorError)
+                if isinstance(cause, ConfigError):
+                    raise GiveUp(cause) from error
+                if first and raised > 1:
+                    raise
+                reason = reason_of(error) or type(error).__name__
+                log.warning("a replica of %r could not be started: %s", self.name, reason)
+                failures += 1
+                await self._after_failure(failures, f"{name} could not be started: {reason}")
+
+    async def _after_failure(self, failures: int, last: str) -> None:
+        """Wait, the longer the more ``failures`` there were in a row. Raises GiveUp after too many."""
+        if failures > self.options.max_failures:
+            times = f"has failed {failures} times in a row without finishing anything"
+            look = f"; look at {self.options.runs}" if self.options.runs else ""
+            raise GiveUp(GivenUp(f"{self.name} {times}; the last time, {last}{look}"))
+        await asyncio.sleep(back_off(failures, self.options.back_off, self.options.max_back_off))
+
+    def _changed(self, replica: Replica) -> None:
+        if replica.state is State.FAILED:
+            self.lost.append((replica.id, replica.reason))
+        self._notify()
 
     def _notify(self) -> None:
         change, self._change = self._change, asyncio.Event()

@@ -18,6 +18,10 @@ class Overloaded(ServiceError):
     """Report that no replica had a free slot in time. The request was not sent."""
 
 
+class GivenUp(ServiceError):
+    """Report that a service was given up: its replicas failed again and again. The message names it, the last cause, and what to do."""
+
+
 class ReplicaFailed(ServiceError):
     """Report that the replica of the request failed. The message says whether the request may have been carried out."""
 

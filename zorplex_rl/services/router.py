@@ -26,6 +26,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from zorplex_rl.services.endpoint_error import EndpointError
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State, reason_of
 from zorplex_rl.services.requests import Failure, Metrics, Overloaded, ReplicaFailed, Request, ServiceError
@@ -109,6 +110,7 @@ class Router:
         self.metrics = Metrics()
         self.closed = ""
         """The reason why it takes no more requests; empty while it does."""
+        self._error: Exception | None = None
         self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
         """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has "left" it: answered, refused, or lost with it."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
@@ -132,9 +134,9 @@ class Router:
         replica.take_turn()
         self._send_waiting()
 
-    def close(self, reason: str) -> None:
-        """Refuse new requests. Waiting requests fail now; sent requests fail when their replica stops."""
-        self.closed = reason
+    def close(self, reason: str, error: Exception | None = None) -> None:
+        """Refuse new requests, with ``error`` if given. Waiting requests fail now; sent requests fail when their replica stops."""
+        self.closed, self._error = reason, error
         for request in list(self.queue):
             self._leave_queue(request)
             self._wait(request)
@@ -192,8 +194,10 @@ class Router:
     def _send(self, request: Request, replica: Replica) -> None:
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
-        except Exception as error:  # There is no such endpoint, or it does not take these arguments.
-            self._finish(request, error)
+        except (Exception, asyncio.CancelledError) as error:
+            # There is no such endpoint, it does not take these arguments, or they cannot be pickled.
+            cause = error if isinstance(error, Exception) else EndpointError.of(error, "The request cannot be pickled.")
+            self._finish(request, cause)
             return
         request.sent += 1
         replica.in_flight[request] = future
@@ -206,13 +210,18 @@ class Router:
 
     def _received(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
         """Pass on the answer of ``replica``, and give its free slot to the next request."""
-        error = future.exception()
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if request not in replica.in_flight:
             return  # This was seen to when the replica failed.
         if isinstance(error, ReplicaDied):
             replica.move_to(State.FAILED, reason_of(error))
             return
-        refused = isinstance(error, ActorError) and isinstance(error.exception, Refused)
+        if error and not isinstance(error, ActorError | Refused):
+            # It was raised here, by what unpickles the answer.
+            error = EndpointError.of(error, f"The answer of {request.method!r} of {replica.name} cannot be read.")
+        refused = isinstance(error, Refused)
+        if not refused:
+            replica.answered.add(request.method)
         if refused and not request.only:
             # Put it back into the queue before its slot becomes free; otherwise a later request of its session would take the slot.
             self._wait(request)
@@ -241,6 +250,10 @@ class Router:
 
     def _after_failure(self, request: Request, replica: Replica) -> None:
         """Send ``request`` to another replica, or fail it with the reason."""
+        if self.options.irreplaceable:
+            # Nothing takes over: it fails with the service, and learns from that why.
+            self._wait(request)
+            return
         if request.method not in self.options.idempotent:
             why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
         elif request.only:
@@ -272,7 +285,8 @@ class Router:
         if request.answer.done():
             return
         if self.closed:
-            self._finish(request, ServiceError(f"service {self.name!r} {self.closed}; the request was not carried out"))
+            closed = ServiceError(f"service {self.name!r} {self.closed}; the request was not carried out")
+            self._finish(request, self._error or closed)
         elif not request.sent and len(self.queue) >= self.options.max_queue:
             full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
             self._finish(request, Overloaded(f"service {self.name!r} refused the request, since {full}"))

@@ -18,19 +18,24 @@ import hashlib
 import inspect
 import logging
 import os
-import shutil
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-# With these settings a dead process is noticed within about a second, without them within 9 to 40. Set them before the first import.
+from zorplex_rl.services.tls import TLS, use
+
+# Set them before the first import; the processes that are started inherit them. Monarch asks once a second whether a process is there. One that does
+# not answer is not dead: it may stand still, for as long as the time limits of its service allow. So Monarch's own limit is longer than all of these.
 os.environ.setdefault("HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY", "1s")
-os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "3s")
-os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "3s")
+os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "1h")
+os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "1h")
 os.environ.setdefault("MONARCH_FILE_LOG", "error")
+# Read only once, too.
+if TLS in os.environ:
+    use(Path(os.environ[TLS]))
 
 import monarch
 import monarch.actor
@@ -43,16 +48,20 @@ from monarch.actor import (  # noqa: F401, others import them from here
     context,
     current_rank,
     get_or_spawn_controller,
-    run_worker_loop_until_shutdown,
     shutdown_context,
+    start_worker_loop_forever,
     this_host,
 )
 from monarch.config import get_global_config
 
-log = logging.getLogger(__name__)
+from zorplex_rl.services.endpoint_error import EndpointError
+from zorplex_rl.services.own_folder import own_folder
+
+Result = TypeVar("Result")
 SECRET = "ZORPLEX_SECRET"
 """Environment variable with the secret that the hosts of a run share with its controller."""
 
+LISTEN_SECONDS = 1.0
 ReplicaDied = SupervisionError
 """A call raises this if its process is gone. An exception raised *by* an endpoint is an ActorError instead."""
 
@@ -66,19 +75,23 @@ class Load:
 
     def __init__(self) -> None:
         self.serving = 0
+        self.answered: set[str] = set()
+        """The endpoints that have given an answer."""
         self._draining, self._last_arrival = False, 0.0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
+    def begin(self) -> bool:
+        """Count a request that has arrived. Returns False if it must not be begun."""
         with self._lock:
             self._last_arrival = time.monotonic()
-            if self._draining:
-                raise Refused("this replica is about to stop and takes no more requests")
-            self.serving += 1
+            self.serving += not self._draining
+            return not self._draining
 
-    def __exit__(self, *exception: object) -> None:
+    def end(self, endpoint: str) -> None:
+        """Count a request of ``endpoint``, which ``begin`` has let in, as answered."""
         with self._lock:
             self.serving -= 1
+            self.answered.add(endpoint)
 
     async def drain(self, quiet_seconds: float) -> None:
         """Refuse requests from now on. Returns when all begun requests are answered and none has arrived for ``quiet_seconds``."""
@@ -96,58 +109,94 @@ def load_of_this_process() -> Load:
     return _load
 
 
+def load_of_nobody() -> Load:
+    """Return a count that nobody reads, and that lets everything in."""
+    return Load()
+
+
 def concurrent_endpoint(method: Callable[..., Any]) -> Any:
     """Mark an async method as an endpoint whose calls run side by side."""
-    return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_counted(method))
+    return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_answering(method, load_of_this_process))
 
 
 def endpoint(method: Callable[..., Any]) -> Any:
     """Mark a method as an endpoint whose calls run one after the other."""
-    return monarch.actor.endpoint(explicit_response_port=True)(_counted(method))
+    return monarch.actor.endpoint(explicit_response_port=True)(_answering(method, load_of_this_process))
 
 
-uncounted_endpoint = monarch.actor.concurrent_endpoint
-"""For the health probe, which must answer while its process drains."""
+def uncounted_endpoint(method: Callable[..., Any]) -> Any:
+    """Mark an async method as a concurrent endpoint that is no load, and that answers while its process drains: a health probe."""
+    return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_answering(method, load_of_nobody))
 
 
-def _counted(method: Callable[..., Any]) -> Any:
-    counted: Any
+def _answering(method: Callable[..., Any], load_of: Callable[[], Load]) -> Any:
+    """Return ``method`` as Monarch calls it: with the port to which the answer goes, whatever happens in it."""
+    answering: Any
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
-        async def counted(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
-            with _answering(reply, method), load_of_this_process():
+        async def answering(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
+            if not _begins(reply, load := load_of()):
+                return
+            try:
                 reply.send(await method(actor, *args, **kwargs))
+            except BaseException as error:
+                _answer_with(error, reply, method)
+            finally:
+                load.end(method.__name__)
 
     else:
 
         @functools.wraps(method)
-        def counted(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
-            with _answering(reply, method), load_of_this_process():
+        def answering(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
+            if not _begins(reply, load := load_of()):
+                return
+            try:
                 reply.send(method(actor, *args, **kwargs))
+            except BaseException as error:
+                reply.exception(EndpointError.of(error, f"Actor call {method.__qualname__} failed."))
+            finally:
+                load.end(method.__name__)
 
     # Monarch checks the arguments of a call against the signature.
     own = inspect.signature(method)
     actor, *rest = own.parameters.values()
-    counted.__signature__ = own.replace(parameters=[actor, _REPLY, *rest])
-    return counted
+    answering.__signature__ = own.replace(parameters=[actor, _REPLY, *rest])
+    return answering
 
 
 _REPLY = inspect.Parameter("reply", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@contextlib.contextmanager
-def _answering(reply: Any, method: Callable[..., Any]) -> Iterator[None]:
-    """Send an exception of ``method`` to the caller, and outlive a caller that has stopped: Monarch would end this actor for its lost answer."""
+def _begins(reply: Any, load: Load) -> bool:
+    # A caller may have stopped: Monarch would end this actor for an answer that is lost.
     reply.return_undeliverable = False
-    try:
-        yield
-    except Exception as error:
-        reply.exception(ActorError(error, f"Actor call {method.__qualname__} failed."))
+    if begins := load.begin():
+        return begins
+    reply.exception(Refused("this replica is about to stop and takes no more requests"))
+    return False
+
+
+def _answer_with(error: BaseException, reply: Any, method: Callable[..., Any]) -> None:
+    """Tell the caller of ``error``, which ``method`` has raised.
+
+    A cancellation of this task comes from outside: the actor is being stopped, and answers nothing more. To the caller that is the death of its
+    process. A CancelledError that was raised without one is an error like another.
+    """
+    if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+        reply.exception(ReplicaDied(f"its actor was stopped during {method.__qualname__}"))
+        raise error
+    reply.exception(EndpointError.of(error, f"Actor call {method.__qualname__} failed."))
+
+
+def is_being_cancelled() -> bool:
+    """Return whether somebody has cancelled the present task, so that a CancelledError is that and no error of what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def listen_at(address: str) -> None:
-    """Have this process's Monarch listen at ``address`` (``tcp://HOST:PORT``, and nowhere else), for hosts that are not this one.
+    """Have this process's Monarch listen at ``address`` (``tls://HOST:PORT`` or ``tcp://…``, and nowhere else), for hosts that are not this one.
 
     Raises RuntimeError once the runtime has started: a process has one transport.
     """
@@ -156,13 +205,19 @@ def listen_at(address: str) -> None:
     monarch.actor.enable_transport(address)
 
 
-def serve_as_host(address: str) -> None:
-    """Make this process a host on which a controller may start processes. Returns when the controller has shut it down.
+def serve_as_host(address: str, ready: Callable[[], None]) -> None:
+    """Make this process a host on which a controller may start processes. Returns when it has been shut down. Calls ``ready`` once it listens.
 
-    Monarch listens at ``address`` (``tcp://HOST:PORT``) and nowhere else. It runs what it is sent; see ``addressed``.
+    Monarch listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``) and nowhere else. It runs what it is sent; see ``addressed``.
     """
     _configure(streams=1)
-    run_worker_loop_until_shutdown(address=addressed(address), ca="trust_all_connections")
+    with quiet_stderr():
+        serving = start_worker_loop_forever(address=addressed(address), ca="trust_all_connections")
+        with contextlib.suppress(TimeoutError):
+            # An address that cannot be had is refused at once.
+            serving.get(timeout=LISTEN_SECONDS)
+    ready()
+    serving.get()
 
 
 def attach(address: str) -> Any:
@@ -173,7 +228,7 @@ def attach(address: str) -> Any:
 def addressed(address: str) -> str:
     """Return ``address`` with the name that a host answers to, where the environment variable ``ZORPLEX_SECRET`` is set.
 
-    Monarch has no authentication. But a host agent drops what is addressed to another name than its own, and this name, 64 bits, is made of the
+    Without TLS nobody is known. But a host agent drops what is addressed to another name than its own, and this name, 64 bits, is made of the
     secret. So without the secret nobody starts processes there. It crosses the network in the clear: who can listen there knows it.
     """
     if not (secret := os.environ.get(SECRET)):
@@ -201,8 +256,12 @@ def start_runtime() -> None:
 
 
 def _note_fault(report: str) -> None:
-    """Log what Monarch reports of a fault. A message that no host takes is no news: who sent it waits for the host, and says so."""
-    log.log(logging.DEBUG if "undeliverable message to host_agent." in report else logging.WARNING, "%s", report)
+    """Log what Monarch reports of a fault: once for every actor of a dead process, so not under this package's name, which people are told.
+
+    A message that no host takes is no news: who sent it waits for the host, and says so.
+    """
+    is_news = "undeliverable message to host_agent." not in report
+    logging.getLogger("monarch.supervision").log(logging.WARNING if is_news else logging.DEBUG, "%s", report)
 
 
 def _shut_down() -> None:
@@ -222,9 +281,7 @@ def _private_host() -> Iterator[None]:
     if get_global_config()["default_transport"] != BindSpec(usual):
         yield
         return
-    # ``mkdtemp`` makes it for this user alone.
-    folder = tempfile.mkdtemp(prefix="zorplex-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = own_folder()
     monarch.configure(default_transport=f"ipc://{folder}/host")
     try:
         yield
@@ -238,13 +295,23 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
-                group.create_task(coroutine)
+                group.create_task(fail_if_cancelled_inside(coroutine))
     except BaseExceptionGroup as failures:
         error: BaseException = failures
         while isinstance(error, BaseExceptionGroup):
             # The failed one may itself have raised a group.
             error = error.exceptions[0]
         raise error from None
+
+
+async def fail_if_cancelled_inside(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return what ``coroutine`` returns. Raises RuntimeError for a CancelledError of its own: a task group would go on without a word."""
+    try:
+        return await coroutine
+    except asyncio.CancelledError as error:
+        if is_being_cancelled():
+            raise
+        raise RuntimeError(f"{getattr(coroutine, '__qualname__', coroutine)} was cancelled from inside") from error
 
 
 @contextlib.contextmanager

@@ -58,7 +58,11 @@ class Service(Callers):
     ) -> None:
         super().__init__(name, options)
         self.on_restart = on_restart
-        self.replica_set = ReplicaSet(name, start, options, self.router.join, lambda restart: self.on_restart(restart))
+        self.on_give_up: Callable[[Exception], None] = lambda error: None
+        """Called when a replica is given up."""
+        self.replica_set = ReplicaSet(
+            name, start, options, self.router.join, lambda restart: self.on_restart(restart), self._gave_up
+        )
         self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
         self.spares_ready, self.call = self.replica_set.spares_ready, self.router.call
         self.on_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -88,6 +92,11 @@ class Service(Callers):
         await self.replica_set.close()
         for tell in self.on_close:
             await tell()
+
+    def _gave_up(self, error: Exception) -> None:
+        if self.replica_set.is_given_up:
+            self.router.close("was given up", error)
+        self.on_give_up(error)
 
     @property
     def replicas(self) -> list[Replica]:

@@ -3,6 +3,7 @@
 A *tier* is a tuple of ``kind:difficulty`` names. Tasks are drawn from them in turn, so each has the same share.
 """
 
+from zorplex_rl.config import Config
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 
 Tier = tuple[str, ...]
@@ -19,6 +20,11 @@ def tier_of(task: str, difficulty: str = "easy") -> Tier:
         return (task,)
     kinds = tuple(TASK_SPECS) if task == "mix" else (task,)
     return tuple(f"{kind}:{difficulty if kind == 'compositional' else 'easy'}" for kind in kinds)
+
+
+def tiers_of(config: Config) -> tuple[Tier, ...]:
+    """Return the tiers that a run of ``config`` goes through: one, unless it has a curriculum."""
+    return ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
 
 
 def ladder_of(task: str) -> tuple[Tier, ...]:

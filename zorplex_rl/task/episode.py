@@ -30,8 +30,8 @@ class Task:
     ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver makes, ``words`` the words in the question. Only
     the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and the word that it points to.
 
-    An environment of your own needs the first five. What its tools have to know goes into ``table``. Tasks with the same ``words`` count as a
-    cluster when a confidence interval is computed; without ``words`` those with the same question do.
+    An environment of your own needs the first five. What its tools have to know goes into ``table``. Tasks with the same ``words`` count as one
+    trial when a confidence interval is computed; without ``words`` those with the same question do.
     """
 
     kind: str
@@ -45,6 +45,14 @@ class Task:
     table: dict[str, Any] = field(default_factory=dict, hash=False, repr=False)
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that makes a task what it is; its split comes first. Two tasks are the same if the ``repr`` of their keys is."""
+        return (
+            self.split, self.kind, self.system, self.question, self.answer, self.min_tool_calls, tuple(self.words), self.table, self.keys,
+            self.redirects,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ import hashlib
 import json
 import linecache
 import math
-import signal
+import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -28,6 +27,7 @@ from typing import Any, Self, get_args
 
 from zorplex_rl.config import Config, TaskName
 from zorplex_rl.errors import TaskError
+from zorplex_rl.task.call_limit import MARK_BYTES, call_limit, mark_of
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.environment import Environment, Zorplex
 from zorplex_rl.task.episode import Finish, Task
@@ -79,6 +79,20 @@ class EnvironmentSource:
         """Make the environment of ``tier``; a task of the user has no tiers. Raises TaskError in one sentence for whatever is wrong with it."""
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
+    def limit_calls(self, seconds: float, name: str) -> None:
+        """Limit the time of each call of the user's code in this process from now on, and leave marks as the actor ``name``.
+
+        A task of the package needs neither.
+        """
+        if not self.is_own:
+            return
+        call_limit.seconds = seconds
+        # Without a folder for them, as on another host.
+        with contextlib.suppress(OSError):
+            file = mark_of(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            os.ftruncate(file, MARK_BYTES)
+            call_limit.leave_marks(file)
+
     def class_(self) -> type:
         """Return the user's class. Raises TaskError if there is none."""
         file, name = split_name(self.task)
@@ -119,7 +133,10 @@ class EnvironmentSource:
         try:
             values = json.loads(text)
             digest, source = values.pop("sha256"), cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            texts = (source.task, source.data) if source.code is None else (source.task, source.data, source.code)
+            if not all(isinstance(text, str) for text in texts) or type(source.seed) is not int:
+                raise TypeError("its entries are of other types")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise TaskError(f"is no copy of a task ({error})") from error
         if source.digest != digest:
             what = "does not match its checksum" if source.code is not None else "is of another version of its package"
@@ -280,44 +297,6 @@ def _read(flag: str, file: str) -> str:
         raise TaskError(f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a file that exists") from error
 
 
-class CallLimit:
-    """Interrupts a call of the user's code that takes longer than ``seconds``, while it is the context of a ``with``.
-
-    A signal does it, so it works in the main thread of a process alone. A run has no such limit: there the code runs in threads.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-
-    @contextlib.contextmanager
-    def at(self, seconds: float) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        usual = signal.signal(signal.SIGALRM, self._interrupt)
-        self._seconds = seconds
-        try:
-            yield
-        finally:
-            self._seconds = 0.0
-            signal.signal(signal.SIGALRM, usual)
-
-    def start(self) -> None:
-        if self._seconds:
-            # Again after a while: the code may catch the first exception.
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, 0.5)
-
-    def stop(self) -> None:
-        if self._seconds:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _interrupt(self, *_: object) -> None:
-        raise TimeoutError(f"it has not returned within {self._seconds:g} s")
-
-
-call_limit = CallLimit()
-
-
 class _told:
     """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last line in ``file``."""
 
@@ -325,24 +304,30 @@ class _told:
         self._what, self._file = what, file
 
     def __enter__(self) -> None:
-        call_limit.start()
+        call_limit.start(self._what, self._file)
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         call_limit.stop()
-        # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, and no fault of the code.
-        if not isinstance(error, Exception | SystemExit | GeneratorExit | BaseExceptionGroup) or isinstance(
-            error, TaskError
+        # SystemExit too: a file may call sys.exit. An interrupt of a command is the user's wish, and no fault of the code.
+        if (
+            error is None
+            or isinstance(error, TaskError)
+            or (isinstance(error, KeyboardInterrupt) and _is_main_thread())
         ):
             return
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         try:
             said = error.msg if isinstance(error, SyntaxError) else str(error)
-        except Exception:  # Whatever a user's own exception raises.
+        except BaseException:  # Whatever a user's own exception raises.
             said = "its text cannot be shown"
         said = " ".join(said.split())[:300].encode(errors="backslashreplace").decode()
         where = f", in line {line}" if line else ""
         raise TaskError(f"{self._what}: {type(error).__name__}{f': {said}' if said else ''}{where}") from error
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _names(kinds: Any) -> str:

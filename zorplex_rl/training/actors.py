@@ -27,14 +27,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from zorplex_rl.analysis.setting import lognormal
 from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
+from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.task.call_limit import ask, in_thread
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode, Finish, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.specs import Split
 from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:
@@ -90,7 +93,7 @@ class ModelActor(TimedActor):
     async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return ``function(*args)``, run in a thread once no other compute runs."""
         async with self._one_at_a_time:
-            return await asyncio.to_thread(function, *args)
+            return await in_thread(function, *args)
 
     def _load(self) -> None:
         from zorplex_rl.policy.load import load_policy
@@ -103,21 +106,45 @@ class DatasetActor(Actor):
     """Numbers tasks. A group's task depends on its number and on the tier that was in force when its number first came up."""
 
     def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
-        self._environment_of = cache((source or EnvironmentSource.of(config)).make)
+        source = source or EnvironmentSource.of(config)
+        source.limit_calls(config.task_timeout, "dataset")
+        self._environment_of = cache(source.make)
+        # A task of the package is the same one by construction.
+        self._drawn_again = cache(source.make) if source.is_own else None
         self._stages: list[tuple[int, Tier]] = [(0, tier)]
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
         tiers = [next(tier for first, tier in reversed(self._stages) if number >= first) for number in numbers]
-        environments = map(self._environment_of, tiers)
-        return [environment.task(number, "train") for environment, number in zip(environments, numbers, strict=True)]
+
+        def draw() -> list[Task]:
+            return [self._environment_of(t).task(number, "train") for t, number in zip(tiers, numbers, strict=True)]
+
+        tasks = await ask(draw)
+        await self._draw_again(tiers[0], numbers[0], "train", tasks[0])
+        return tasks
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
         """Return the first ``count`` held-out tasks of the newest tier."""
-        environment = self._environment_of(self._stages[-1][1])
-        return [environment.task(index, "held_out") for index in range(count)]
+        tier = self._stages[-1][1]
+        environment = self._environment_of(tier)
+        tasks = await ask(lambda: [environment.task(index, "held_out") for index in range(count)])
+        await self._draw_again(tier, 0, "held_out", tasks[0])
+        return tasks
+
+    async def _draw_again(self, tier: Tier, index: int, split: Split, first: Task) -> None:
+        """Raise TaskError if another environment, which has drawn other tasks before, draws another task than ``first``."""
+        if self._drawn_again is None:
+            return
+        second = await ask(self._drawn_again(tier).task, index, split)
+        if repr(first.key) != repr(second.key):
+            differ = next((a, b) for a, b in zip(first.key, second.key, strict=True) if repr(a) != repr(b))
+            raise TaskError(
+                f"task({index}, {split!r}) was drawn twice and is not the same: {differ[0]!r:.60}, then {differ[1]!r:.60}; "
+                f"draw it from its index alone (zorplex-rl env check says more)"
+            )
 
     @concurrent_endpoint
     async def advance(self, tier: Tier, first_number: int) -> None:
@@ -140,7 +167,9 @@ class ToolActor(TimedActor):
 
     def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
-        self._environment = (source or EnvironmentSource.of(config)).make()
+        source = source or EnvironmentSource.of(config)
+        source.limit_calls(config.task_timeout, name)
+        self._environment = source.make()
         self._mean, self._variation = config.tool_latency, config.tool_latency_variation
         self._rng = random.Random(f"latency:{config.seed}:{name}")
 
@@ -150,21 +179,24 @@ class ToolActor(TimedActor):
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
-        return self._environment.execute(task, call)
+        return await ask(self._environment.execute, task, call)
 
 
 class RewardActor(TimedActor):
     """Scores what policies wrote, as the environment of ``source`` does."""
 
-    def __init__(self, name: str, source: EnvironmentSource = ZORPLEX) -> None:
+    def __init__(
+        self, name: str, source: EnvironmentSource = ZORPLEX, task_timeout: float = Config.task_timeout
+    ) -> None:
         super().__init__(name)
+        source.limit_calls(task_timeout, name)
         self._environment = source.make()
 
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return [self._environment.score(*attempt) for attempt in attempts]
+            return await ask(lambda: [self._environment.score(*attempt) for attempt in attempts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +279,7 @@ class ReplayBufferActor(Actor):
             self._changed.notify_all()
 
     @concurrent_endpoint
-    async def close(self) -> None:
+    async def end(self) -> None:
         """Wake everybody who waits: training is over."""
         async with self._changed:
             self._closed = True

@@ -23,25 +23,29 @@ once more.
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import zero_variance_share
+from zorplex_rl.learning.learning_signal import LearningSignal
 from zorplex_rl.run_folder import MetricsRow
 from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
+from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import Failure, ReplicaFailed
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.curriculum import ladder_of, tier_of
+from zorplex_rl.task.call_limit import MARKS
+from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training import actors
@@ -53,9 +57,10 @@ from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import Trainer
 from zorplex_rl.training.trainer_group import trainer_of
 
+Result = TypeVar("Result")
 BUSY_PROBE_SECONDS = 10.0
 """How long a replica that computes may take to answer a probe: torch can hold up everything else in its process for seconds."""
-TOOL_LIMITS = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
+TOOL_LIMITS: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
 """A tool call only waits, so a replica can have thousands."""
 SECONDS_BETWEEN_SPANS = 1.0
 
@@ -84,17 +89,17 @@ class Controller:
     ``published`` is the version of the newest weights that generators can have, ``step`` the training steps that are done and written down.
     """
 
-    # The actors of the roles of which there is one.
-    dataset: Any
-    replay: Any
-    advantage: Any
-
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log, self.hosts = config, log, hosts
         self.source = log.folder.environment(config)
+        self._ladder = tiers_of(config)
         self.services = services_of(config, self.source, hosts, log.say)
         self.trainer = Trainer(trainer_of(config, devices_of(config), hosts))
-        self._singletons: list[Replica] = []
+        self.dataset = self._service_of_one("dataset", actors.DatasetActor, self._ladder[0], self.source)
+        self.replay = self._service_of_one("replay", actors.ReplayBufferActor)
+        self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
+        self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
+        """Why the run cannot go on."""
         self.generators = [
             GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
         ]
@@ -104,14 +109,16 @@ class Controller:
         """Set it to have the run stop after the next step, with a checkpoint."""
         self.under_way = False
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
-        self._ladder = ladder_of(config.task) if config.curriculum else (tier_of(config.task, config.difficulty),)
         self._next_evaluation = 0
+        self._signal = LearningSignal()
         self._around = contextlib.AsyncExitStack()
         self._books = asyncio.Lock()
         """Held while an evaluation and what follows from it are written down, and while a checkpoint's state is gathered."""
         self._supervised = {**self.services, "trainer": self.trainer.service}
-        for role, service in self._supervised.items():
+        self._alone = {"dataset": self.dataset, "replay": self.replay, "advantage": self.advantage}
+        for role, service in (self._supervised | self._alone).items():
             service.on_restart = partial(self._restarted, role)
+            service.on_give_up = self._given_up.put_nowait
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -119,27 +126,39 @@ class Controller:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         async with open_hosts(config) as hosts:
             controller = cls(config, log, hosts)
+            if controller.source.is_own:
+                # Inherited by every process of the run on this machine.
+                os.environ[MARKS] = str(own_folder("calls-"))
             try:
                 if config.telemetry:
                     # First, and stopped last: it sees only processes that are started after it.
                     await controller._around.enter_async_context(telemetry(log.folder, controller.report))
-                controller.dataset = await controller._start_alone(
-                    "dataset", actors.DatasetActor, controller._ladder[0], controller.source
-                )
-                controller.replay = await controller._start_alone("replay", actors.ReplayBufferActor)
-                controller.advantage = await controller._start_alone("advantage", actors.AdvantageActor)
                 # All load side by side; a generator asks where weights come from only when it has a model to put them into.
-                await run_together(*(service.open() for service in controller._supervised.values()))
+                services = (*controller._alone.values(), *controller._supervised.values())
+                await run_together(*(service.open() for service in services))
                 if "tools" in controller.services:
                     await register_service(controller.services["tools"])
                 yield controller
             finally:
                 await asyncio.shield(controller._stop())
 
-    async def _start_alone(self, name: str, actor_class: type, *args: Any) -> Any:
-        """Start a role of which there is one, in a process of its own. Returns its actor."""
-        self._singletons.append(await spawn(name, actor_class, self.config, *args))
-        return self._singletons[-1].actor
+    def _service_of_one(self, role: str, actor_class: type, *args: Any) -> Service:
+        """Return the service of a role of which there is one. What it is asked may wait in it: each generator for what it may do."""
+        limits = TOOL_LIMITS | {"probe_timeout": BUSY_PROBE_SECONDS, "irreplaceable": True}
+        return Service(role, replicas_of(actor_class, self.config, *args), ServiceOptions(**limits))
+
+    async def unless_given_up(self, doing: Coroutine[Any, Any, Result]) -> Result:
+        """Return what ``doing`` returns. Raises the reason, and cancels it, as soon as a role that the run needs has been given up."""
+        asked, given_up = asyncio.create_task(doing), asyncio.create_task(self._given_up.get())
+        try:
+            await asyncio.wait({asked, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if given_up.done():
+                raise given_up.result()
+            return asked.result()
+        finally:
+            asked.cancel()
+            given_up.cancel()
+            await asyncio.gather(asked, given_up, return_exceptions=True)
 
     async def begin(self, checkpoint: Path | None = None) -> None:
         """Publish the first weights, evaluate them if that is due, and start the clock. ``checkpoint`` is what to continue from.
@@ -166,13 +185,13 @@ class Controller:
 
     async def admit_step(self) -> list[Sequence[int]]:
         """Return what can be started now with the newest weights: a share of group numbers for each generator; nothing once a batch is there."""
-        numbers = await self.replay.admit_now.call_one(self.published, self.config.prompts_per_step)
+        numbers = await self.replay.admit_now.route(self.published, self.config.prompts_per_step)
         share = self.config.share
         return [numbers[first : first + share] for first in range(0, len(numbers), share)]
 
     async def admit(self, generator: GeneratorHandle) -> actors.Admission:
         """Return what ``generator`` may do with the weights that it has, as soon as it may do something."""
-        return await self.replay.admit.call_one(generator.version, self.config.share)
+        return await self.replay.admit.route(generator.version, self.config.share)
 
     def is_behind(self, generator: GeneratorHandle) -> bool:
         """Return whether ``generator`` should pull. While the trainer is being restarted, old weights will do, as far as the age bound allows."""
@@ -202,24 +221,24 @@ class Controller:
     async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, actors.Group]]:
         """Return the groups ``numbers``. If the generator dies, they go back to be generated again, and there are none; nothing is raised."""
         try:
-            tasks = await self.dataset.tasks.call_one(numbers)
+            tasks = await self.dataset.tasks.route(numbers)
             return await generator.generate(list(zip(numbers, tasks, strict=True)))
         except ReplicaFailed:
-            await self.replay.abandon.call_one(numbers)
+            await self.replay.abandon.route(numbers)
             return []
 
     async def hand_in(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
         """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
         if groups := await sampled:
             await self._score([episode for _, group in groups for episode in group])
-            await self.replay.add.call_one(groups)
+            await self.replay.add.route(groups)
 
     async def next_batch(self) -> Batch | None:
         """Return what to train on next, as soon as it is complete; None once all has been trained on."""
-        if (groups := await self.replay.take.call_one()) is None:
+        if (groups := await self.replay.take.route()) is None:
             return None
         rewards = [[episode.scored.reward for episode in group] for _, group in groups]
-        advantages = await self.advantage.compute.call_one(rewards)
+        advantages = await self.advantage.compute.route(rewards)
         batch = Batch(groups, [a for group in advantages for a in group], zero_variance_share(rewards))
         if reference := self.services.get("reference"):
             batch.reference_logprobs = await reference.logprobs.route(batch.episodes)
@@ -240,6 +259,8 @@ class Controller:
             self.log.add_spans(await self._drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
+        if nothing_learned := self._signal.note(batch.episodes, batch.advantages):
+            self.log.warn(self.step, nothing_learned)
         # The row may have been what somebody waited for who then asked for a stop.
         if to_be_saved or self.stop_requested:
             await self._checkpoint()
@@ -248,7 +269,7 @@ class Controller:
 
     async def end_training(self) -> None:
         """Wake everybody who waits for the replay buffer: training is over."""
-        await self.replay.close.call_one()
+        await self.replay.end.route()
 
     async def evaluate_if_due(self) -> None:
         """Evaluate the newest weights, if that is due, while nothing else goes on."""
@@ -270,7 +291,7 @@ class Controller:
         The row's ``seconds`` are those at which the evaluation began, so those at which these weights were there.
         """
         began, seconds = time.monotonic(), self.log.seconds
-        tasks = await self.dataset.held_out.call_one(self.config.eval_tasks)
+        tasks = await self.dataset.held_out.route(self.config.eval_tasks)
         greedy = await generator.evaluate(tasks, 0.0)
         sampled = await generator.evaluate(tasks, self.config.temperature)
         await self._score(greedy + sampled)
@@ -292,8 +313,8 @@ class Controller:
             return
         self.tier += 1
         tier = self._ladder[self.tier]
-        first = (await self.replay.state.call_one())["next_group"]
-        await self.dataset.advance.call_one(tier, first)
+        first = (await self.replay.state.route())["next_group"]
+        await self.dataset.advance.route(tier, first)
         self.log.write("tier", version, tier=list(tier))
         self.log.say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(tier)}")
 
@@ -306,7 +327,7 @@ class Controller:
     async def _publish(self) -> None:
         """Publish the trainer's weights and tell generators that wait for them."""
         self.published = await self.trainer.publish()
-        await self.replay.published.call_one(self.published)
+        await self.replay.published.route(self.published)
 
     async def _checkpoint(self) -> None:
         """Save everything from which the run can be continued."""
@@ -332,7 +353,7 @@ class Controller:
 
     async def _state(self) -> dict[str, Any]:
         """Return what this controller and the small actors know. The log comes last: with what is written after that, a resumed run begins."""
-        replay, stages = await asyncio.gather(self.replay.state.call_one(), self.dataset.state.call_one())
+        replay, stages = await asyncio.gather(self.replay.state.route(), self.dataset.state.route())
         own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
         return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()
 
@@ -340,8 +361,8 @@ class Controller:
         """Bring every actor, this controller and the rows on disk to what they were at ``checkpoint``, and write down that the run goes on."""
         log, state = self.log, self.log.folder.controller_state(checkpoint)
         await self.trainer.load(checkpoint / "trainer")
-        await self.replay.load_state.call_one(state["replay"])
-        await self.dataset.load_state.call_one(state["stages"])
+        await self.replay.load_state.route(state["replay"])
+        await self.dataset.load_state.route(state["stages"])
         self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]
         self._next_evaluation = state["next_evaluation"]
         log.resume(state)
@@ -359,9 +380,8 @@ class Controller:
         self.log.restarted(self.step, role, restart)
 
     async def _stop(self) -> None:
-        stops = (replica.stop() for replica in self._singletons)
         try:
-            await asyncio.gather(*(service.close() for service in self._supervised.values()), *stops)
+            await asyncio.gather(*(service.close() for service in (self._supervised | self._alone).values()))
         finally:
             await self._around.aclose()
 
@@ -380,18 +400,36 @@ def services_of(
     def start_generator(name: str) -> Awaitable[Replica]:
         return hosts.start(GeneratorActor, devices.get(name, devices["trainer"]), tools, source)(name)
 
-    scorers = {"replicas": config.services.reward_replicas, "idempotent": ("score",)}
+    task = f"the code of the task, {config.task}" if ":" in config.task else ""
+    scorers = {
+        "replicas": config.services.reward_replicas,
+        "idempotent": ("score",),
+        "progress": ("score",),
+        "runs": task and f"score() in {task}",
+    }
     services = {
         "generator": service(
-            "generator", start_generator, replicas=config.services.generators, spares=config.services.spares
+            "generator",
+            start_generator,
+            replicas=config.services.generators,
+            spares=config.services.spares,
+            progress=("generate", "evaluate"),
+            runs=task and f"execute() in {task}",
         ),
-        "reward": service("reward", replicas_of(actors.RewardActor, source, named=True), **scorers),
+        "reward": service(
+            "reward", replicas_of(actors.RewardActor, source, config.task_timeout, named=True), **scorers
+        ),
     }
     if config.learner.kl_coefficient > 0:
         start_reference = hosts.start(actors.ReferenceActor, devices["reference"])
-        services["reference"] = service("reference", start_reference, idempotent=("logprobs",))
+        services["reference"] = service("reference", start_reference, idempotent=("logprobs",), progress=("logprobs",))
     if tools:
-        limits = TOOL_LIMITS | {"replicas": config.services.tool_replicas, "idempotent": ("execute",)}
+        limits = TOOL_LIMITS | {
+            "replicas": config.services.tool_replicas,
+            "idempotent": ("execute",),
+            "progress": ("execute",),
+            "runs": task and f"execute() in {task}",
+        }
         services[tools] = service(tools, hosts.start(actors.ToolActor, None, source), **limits)
     return services
 

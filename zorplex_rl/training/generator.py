@@ -19,8 +19,9 @@ from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
 from zorplex_rl.services.registry import ServiceClient, get_service
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
-from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint
+from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.task.call_limit import in_thread
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.source import EnvironmentSource
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 EVALUATION_SEED = 1_000_003
-MAX_DEATHS_IN_A_ROW = 5
 NO_WEIGHTS = -1
 
 
@@ -52,7 +52,9 @@ class GeneratorActor(ModelActor):
     ) -> None:
         super().__init__(name, config, device)
         self._tools = tools
-        self._environment = (source or EnvironmentSource.of(config)).make()
+        source = source or EnvironmentSource.of(config)
+        source.limit_calls(config.task_timeout, name)
+        self._environment = source.make()
         self._tool_client: ServiceClient | None = None
         self._version = NO_WEIGHTS
 
@@ -64,13 +66,14 @@ class GeneratorActor(ModelActor):
             lambda: self._engine(self.config.temperature, self._call_tool),
             self._one_at_a_time,
             lambda: self.recorder.span("generate", version=self._version),
+            in_thread,
         )
 
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> bool:
         """Read weights from the actor ``trainer`` from now on. Returns False if they cannot be read."""
         from zorplex_rl.training.shard_transports import subscribe_to_group
-        from zorplex_rl.training.transports import subscribe
+        from zorplex_rl.training.transports import answer_of, subscribe
         from zorplex_rl.weights.ring import WeightPullError
 
         model, transport, ranks = self.policy.model, self.config.transport, self.config.services.trainer_processes
@@ -78,9 +81,9 @@ class GeneratorActor(ModelActor):
             if ranks > 1:
                 self._source = await subscribe_to_group(trainer, ranks, model, transport)
                 return True
-            source = replace(await trainer.source.call_one(), owner=trainer)
+            source = replace(await answer_of(trainer.source.call_one()), owner=trainer)
             self._source = await subscribe(source, transport, model)
-        except (WeightPullError, ReplicaDied) as error:
+        except WeightPullError as error:
             log.warning("%s", error)
             return False
         return True
@@ -139,7 +142,8 @@ class GeneratorActor(ModelActor):
         return RolloutEngine(
             self.policy,
             execute,
-            Sampling(temperature, config.max_tokens, config.max_turns, config.slots),
+            # At lag 0 a run repeats bit for bit, so what is decoded together must not depend on how fast tools answer.
+            Sampling(temperature, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0),
             self._environment,
         )
 
@@ -163,8 +167,6 @@ class GeneratorHandle:
         self._replica: Replica | None = None
         self._read_from: Any = None
         self._version = NO_WEIGHTS
-        self._dead: Replica | None = None
-        self._deaths_in_a_row = 0
 
     @property
     def version(self) -> int:
@@ -190,9 +192,7 @@ class GeneratorHandle:
 
     async def generate(self, tasks: list[Any]) -> list[Any]:
         """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""
-        groups = await self._call_with_weights("generate", tasks)
-        self._deaths_in_a_row = 0
-        return groups
+        return await self._call_with_weights("generate", tasks)
 
     async def evaluate(self, tasks: list[Any], temperature: float) -> list[Any]:
         """Return one episode for each of ``tasks``; see ``GeneratorActor.evaluate``."""
@@ -208,18 +208,7 @@ class GeneratorHandle:
         """Call the process that this handle knows, and no other: what holds for its weights may not hold for a successor's."""
         replica = self._replica
         assert replica is not None, "pull first"
-        try:
-            return await self.service.call(replica, endpoint, *args)
-        except ReplicaFailed as error:
-            # Of all the calls that one death ends, the first counts.
-            self._deaths_in_a_row += replica is not self._dead
-            self._dead = replica
-            if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
-                raise RuntimeError(
-                    f"generator {self.index} has died {self._deaths_in_a_row} times without finishing a batch; "
-                    f"the last time: {error}"
-                ) from error
-            raise
+        return await self.service.call(replica, endpoint, *args)
 
 
 def episode_seed(run_seed: int, group: int, sample: int) -> int:

@@ -2,7 +2,7 @@
 
     --hosts this                          every process on this machine (the default): nothing below is used
     --hosts processes:N                   N workers on this machine, each with processes of its own, to look at what hosts are
-    --hosts attach:tcp://HOST:PORT,…      machines on which ``zorplex-rl worker --listen tcp://HOST:PORT`` runs
+    --hosts attach:tls://HOST:PORT,…      machines on which ``zorplex-rl worker --listen tls://HOST:PORT`` runs (tcp://: not encrypted)
     --hosts slurm:N, kubernetes:N         what a cluster's scheduler lends (``clusters.py``)
 
     trainer                first host, with all its processes; if that is lost, another one
@@ -12,14 +12,16 @@
 
 A replica that is replaced gets a host that is alive at that moment. When none is left, the run ends, and can be resumed on others.
 
-A new kind of hosts is an entry in ``OPENERS``: an asynchronous context manager that makes one Monarch host mesh for each host, and takes down
-what it has made. Everything else (leases, versions, placement) is the same for all.
+A new kind of hosts is an entry in ``OPENERS``: an asynchronous context manager that makes one Monarch host mesh for each host, says by which
+address it is reached, and takes down what it has made. Everything else (leases, versions, placement) is the same for all.
 """
 
 import asyncio
 import contextlib
 import ipaddress
 import json
+import logging
+import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -28,15 +30,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services.host import Host
+from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.replica_set import GiveUp
-from zorplex_rl.services.runtime import Actor, attach, listen_at, start_runtime
+from zorplex_rl.services.runtime import SECRET, Actor, start_runtime
+from zorplex_rl.services.tls import TLS, check_files
+from zorplex_rl.training.attached import Reached, attach_to, own_address
 from zorplex_rl.training.clusters import (
     check_kubernetes,
     check_slurm,
@@ -63,14 +67,14 @@ class HostsSpec:
     def names(self) -> list[str]:
         """Return one name for each host."""
         if self.addresses:
-            return [address.removeprefix("tcp://") for address in self.addresses]
+            return [address.partition("://")[2] for address in self.addresses]
         return [f"{self.kind} {number}" for number in range(self.count)]
 
 
 def parse_hosts(text: str) -> HostsSpec:
     """Return what ``text``, the value of ``--hosts``, asks for. Raises ConfigError.
 
-    >>> parse_hosts("attach:tcp://10.0.0.2:4444,tcp://10.0.0.3:4444").names
+    >>> parse_hosts("attach:tls://10.0.0.2:4444,tls://10.0.0.3:4444").names
     ['10.0.0.2:4444', '10.0.0.3:4444']
     """
     kind, _, rest = text.partition(":")
@@ -94,10 +98,22 @@ def check_hosts(config: Config) -> None:
 
 def check_cluster(config: Config) -> None:
     """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the machines of a network."""
-    spec = parse_hosts(config.cluster.hosts)
+    spec, settings = parse_hosts(config.cluster.hosts), config.cluster
+    if spec.kind == "attach":
+        check_encryption(
+            "--hosts", [*spec.addresses, *filter(None, [settings.listen])], settings.tls, settings.insecure
+        )
+    elif spec.kind == "kubernetes" and not settings.insecure:
+        raise ConfigError(
+            f"--hosts is {settings.hosts!r}, and Monarch's channel to pods is plain TCP, which others may read and use; "
+            "give --insecure if you trust that network"
+        )
     match spec.kind:
         case "attach":
             _check_network(spec, config.cluster.listen)
+            if folder := tls_folder(spec.addresses[0], config.cluster.tls):
+                with contextlib.suppress(HostError):
+                    check_files(folder, config.cluster.listen or own_address(spec.addresses[0]))
         case "slurm":
             check_slurm(config.cluster)
         case "kubernetes":
@@ -148,10 +164,10 @@ def _parse_nodes(kind: str, rest: str) -> HostsSpec:
 
 
 def check_address(address: str, flag: str) -> None:
-    """Raise ConfigError unless ``address`` is ``tcp://HOST:PORT``, with a host that others can reach by it."""
+    """Raise ConfigError unless ``address`` is ``tls://HOST:PORT`` or ``tcp://HOST:PORT``, with a host that others can reach by it."""
     shown = repr(address[:60])
-    if not re.fullmatch(r"tcp://([^\s/:@*?#\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", address):
-        raise ConfigError(f"{flag} is given the address {shown}; expected tcp://HOST:PORT")
+    if not re.fullmatch(r"(?:tls|tcp)://([^\s/:@*?#\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", address):
+        raise ConfigError(f"{flag} is given the address {shown}; expected tls://HOST:PORT, or tcp://HOST:PORT")
     if not 0 < int(address.rpartition(":")[2]) < 65536:
         raise ConfigError(f"{flag} is given the address {shown}; a port is between 1 and 65535")
     try:
@@ -171,13 +187,43 @@ def _place(address: str) -> tuple[str, int]:
     >>> _place("tcp://LocalHost:04444"), _place("tcp://[0:0::1]:4444"), _place("tcp://127.1:4444")
     (('localhost', 4444), ('::1', 4444), ('127.0.0.1', 4444))
     """
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host, _, port = address.partition("://")[2].rpartition(":")
     if host.startswith("["):
         return str(ipaddress.IPv6Address(host[1:-1])), int(port)
     with contextlib.suppress(OSError):
         # Also the short forms that the system takes, as 0 for 0.0.0.0.
         return socket.inet_ntoa(socket.inet_aton(host)), int(port)
     return host.encode("idna").decode().lower(), int(port)
+
+
+def check_encryption(flag: str, addresses: Sequence[str], tls: str | None, insecure: bool) -> None:
+    """Raise ConfigError if ``addresses``, given with ``flag``, go over a network without TLS and nobody has allowed it, or with TLS and no files."""
+    schemes = {address.partition("://")[0] for address in addresses}
+    if len(schemes) > 1:
+        raise ConfigError(f"{flag} and --listen have tls:// and tcp://; all machines of a run use one of them")
+    if schemes == {"tls"}:
+        if insecure:
+            raise ConfigError(f"--insecure allows tcp://, and {flag} says {addresses[0]}; leave one of them out")
+        if not tls_folder(addresses[0], tls):
+            raise ConfigError(
+                f"{flag} says {addresses[0]}, but not where this machine's certificate is; give --tls FOLDER, which `zorplex-rl certificates` makes"
+            )
+        return
+    if tls:
+        raise ConfigError(f"--tls is {tls!r}, but {flag} says {addresses[0]}; write tls://, or leave --tls out")
+    for address in addresses:
+        host, _ = _place(address)
+        if not (insecure or host in ("localhost", "::1") or host.startswith("127.")):
+            raise ConfigError(
+                f'{flag} says {address}, where nothing is encrypted and everybody may run programs as you; use tls:// (README, "Several '
+                'machines"), or give --insecure if you trust that network'
+            )
+
+
+def tls_folder(address: str, given: str | None) -> Path | None:
+    """Return the folder of this machine's TLS files if ``address`` needs them and they are named: ``given``, or in the environment."""
+    folder = given or os.environ.get(TLS)
+    return Path(folder) if address.startswith("tls://") and folder else None
 
 
 def _check_network(spec: HostsSpec, listen: str | None) -> None:
@@ -219,50 +265,36 @@ PARSERS: dict[str, Callable[[str], HostsSpec]] = {
     "slurm": partial(_parse_nodes, "slurm"),
     "kubernetes": partial(_parse_nodes, "kubernetes"),
 }
-FORMS = ("this", "processes:N", "attach:tcp://HOST:PORT,…", "slurm:N", "kubernetes:N")
+FORMS = ("this", "processes:N", "attach:tls://HOST:PORT,…", "slurm:N", "kubernetes:N")
 
 
 @contextlib.asynccontextmanager
-async def _open_processes(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Any]]:
+async def _open_processes(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Reached]]:
     """Start workers on this machine, through Monarch's ``ProcessJob``."""
     from monarch.job import ProcessJob
 
     start_runtime()
+    # Only now: importing it makes it talkative.
+    logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
     job = ProcessJob({MESH: spec.count})
     try:
-        mesh = getattr(job.state(cached_path=None), MESH)
-        yield [mesh.slice(hosts=number) for number in range(spec.count)]
+        with temporary_files_in(own_folder("job-", "monarch_process_job_12345678/host_999")):
+            # The workers leave theirs when they are killed.
+            mesh = getattr(job.state(cached_path=None), MESH)
+        needed = "this machine has processor time and memory for it"
+        yield [Reached(mesh.slice(hosts=number), "127.0.0.1", needed) for number in range(spec.count)]
     finally:
         await asyncio.to_thread(job.kill)
 
 
 @contextlib.asynccontextmanager
-async def _open_attached(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Any]]:
-    """Attach to workers that run already, each by itself, so that one that does not answer keeps none from the others."""
-    listen_at(settings.listen or own_address(spec.addresses[0]))
-    start_runtime()
-    yield [attach(address) for address in spec.addresses]
+async def _open_attached(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Reached]]:
+    """Attach to workers that run already."""
+    needed = f"`zorplex-rl worker` runs there, with the same {SECRET} in its environment as here, and that it can reach this machine"
+    yield await attach_to(spec.addresses, settings.listen, needed)
 
 
-def own_address(peer: str) -> str:
-    """Return ``tcp://HOST:PORT`` with this machine's address on the network that leads to ``peer``, and a free port. Raises HostError."""
-    there = urlsplit(peer)
-    try:
-        family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as route:
-            # Sends nothing: it only looks up the way.
-            route.connect(target)
-            host = route.getsockname()[0]
-        with socket.create_server((host, 0), family=family) as free:
-            port = free.getsockname()[1]
-    except OSError as error:
-        raise HostError(
-            f"there is no way to {peer} ({error.strerror or error}); look at its name and at the network"
-        ) from error
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-Opener = Callable[[HostsSpec, HostsConfig], AbstractAsyncContextManager[list[Any]]]
+Opener = Callable[[HostsSpec, HostsConfig], AbstractAsyncContextManager[list[Reached]]]
 OPENERS: dict[str, Opener] = {
     "processes": _open_processes,
     "attach": _open_attached,
@@ -279,8 +311,11 @@ async def open_hosts(config: Config) -> "AsyncIterator[Hosts]":
     if spec.kind == "this":
         yield Hosts(config, [])
         return
-    async with OPENERS[spec.kind](spec, settings) as meshes:
-        found = [Host(name, mesh, settings.lease) for name, mesh in zip(spec.names, meshes, strict=True)]
+    async with OPENERS[spec.kind](spec, settings) as reached:
+        found = [
+            Host(name, one.mesh, settings.lease, one.address, one.needed)
+            for name, one in zip(spec.names, reached, strict=True)
+        ]
         try:
             async with asyncio.TaskGroup() as group:
                 for host in found:
@@ -390,7 +425,9 @@ class Hosts:
 
         if self.config.policy == "embedded":
             return self.config
-        if host not in self._policies:
+        sent = self._policies.get(host)
+        if sent is None or (sent.done() and (sent.cancelled() or sent.exception())):
+            # What has failed once (a disk that was full, a message that was lost) is tried again by the next replica.
             source = Path(check_policy(self.config.policy))
             self._policies[host] = asyncio.ensure_future(host.send_folder(source))
         return self.config.changed(policy=await asyncio.shield(self._policies[host]))

@@ -21,7 +21,7 @@ from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import MetricsRow, RunFolder
-from zorplex_rl.services.runtime import run_together
+from zorplex_rl.services.runtime import fail_if_cancelled_inside, run_together
 from zorplex_rl.training.actors import Admission
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.generator import GeneratorHandle
@@ -78,7 +78,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     continue
             match await controller.admit(generator):
                 case Admission("start", numbers):
-                    sampled = side.create_task(controller.sample(generator, numbers))
+                    sampled = side.create_task(fail_if_cancelled_inside(controller.sample(generator, numbers)))
                     sampling.add(sampled)
                     sampled.add_done_callback(sampling.discard)
                     side.create_task(controller.hand_in(sampled))
@@ -107,16 +107,20 @@ async def run_training(
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are those of ``RunLog``. ``on_start`` is given
     the controller as soon as its actors are up. ``loop`` replaces the one that ``max_lag`` selects.
 
-    Raises StopRequested if ``controller.stop_requested`` was set and a checkpoint has been written; ConfigError if another process writes to
-    ``folder``; StorageError when ``folder`` can no longer be written.
+    Raises GivenUp when a role cannot be kept alive; StopRequested if ``controller.stop_requested`` was set and a checkpoint has been
+    written; ConfigError if another process writes to ``folder``; StorageError when ``folder`` can no longer be written.
     """
     loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)
     with folder.locked():
         async with Controller.assemble(config, log) as controller:
             on_start(controller)
-            await controller.begin(resume)
-            await loop(controller)
-            last_evaluation = await controller.finish()
+
+            async def whole_run() -> MetricsRow:
+                await controller.begin(resume)
+                await loop(controller)
+                return await controller.finish()
+
+            last_evaluation = await controller.unless_given_up(whole_run())
         folder.save_timeline(log.timeline)
     return folder.evaluations()[0], last_evaluation

@@ -85,6 +85,11 @@ class RunLog:
             self.say(readable(episode))
         return row
 
+    def warn(self, step: int, text: str) -> None:
+        """Write, and say, what the user should know."""
+        self.write("warning", step, text=text)
+        self.say(text)
+
     def restarted(self, step: int, role: str, restart: Restart) -> None:
         """Write that a process was replaced."""
         self.write(

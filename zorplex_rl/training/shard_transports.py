@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 
-from zorplex_rl.services.runtime import ReplicaDied
 from zorplex_rl.training import transports
-from zorplex_rl.training.transports import SLOTS, WeightSource, connect
+from zorplex_rl.training.transports import ANY, SLOTS, Readers, WeightSource, answer_of, connect
 from zorplex_rl.weights.layout import named_weights
 from zorplex_rl.weights.reshard.sharded_model import (
     Description,
@@ -43,9 +42,11 @@ Offer = dict[int, WeightSource]
 """For each destination rank, what it reads its pieces from."""
 
 
-def offer(publisher: ShardPublisher) -> Offer:
-    """Return what a trainer rank's pieces are read from. Call this once: the memory stays registered."""
-    return {rank: transports.offer(ring, publisher.shared[rank]) for rank, ring in publisher.rings.items()}
+def offer(publisher: ShardPublisher, readers: Readers = ANY) -> Offer:
+    """Return what ``readers`` read a trainer rank's pieces from. Call this once: the memory stays registered."""
+    return {
+        rank: transports.offer(ring, publisher.shared[rank], readers=readers) for rank, ring in publisher.rings.items()
+    }
 
 
 async def subscribe(
@@ -88,11 +89,13 @@ class GroupSource:
 class RankPublisher:
     """Publishes a trainer rank's part of the weights, for generators that hold all of them."""
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, mesh: DeviceMesh, dtype: torch.dtype | None = None, readers: Readers = ANY
+    ) -> None:
         description = describe(model, mesh)
         plan = plan_model(description, unsharded(description))
         self._shards = ShardPublisher(model, plan, rank_in(mesh), SLOTS, dtype)
-        self._source = GroupSource(description, offer(self._shards), dtype)
+        self._source = GroupSource(description, offer(self._shards, readers), dtype)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self._shards.publish(model, version)
@@ -135,10 +138,7 @@ async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transpo
     Raises LayoutMismatch for another model's weights, WeightPullError if no transport works.
     """
     actors = [trainer.slice(procs=rank) for rank in range(ranks)]
-    try:
-        sources: list[GroupSource] = [await actor.source.call_one() for actor in actors]
-    except ReplicaDied as error:
-        raise WeightPullError(f"a rank of the trainer is gone: {error}") from error
+    sources: list[GroupSource] = [await answer_of(actor.source.call_one()) for actor in actors]
     # The ``message`` transport asks the rank itself.
     offers = [
         {rank: replace(of_rank, owner=actor) for rank, of_rank in source.offer.items()}

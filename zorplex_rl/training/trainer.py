@@ -22,7 +22,7 @@ from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.replica_set import GiveUp, Restart
-from zorplex_rl.services.requests import ReplicaFailed, ServiceError
+from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from zorplex_rl.learning.losses import Diagnostics
     from zorplex_rl.training.transports import WeightSource
 
-MAX_DEATHS_IN_A_ROW = 5
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
 """A hang is noticed within 10 seconds."""
 BUSY_SECONDS = 120.0
@@ -50,14 +49,14 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner
-        from zorplex_rl.training.transports import Publisher
+        from zorplex_rl.training.transports import Publisher, Readers
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
-        self._publisher = Publisher(self.policy.model, dtype=dtype)
+        self._publisher = Publisher(self.policy.model, dtype=dtype, readers=Readers.of(config))
 
     @concurrent_endpoint
     async def step(
@@ -111,10 +110,11 @@ class TrainerActor(ModelActor):
     async def export(self, folder: str) -> None:
         """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read. Raises StorageError if it cannot be written."""
 
+        from zorplex_rl.policy.load import save_model
+
         def write() -> None:
             with storing("the trained policy"):
-                self.policy.model.save_pretrained(folder)
-                self.policy.tokenizer.save_pretrained(folder)
+                save_model(self.policy.model, self.policy.tokenizer, Path(folder))
 
         await self.compute(write)
 
@@ -128,15 +128,13 @@ class Trainer:
         on_restart: Callable[[Restart], None] = lambda restart: None,
         options: ServiceOptions = PROBING,
     ) -> None:
-        options = replace(options, start_timeout=START_SECONDS, busy_timeout=BUSY_SECONDS)
+        options = replace(options, start_timeout=START_SECONDS, busy_timeout=BUSY_SECONDS, progress=("step",))
         self.service = Service("trainer", self._bring_back, options, on_restart)
         self._start = start
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
         self._published = False
         self._last: Replica | None = None
-        self._deaths_in_a_row = -1
-        """Before the first process is there; its start is no death."""
 
     @property
     def replica(self) -> Replica:
@@ -156,7 +154,6 @@ class Trainer:
         """Take one training step on ``batch`` (episodes, advantages, reference log-probs). Returns its diagnostics."""
         metrics = await self.call("step", *batch)
         self._since_checkpoint.append(batch)
-        self._deaths_in_a_row = 0
         return metrics
 
     async def publish(self) -> int:
@@ -194,11 +191,11 @@ class Trainer:
     async def _load(self, replica: Replica, folder: Path) -> None:
         """Have ``replica`` load a checkpoint of this machine."""
         if not (host := replica.host):
-            await replica.method("load")(str(folder)).as_asyncio()
+            await replica.unless_lost(replica.method("load")(str(folder)).as_asyncio())
             return
         there = await host.send_folder(folder)
         try:
-            await replica.method("load")(there).as_asyncio()
+            await replica.unless_lost(replica.method("load")(there).as_asyncio())
         finally:
             await host.remove_folder(there)
 
@@ -218,10 +215,6 @@ class Trainer:
 
     async def _bring_back(self, name: str) -> Replica:
         """Start a process with the weights that the last one had."""
-        self._deaths_in_a_row += 1
-        if self._deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
-            times = f"{self._deaths_in_a_row} times without finishing a step"
-            raise GiveUp(ServiceError(f"the trainer has died {times}; the last time: {self.replica.reason}"))
         if self._last and (host := self._last.host):
             # There is never more than one trainer, not even where nobody can see the other.
             await host.end(self._last.pids)

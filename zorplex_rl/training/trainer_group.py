@@ -21,6 +21,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
@@ -70,8 +71,8 @@ class TrainerRankActor(TrainerActor):
         return port
 
     @concurrent_endpoint
-    async def join(self, port: int) -> int:
-        """Join the other ranks. Returns the process id."""
+    async def join(self, port: int) -> None:
+        """Join the other ranks."""
 
         def join() -> None:
             import torch.distributed as dist
@@ -87,7 +88,6 @@ class TrainerRankActor(TrainerActor):
             )
 
         await self.compute(join)
-        return os.getpid()
 
     async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return ``function(*args)``, run in a thread once no other compute runs."""
@@ -109,6 +109,7 @@ class TrainerRankActor(TrainerActor):
         from zorplex_rl.learning.sharded_learner import ShardedLearner
         from zorplex_rl.policy.load import load_policy
         from zorplex_rl.training.shard_transports import RankPublisher
+        from zorplex_rl.training.transports import Readers
 
         config, kind = self.config, self.device.partition(":")[0]
         prepare(self.device, config.threads)
@@ -118,7 +119,7 @@ class TrainerRankActor(TrainerActor):
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
-        self._publisher = RankPublisher(self.policy.model, mesh, dtype)
+        self._publisher = RankPublisher(self.policy.model, mesh, dtype, Readers.of(config))
 
     @concurrent_endpoint
     async def source(self) -> "GroupSource":
@@ -130,7 +131,7 @@ class TrainerRankActor(TrainerActor):
         """Write the policy as one process would write it. Raises StorageError if it cannot be written."""
 
         def write() -> None:
-            from zorplex_rl.policy.load import load_policy
+            from zorplex_rl.policy.load import load_policy, save_model
 
             weights = self._learner.whole_weights()
             if weights is None:
@@ -138,8 +139,7 @@ class TrainerRankActor(TrainerActor):
             whole = load_policy(self.config.policy, "cpu", self.config.dtype)
             whole.model.load_state_dict(weights)
             with storing("the trained policy"):
-                whole.model.save_pretrained(folder)
-                whole.tokenizer.save_pretrained(folder)
+                save_model(whole.model, whole.tokenizer, Path(folder))
 
         await self.compute(write)
 
@@ -147,14 +147,14 @@ class TrainerRankActor(TrainerActor):
 class TrainerGroup(Replica):
     """All ranks as one replica: a request goes to every rank, and the answer is that of rank 0."""
 
-    def __init__(self, replica: Replica) -> None:
-        super().__init__(replica.name, replica.procs, replica.actor)
-        self.ranks = [replica.actor.slice(procs=rank) for rank in range(replica.width)]
-        self.processes = replica.width
-        if host := replica.host:
-            self.host = host
-            # When the host is lost, it is the group that has failed.
-            host.replicas[host.replicas.index(replica)] = self
+    def __init__(self, name: str, procs: Any, actor: Any = None, width: int = 1) -> None:
+        super().__init__(name, procs, actor)
+        self.processes = width
+
+    @property
+    def ranks(self) -> list[Any]:
+        """The actors of its processes, in the order of their ranks."""
+        return [self.actor.slice(procs=rank) for rank in range(self.processes)]
 
     def method(self, name: str) -> Callable[..., Any]:
         """Return the function that sends a request to endpoint ``name`` of all ranks. Raises AttributeError if there is none."""
@@ -206,13 +206,12 @@ def group_of(
     """Return a function that starts ``actor_class`` on one process for each of ``devices``, joins them, and loads the policy."""
 
     async def start(name: str) -> Replica:
-        group = TrainerGroup(await spawn(name, actor_class, name, config, devices, procs=len(devices), host=host))
+        group = await spawn(name, actor_class, name, config, devices, procs=len(devices), host=host, kind=TrainerGroup)
         try:
-            port = await group.ranks[0].meet.call_one()
-            pids = await asyncio.gather(*(rank.join.call_one(port).as_asyncio() for rank in group.ranks))
-            # From now on a rank may wait for another that is gone; ``kill`` then ends it, through the keeper of its host if it has one.
-            group.pids, group.local_pids = tuple(pids), () if host else tuple(pids)
-            await group.method("setup")().as_asyncio()
+            port = await group.unless_lost(group.actor.slice(procs=0).meet.call_one().as_asyncio())
+            # From now on a rank may wait for another that is gone; ``kill`` then ends it.
+            await group.unless_lost(group.method("join")(port).as_asyncio())
+            await group.unless_lost(group.method("setup")().as_asyncio())
         except BaseException:
             await group.kill()
             raise

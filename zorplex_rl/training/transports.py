@@ -21,14 +21,16 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from zorplex_rl.analysis.sizing import transfer_seconds
-from zorplex_rl.services.host import HOST_ADDRESS
+from zorplex_rl.config import Config
 from zorplex_rl.services.runtime import quiet_stderr
+from zorplex_rl.services.tls import client_context, server_context
+from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
@@ -50,6 +52,14 @@ SLOTS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class RdmaHandles:
+    """Monarch's buffers of the headers and of each slot."""
+
+    headers: Any
+    slots: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSource:
     """All that a reader needs, in some hundred bytes: the layout, and one handle for each way to the ring.
 
@@ -58,21 +68,45 @@ class WeightSource:
 
     layout: Layout
     dtype: torch.dtype | None
-    headers: Any
-    slots: tuple[Any, ...]
+    slots: int
     shared: SharedHandle | None
     socket: SocketHandle | None = None
+    rdma: RdmaHandles | None = None
     owner: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who will read: through which ``transport`` (None: any of them), and whether all of them are on this machine (``are_here``)."""
+
+    transport: str | None = None
+    are_here: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return who reads the weights of a run."""
+        return cls(config.transport, not config.cluster.is_elsewhere)
+
+    def need_rdma(self, shared: SharedHandle | None, socket: SocketHandle | None) -> bool:
+        """Return whether RDMA is asked for, or ``auto`` would come to it. Starting it opens a socket to which others can connect."""
+        if self.transport == "auto":
+            return socket is None and (shared is None or not self.are_here)
+        return self.transport in (None, "rdma")
+
+
+ANY = Readers()
 
 
 class Publisher:
     """Holds a ring in this process's memory, and the handles through which other processes read it."""
 
-    def __init__(self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None, readers: Readers = ANY
+    ) -> None:
         layout = Layout.of(model, dtype)
         memory, shared = allocate_for(model, ring_bytes(layout, slots))
         self.ring = WeightRing(model, slots, layout, memory)
-        self._source = offer(self.ring, shared, dtype)
+        self._source = offer(self.ring, shared, dtype, readers)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self.ring.publish(model, version)
@@ -89,15 +123,24 @@ class Publisher:
         return self.ring.slots[slot].clone()
 
 
-def offer(ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dtype | None = None) -> WeightSource:
-    """Return what readers of ``ring`` need. Call this once for a ring: its memory stays registered."""
+def offer(
+    ring: WeightRing,
+    shared: SharedHandle | None = None,
+    dtype: torch.dtype | None = None,
+    readers: Readers = ANY,
+) -> WeightSource:
+    """Return what ``readers`` of ``ring`` need. Call this once for a ring: its memory stays registered."""
+    socket = _serve(ring)
+    rdma = _register(ring) if readers.need_rdma(shared, socket) else None
+    return WeightSource(ring.layout, dtype, len(ring.slots), shared, socket, rdma)
+
+
+def _register(ring: WeightRing) -> RdmaHandles:
     from monarch.rdma import RDMABuffer
 
     _start_rdma()
     headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
-    return WeightSource(
-        ring.layout, dtype, headers, tuple(RDMABuffer(slot) for slot in ring.slots), shared, _serve(ring)
-    )
+    return RdmaHandles(headers, tuple(RDMABuffer(slot) for slot in ring.slots))
 
 
 def _serve(ring: WeightRing) -> SocketHandle | None:
@@ -107,7 +150,7 @@ def _serve(ring: WeightRing) -> SocketHandle | None:
     if not (host := os.environ.get(HOST_ADDRESS)) or is_ibverbs_available():
         return None
     try:
-        return serve(ring, host)
+        return serve(ring, host, server_context())
     except OSError as error:
         log.warning("weights are not served at %s: %s", host, error)
         return None
@@ -131,7 +174,7 @@ class SharedReader:
         except OSError as error:
             raise WeightPullError(f"the trainer's memory cannot be shared: {error}") from error
         self.layout = source.layout
-        self._headers, self._slots = ring_views(memory, source.layout, len(source.slots))
+        self._headers, self._slots = ring_views(memory, source.layout, source.slots)
 
     async def read_headers(self) -> Tensor:
         return self._headers.clone()
@@ -141,14 +184,14 @@ class SharedReader:
 
 
 class SocketReader:
-    """Reads from a plain socket of the publisher, of which only one thread runs for it."""
+    """Reads from a plain socket of the publisher, of which one thread serves all readers."""
 
     def __init__(self, source: WeightSource) -> None:
         if source.socket is None:
             raise WeightPullError(
                 "the trainer serves no socket: it does so on a host of --hosts attach:… that has no RDMA hardware; use --transport rdma, or auto"
             )
-        self.layout, self._handle, self._number = source.layout, source.socket, len(source.slots)
+        self.layout, self._handle, self._number = source.layout, source.socket, source.slots
         self._ring: SocketRing | None = None
 
     async def read_headers(self) -> Tensor:
@@ -159,7 +202,7 @@ class SocketReader:
 
     async def _ask(self, question: Callable[[SocketRing], Any]) -> Any:
         def answer() -> Any:
-            self._ring = self._ring or SocketRing(self._handle)
+            self._ring = self._ring or SocketRing(self._handle, client_context())
             return question(self._ring)
 
         try:
@@ -176,16 +219,20 @@ class RdmaReader:
     """Reads from one side: the publisher's Python never runs for it."""
 
     def __init__(self, source: WeightSource) -> None:
+        if source.rdma is None:
+            raise WeightPullError(
+                "the trainer has not started RDMA, because another transport is set, or works here; use --transport rdma"
+            )
         _start_rdma()
-        self.layout, self._source = source.layout, source
-        self._headers = torch.zeros(len(source.slots), 2, dtype=torch.int64)
+        self.layout, self._buffers = source.layout, source.rdma
+        self._headers = torch.zeros(source.slots, 2, dtype=torch.int64)
 
     async def read_headers(self) -> Tensor:
-        await self._read(self._source.headers, self._headers.view(-1).view(torch.uint8))
+        await self._read(self._buffers.headers, self._headers.view(-1).view(torch.uint8))
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await self._read(self._source.slots[slot], staging)
+        await self._read(self._buffers.slots[slot], staging)
 
     async def _read(self, source: Any, target: Tensor) -> None:
         try:
@@ -203,18 +250,24 @@ class MessageReader:
         self.layout, self._owner = source.layout, source.owner
 
     async def read_headers(self) -> Tensor:
-        return await self._ask(self._owner.ring_headers.call_one(), READ_TIMEOUT_SECONDS)
+        return await answer_of(self._owner.ring_headers.call_one())
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        staging.copy_(await self._ask(self._owner.ring_slot.call_one(slot), read_seconds(staging.nbytes)))
+        staging.copy_(await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes))
 
-    async def _ask(self, call: Any, seconds: int) -> Tensor:
-        try:
-            async with asyncio.timeout(seconds):
-                return await call.as_asyncio()
-        except Exception as error:
-            why = str(error) or f"no answer within {seconds} s"
-            raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
+
+async def answer_of(call: Any, size: int = 0) -> Any:
+    """Return what the publisher's actor answers to ``call``, about ``size`` bytes. Raises WeightPullError if it is gone or silent.
+
+    Without the limit a caller would wait on: of a process that was stopped before it was killed, Monarch says nothing.
+    """
+    seconds = read_seconds(size)
+    try:
+        async with asyncio.timeout(seconds):
+            return await call.as_asyncio()
+    except Exception as error:
+        why = str(error) or f"no answer within {seconds} s"
+        raise WeightPullError(f"the trainer's weights could not be read: {why}") from error
 
 
 READERS: dict[str, Callable[[WeightSource], Reader]] = {

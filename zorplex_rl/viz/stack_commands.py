@@ -35,9 +35,9 @@ LAUNCHES = (
     Launch(
         "Zorplex RL",
         """
-zorplex-rl train --hosts slurm:2 --generators 2 \\
-  --max-lag 4 --update in-flight --loss decoupled_ppo \\
-  --tool-latency 0.05
+zorplex-rl train --hosts slurm:2 --tls keys/controller \\
+  --generators 2 --max-lag 4 --update in-flight \\
+  --loss decoupled_ppo --tool-latency 0.05
 """,
         "Slurm nodes are asked for by the command itself; the task with tools is the course's own.",
         (

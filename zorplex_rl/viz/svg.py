@@ -10,6 +10,7 @@ equal bytes.
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
 
     A screen reader reads ``title`` and ``description`` instead of the figure, so put the important numbers into the description.
     """
+    # Where its cache cannot be written, it says so at every import.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -1,0 +1,238 @@
+"""Death and stillness: a process that is gone is noticed at once, one that stands still when its own limit says so, and a start is watched too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from subprocess import PIPE
+
+import pytest
+from echo import Echo, Finder, Misled, Mortal
+from runs import SMALL, final_weights, rows, same_weights, train_here
+from test_service import children, until
+
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.processes import until_one_ends
+from zorplex_rl.services.registry import register_service, unregister_service
+from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.requests import GivenUp, ReplicaFailed
+from zorplex_rl.services.service import Service
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")
+LINUX = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
+NOTICED_SECONDS = 2.0
+IDEMPOTENT = ("who", "ask")
+
+
+def service_of(actor_class, *args, name="watched", **options):
+    return Service(name, replicas_of(actor_class, *args), ServiceOptions(**({"start_timeout": 60} | options)))
+
+
+def strike(pid, number):
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+async def killed_after_a_stop(pid):
+    """Stop a process, so that somebody is waiting for its answer, then kill it. Returns the time of its death."""
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(1.5)
+    os.kill(pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("somebody_waits_for_it", [False, True])
+def test_the_end_of_a_process_is_told_in_words(somebody_waits_for_it):
+    async def ended(program):
+        process = subprocess.Popen([sys.executable, "-c", f"import os, sys; sys.stdin.read(); {program}"], stdin=PIPE)
+        told = asyncio.create_task(until_one_ends([os.getpid(), process.pid]))
+        await asyncio.sleep(0)
+        process.stdin.close()
+        if somebody_waits_for_it:
+            process.wait()
+        try:
+            return await told
+        finally:
+            process.wait()
+
+    if somebody_waits_for_it and LINUX < (6, 15):
+        pytest.skip("this Linux forgets how a process has ended as soon as its parent knows")
+    assert asyncio.run(ended("os._exit(3)")) == "its process ended itself with exit code 3"
+    assert asyncio.run(ended("os.kill(os.getpid(), 9)")) == "its process was killed (signal 9)"
+
+
+def test_stillness_is_judged_by_the_services_own_limit_alone():
+    async def scenario():
+        async with (
+            service_of(Echo, name="patient", probe_timeout=10.0) as patient,
+            service_of(Echo, name="strict", probe_timeout=2.0) as strict,
+        ):
+            given_up, still = strict.replicas[0], (patient.replicas[0].pid, strict.replicas[0].pid)
+            for pid in still:
+                os.kill(pid, signal.SIGSTOP)
+            asking = asyncio.create_task(patient.who.route())
+            await asyncio.sleep(6.0)
+            assert given_up.reason == "it did not answer a probe within 2 s"
+            os.kill(still[0], signal.SIGCONT)
+            assert await asking == still[0]
+            assert patient.replica_set.restarts == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_waiting_for_an_answer():
+    """Monarch, whose question was under way when the process died, would have said so an hour later."""
+
+    async def scenario():
+        async with service_of(Echo, replicas=2, idempotent=IDEMPOTENT, probe_timeout=30.0, name="asked") as service:
+            await register_service(service)
+            finder = await spawn("finder", Finder)
+            asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "ask", list(range(8)), 3.0).as_asyncio())
+            await until(lambda: all(replica.load >= 4 for replica in service.replicas))
+            victim = service.replicas[0]
+            died = await killed_after_a_stop(victim.pid)
+            await victim.ended.wait()
+            assert time.monotonic() - died < NOTICED_SECONDS
+            # Sent again to the other one, which takes three seconds.
+            assert await asyncio.wait_for(asking, 20) == list(range(8))
+            await finder.stop()
+            await unregister_service("asked")
+
+    asyncio.run(scenario())
+
+
+def test_the_death_of_one_process_of_several_is_that_of_their_replica():
+    async def scenario():
+        async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions(probe_timeout=30.0)) as service:
+            victim = service.replicas[0]
+            died = await killed_after_a_stop(victim.pids[1])
+            await victim.ended.wait()
+            assert time.monotonic() - died < NOTICED_SECONDS
+            with pytest.raises(ReplicaFailed):
+                await victim.unless_lost(asyncio.sleep(5))
+            assert len(set(await service.who.route()) - set(victim.pids)) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("spares", [0, 2])
+def test_processes_that_are_killed_while_they_start_are_started_again(spares):
+    async def scenario():
+        service, before, struck = service_of(Echo, "", 1.0, replicas=2, spares=spares), children(), set()
+        opening = asyncio.create_task(service.open())
+        # As soon as it is there, while it imports, during its set-up.
+        for delay in (0.0, 0.2, 1.0):
+            await until(lambda: children() - before - struck or opening.done())
+            await asyncio.sleep(delay)
+            for pid in children() - before - struck:
+                strike(pid, signal.SIGKILL)
+                struck.add(pid)
+        await opening
+        assert len(struck) >= 3
+        if spares:
+            await until(lambda: children() - before - struck - {replica.pid for replica in service.replicas})
+            strike(
+                next(iter(children() - before - struck - {replica.pid for replica in service.replicas})), signal.SIGKILL
+            )
+        await service.spares_ready()
+        assert {await service.who.route() for _ in range(2)} == {replica.pid for replica in service.replicas}
+        await service.close()
+        await until(lambda: children() <= before)
+
+    asyncio.run(scenario())
+
+
+def test_a_role_that_dies_of_every_request_is_given_up_with_one_error_for_everybody():
+    async def scenario():
+        options = {"replicas": 1, "idempotent": ("die",), "max_failures": 2, "runs": "die() in my_task.py"}
+        async with service_of(Mortal, **options) as service:
+            given_up = []
+            service.on_give_up = given_up.append
+            why = "watched has failed 3 times in a row.* while it ran 'die': .*; look at die.. in my_task.py"
+            for error in await asyncio.gather(*(service.die.route() for _ in range(3)), return_exceptions=True):
+                assert isinstance(error, GivenUp)
+            with pytest.raises(GivenUp, match=why):
+                await service.who.route()
+            with pytest.raises(GivenUp, match=why):
+                await service.replica_at(0)
+            assert service.replica_set.restarts == 2 and len(given_up) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_role_that_answers_between_its_deaths_is_never_given_up():
+    async def scenario():
+        async with service_of(Mortal, max_failures=1) as service:
+            for _ in range(4):
+                assert await service.who.route() == service.replicas[0].pid
+                with pytest.raises(ReplicaFailed):
+                    await service.die.route()
+
+    asyncio.run(scenario())
+
+
+def test_a_setting_that_cannot_work_is_not_tried_again(tmp_path):
+    async def scenario():
+        with pytest.raises(ConfigError, match="nowhere"):
+            await service_of(Misled, str(tmp_path / "starts")).open()
+        assert (tmp_path / "starts").read_text() == "x"
+
+    asyncio.run(scenario())
+
+
+def test_a_run_of_which_every_process_stands_still_for_a_while_replaces_none(tmp_path, sync_run):
+    def show(row):
+        if row["event"] == "step" and row["step"] == 1:
+            pids = children()
+            for pid in pids:
+                strike(pid, signal.SIGSTOP)
+            threading.Timer(4.5, lambda: [strike(pid, signal.SIGCONT) for pid in pids]).start()
+
+    train_here(SMALL, tmp_path / "run", show=show)
+    assert not rows(tmp_path / "run", "restart")
+    assert same_weights(final_weights(tmp_path / "run"), final_weights(sync_run.path))
+
+
+def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with_one_sentence(tmp_path):
+    started, killed = [], []
+
+    def show(row):
+        if row["event"] == "step" and row["step"] == 1:
+            strike(started[0].advantage.replicas[0].pid, signal.SIGKILL)
+            killed.append(time.monotonic())
+
+    with pytest.raises(GivenUp, match="^advantage is lost, and with it what it alone knew: its process"):
+        train_here(SMALL.changed(steps=100), tmp_path / "run", show=show, on_start=started.append)
+    # Stopping all the other processes takes most of this.
+    assert time.monotonic() - killed[0] < 15
+
+
+@pytest.mark.parametrize("delay", [0.0, 2.0])
+def test_a_run_of_which_each_role_is_killed_while_it_starts_is_the_run_that_nothing_disturbed(
+    tmp_path, sync_run, delay
+):
+    before, struck, done = children(), set(), threading.Event()
+
+    def kill_the_first_seven():
+        while len(struck) < 7 and not done.wait(0.02):
+            for pid in children() - before - struck:
+                struck.add(pid)
+                threading.Timer(delay, strike, (pid, signal.SIGKILL)).start()
+
+    killing = threading.Thread(target=kill_the_first_seven)
+    killing.start()
+    try:
+        train_here(SMALL, tmp_path / "run")
+    finally:
+        done.set()
+        killing.join()
+    assert len(struck) >= 6
+    assert same_weights(final_weights(tmp_path / "run"), final_weights(sync_run.path))

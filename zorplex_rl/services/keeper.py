@@ -1,0 +1,189 @@
+"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs out (``host.py`` says why and when).
+
+>>> keeper = Lease(seconds=10.0, now=100.0)
+>>> keeper.renew(token=101.0), keeper.runs_out
+(None, 111.0)
+>>> keeper.renew(token=100.5), keeper.runs_out  # A message that was late changes nothing.
+(None, 111.0)
+"""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from zorplex_rl import __version__
+from zorplex_rl.services import processes
+from zorplex_rl.services.lifeline import Lifeline, serve
+from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
+from zorplex_rl.services.tls import server_context
+from zorplex_rl.services.worker import HOST_ADDRESS, claim_host, kill_host
+
+CHUNK_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Lease:
+    """Until when a host may work: ``seconds`` from the newest token that has come back. A token is a time of the host's own clock."""
+
+    seconds: float
+    now: float
+
+    def renew(self, token: float) -> None:
+        self.now = max(self.now, token)
+
+    @property
+    def runs_out(self) -> float:
+        return self.now + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a host says of itself: its name, its package, the number of its CUDA devices, and whether it can be had."""
+
+    hostname: str
+    taken: str
+    """Whose the host is, if it is another run's."""
+    version: str
+    digest: str
+    cuda_count: int
+
+
+class HostKeeper(Actor):
+    """Ends its host when the lease runs out, and looks after its processes: the controller cannot signal them from another machine."""
+
+    def __init__(self, seconds: float, holder: str) -> None:
+        self._lease = Lease(seconds, clock())
+        self._connection, self._taken = claim_host(holder)
+        threading.Thread(target=self._watch, daemon=True).start()
+        if self._connection and not self._taken:
+            threading.Thread(target=self._stay, args=(self._connection,), daemon=True).start()
+
+    def _watch(self) -> None:
+        while clock() < self._lease.runs_out:
+            time.sleep(0.25)
+        if self._taken:
+            # The host is another run's.
+            os._exit(1)
+        end_host()
+
+    def _stay(self, worker: socket.socket) -> None:
+        """End the host when the worker program is gone, which would otherwise have ended it."""
+        with contextlib.suppress(OSError):
+            worker.recv(1)
+        end_host()
+
+    @uncounted_endpoint
+    async def greet(self) -> Greeting:
+        """Return what there is on this host."""
+        return Greeting(
+            socket.gethostname(), self._taken, __version__, source_digest(), await asyncio.to_thread(_cuda_count)
+        )
+
+    @uncounted_endpoint
+    async def renew(self, token: float) -> tuple[float, float]:
+        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next one, and this host's monotonic clock."""
+        self._lease.renew(min(token, clock()))
+        return clock(), time.monotonic()
+
+    @uncounted_endpoint
+    async def lifeline(self, address: str) -> Lifeline:
+        """Listen for the controller's lifeline where the worker does, or else at ``address``. Raises OSError."""
+        return await serve(os.environ.get(HOST_ADDRESS) or address, server_context())
+
+    @uncounted_endpoint
+    async def kill(self, pids: Collection[int]) -> None:
+        """Kill processes of this host."""
+        processes.kill(pids)
+
+    @concurrent_endpoint
+    async def until_one_ends(self, pids: Collection[int]) -> str:
+        """Wait until one of the processes ``pids`` of this host has ended. Returns how."""
+        return await processes.until_one_ends(pids)
+
+    @uncounted_endpoint
+    async def make_folder(self) -> str:
+        """Return a new, empty folder of this host."""
+        return tempfile.mkdtemp(dir=_folder())
+
+    @uncounted_endpoint
+    async def list_folder(self, folder: str) -> list[tuple[str, int]]:
+        """Return all files in ``folder`` and below: their names and their sizes in bytes."""
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+
+    @uncounted_endpoint
+    async def read(self, folder: str, name: str, offset: int) -> bytes:
+        """Return the next bytes of a file, at most ``CHUNK_BYTES``."""
+        return await asyncio.to_thread(read_part, Path(folder, name), offset)
+
+    @uncounted_endpoint
+    async def write(self, folder: str, name: str, offset: int, content: bytes) -> None:
+        """Write a part of a file, which is made by its first part."""
+        await asyncio.to_thread(write_part, Path(folder, name), offset, content)
+
+    @uncounted_endpoint
+    async def remove_folder(self, folder: str) -> None:
+        """Remove what ``make_folder`` has made."""
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+
+    @uncounted_endpoint
+    async def processor_seconds(self, pids: Collection[int]) -> float:
+        """Return the processor seconds that processes of this host have used."""
+        return processes.processor_seconds(pids)
+
+
+def clock() -> float:
+    """Return this machine's time in seconds. It also runs while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@functools.cache
+def source_digest() -> str:
+    """Return eight digits that differ where the package's programs differ: a version number stays the same while somebody works on them."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def read_part(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK_BYTES)
+
+
+def write_part(path: Path, offset: int, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+@functools.cache
+def _folder() -> Path:
+    return own_folder("host-")
+
+
+def end_host() -> None:
+    """Kill the worker loop that started this process, all its other processes, and this one."""
+    kill_host(os.getsid(0))
+    os._exit(1)
+
+
+def _cuda_count() -> int:
+    if not Path("/dev/nvidiactl").exists():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,98 @@
+"""Processes of this machine: their end, their processor time, and how to kill them.
+
+    pid ──► pidfd, a file that stands for this process ──► readable: it has ended
+
+That a process is gone is evidence, and is known at once. That one answers nothing is not: it may be stopped, swapped out or short of a processor
+and go on later. Only a time limit can judge that, and it is set by whoever waits (``ServiceOptions.probe_timeout``).
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+_GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
+"""PIDFD_GET_INFO for a pidfd_info of 64 bytes, and the bit of its mask for the status (linux/pidfd.h)."""
+
+
+async def until_one_ends(pids: Collection[int]) -> str:
+    """Wait until one of the processes ``pids`` has ended. Returns how, in words. Never returns where the system has no pidfd: only Linux has."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    files: list[int] = []
+    try:
+        for pid in pids:
+            try:
+                files.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                return "its process has ended"
+            except (AttributeError, OSError):
+                # Then Monarch has to notice it.
+                continue
+            loop.add_reader(files[-1], ended.set)
+        await ended.wait()
+        return next(filter(None, map(_how_it_ended, files)), "its process has ended")
+    finally:
+        for file in files:
+            loop.remove_reader(file)
+            os.close(file)
+
+
+def _how_it_ended(file: int) -> str:
+    """Return how the process of a pidfd has ended, or nothing if that is not known."""
+    with contextlib.suppress(OSError):
+        return _in_words(_status(file))
+    return ""
+
+
+def _status(file: int) -> int:
+    """Return the status with which the process of a pidfd has ended, as ``os.wait`` gives it. Raises OSError if it is not known.
+
+    Whoever started it may have waited for it before. Linux keeps its status with the pidfd since 6.15 (``PIDFD_INFO_EXIT``, linux/pidfd.h).
+    """
+    with contextlib.suppress(ChildProcessError):
+        if found := os.waitid(os.P_PIDFD, file, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
+    info = struct.pack("Q56x", _INFO_EXIT)
+    mask, status = struct.unpack("Q52xi", fcntl.ioctl(file, _GET_INFO, info))
+    if not mask & _INFO_EXIT:
+        raise OSError("the system does not keep the status of a process that has been waited for")
+    return status
+
+
+def _in_words(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"its process was killed (signal {os.WTERMSIG(status)})"
+    return f"its process ended itself with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def kill(pids: Collection[int]) -> None:
+    """Kill processes of this machine, those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes of this user but this one that were started with ``mark`` in their environment, NAME=VALUE, and their copies.
+
+    So a program ends what the code of a task has left behind, which may have forked or started programs of its own.
+    """
+    wanted = mark.encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def processor_seconds(pids: Collection[int]) -> float:
+    """Return the processor seconds that processes of this machine have used; 0.0 if the system does not report them."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,40 @@
+"""Remember which code of tasks the user has run by naming it, so that a run's folder from elsewhere runs no other.
+
+    train --task FILE             remember the digest of the file's text and its data
+    train --resume RUN            known: the copy in the folder runs       unknown: refused, unless --trust-task is given
+
+The list is outside of every run's folder: ``zorplex-rl/tasks`` where the user's programs keep what they remember
+(``XDG_STATE_HOME``, else ``~/.local/state``).
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from zorplex_rl.task.source import EnvironmentSource
+
+
+def remember(source: EnvironmentSource) -> None:
+    """Note that the user has named the code of ``source``. Where nothing can be written, nothing is remembered."""
+    if source.code is None or is_known(source):
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as opened:
+            opened.write(f"{source.digest}\n")
+
+
+def is_known(source: EnvironmentSource) -> bool:
+    """Whether ``source`` brings no code, or code that the user has named before. Zorplex and installed packages bring none."""
+    if source.code is None:
+        return True
+    try:
+        return source.digest in _file().read_text().split()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _file() -> Path:
+    """Return where it is kept. Raises RuntimeError if the user has no home."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zorplex-rl" / "tasks"

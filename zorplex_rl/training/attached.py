@@ -1,0 +1,50 @@
+"""Attach to workers of ours (``services/worker.py``) that listen at an address: those of ``--hosts attach:…``, and those of Slurm's jobs."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from zorplex_rl.errors import HostError
+from zorplex_rl.services.runtime import attach, listen_at, start_runtime
+from zorplex_rl.services.tls import ask
+
+
+class Reached(NamedTuple):
+    """A host that was lent: Monarch's mesh of it, the name or address by which it is reached, if that is known, and what to
+    make sure of if it does not answer."""
+
+    mesh: Any
+    address: str = ""
+    needed: str = "it is up and can reach this machine"
+
+
+async def attach_to(addresses: Sequence[str], listen: str | None, needed: str) -> list[Reached]:
+    """Start this process's Monarch, at ``listen`` or at its own address, and attach to a worker at each of ``addresses``.
+
+    Each is a mesh by itself, so that one that does not answer keeps none from the others. Raises HostError.
+    """
+    if addresses[0].startswith("tls://"):
+        await asyncio.gather(*(asyncio.to_thread(ask, address) for address in addresses))
+    listen_at(listen or own_address(addresses[0]))
+    start_runtime()
+    return [Reached(attach(address), urlsplit(address).hostname or "", needed) for address in addresses]
+
+
+def own_address(peer: str) -> str:
+    """Return an address like ``peer``, of this machine on the network that leads there, with a free port. Raises HostError."""
+    there = urlsplit(peer)
+    try:
+        family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as route:
+            # Sends nothing: it only looks up the way.
+            route.connect(target)
+            host = route.getsockname()[0]
+        with socket.create_server((host, 0), family=family) as free:
+            port = free.getsockname()[1]
+    except OSError as error:
+        raise HostError(
+            f"there is no way to {peer} ({error.strerror or error}); look at its name and at the network"
+        ) from error
+    return f"{there.scheme}://[{host}]:{port}" if ":" in host else f"{there.scheme}://{host}:{port}"
