@@ -88,3 +88,20 @@ def test_a_task_of_the_package_has_no_limit(monkeypatch, tmp_path):
     monkeypatch.setattr("zorplex_rl.task.source.call_limit", limit)
     EnvironmentSource("mix").limit_calls(0.5, "dataset")
     assert limit.seconds == 0
+
+
+FORKS = """
+import os
+from zorplex_rl.task.call_limit import call_limit
+call_limit.seconds = 60
+call_limit.tell_copy = lambda: print("copy", flush=True)
+call_limit.start("a call", None)
+os.fork()
+call_limit.stop()
+print("after", flush=True)
+"""
+
+
+def test_the_copy_of_a_process_that_a_call_makes_ends_with_the_call():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert sorted(done.stdout.split()) == ["after", "copy"]

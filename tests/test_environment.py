@@ -311,6 +311,16 @@ def test_code_that_ends_its_process_or_lets_nothing_else_run_is_named_too(code, 
     assert exit_code == 1 and found[check].startswith("no") and said in found[check]
 
 
+def test_code_that_leaves_its_process_no_memory_is_named_without_a_traceback(tmp_path):
+    limit = "setrlimit(RLIMIT_AS, (1, 1)) or 'x' if True or"
+    (tmp_path / "tasks.py").write_text("from resource import *\n" + ENDS.replace(RESULT, limit))
+    command = [sys.executable, "-m", "zorplex_rl", "env", "check", str(tmp_path / "tasks.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    print(done.stdout, done.stderr)
+    assert done.returncode == 1 and "\nno" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_a_run_whose_task_ends_its_process_is_refused_in_one_sentence(tmp_path, capsys):
     (tmp_path / "tasks.py").write_text(ENDS.replace(NUMBER, "os._exit(5); number = random"))
     assert main(["train", "--task", str(tmp_path / "tasks.py"), "--out", str(tmp_path / "run")]) == 2

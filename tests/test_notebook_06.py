@@ -78,8 +78,15 @@ def test_the_pool_on_the_page_is_at_most_45_lines():
     assert len([line for line in pool_alone()[0].splitlines() if line.strip()]) <= 45
 
 
-def test_the_pool_on_the_page_survives_the_kill_that_a_list_does_not_as_the_package_does(page):
+def kill_in_mid_request(process: int, number: int) -> None:
+    """Kill ``process`` when all who ask it wait for its answer: it stands still for a while before it dies."""
+    os.kill(process, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(0.3, os.kill, process, number)
+
+
+def test_the_pool_on_the_page_survives_the_kill_that_a_list_does_not_as_the_package_does(page, monkeypatch):
     _, pool_class = pool_alone()
+    monkeypatch.setattr(page, "os", SimpleNamespace(kill=kill_in_mid_request))
 
     async def three():
         listed = [await spawn(f"tool_{number}", page.Tool, 0, 0.0) for number in range(3)]
