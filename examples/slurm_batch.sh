@@ -19,6 +19,7 @@ export files; export -f encryption
 # What the workers and the controller share; Slurm passes it on to the nodes.
 export ZORPLEX_SECRET=${ZORPLEX_SECRET:-$(head -c 24 /dev/urandom | base64)}
 srun --no-kill --kill-on-bad-exit=0 bash -c "exec zorplex-rl worker --listen $scheme://\$(hostname):$port \$(encryption)" &
+workers=$!
 hosts=$(scontrol show hostnames | sed "s,.*,$scheme://&:$port," | paste -sd, -)
 zorplex-rl train --hosts "attach:$hosts" $(encryption) "$@" &
 training=$!
@@ -27,5 +28,7 @@ wait $training
 code=$?
 # Above 128, the trap has ended the first wait, not the run.
 if kill -0 $training 2>/dev/null; then wait $training; code=$?; fi
+# They would wait for the next run.
+scancel --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM $workers
 wait
 exit $code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import shutil
@@ -365,15 +366,21 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
 
 @pytest.mark.long
 @needs_hosts
-@pytest.mark.parametrize(("role", "seconds"), [("trainer", 0.0), ("generator", 1.5)])
+@pytest.mark.parametrize(
+    ("role", "seconds"),
+    [("trainer", 0.0), ("trainer", 4.0), ("trainer", math.inf), ("generator", 1.5), ("generator", math.inf)],
+)
 def test_a_host_that_is_killed_while_a_run_starts_costs_nothing_but_time(sync_run, role, seconds):
-    """It is killed so many ``seconds`` after the first process there is started."""
+    """It is killed so many ``seconds`` after the first process there is started; ``inf``: right after the first evaluation."""
     with namespaced_hosts("ctl", "a", "b") as network, workers(network, "a", "b") as hosts:
         path, struck = network["ctl"].path("/tmp/run"), network["a" if role == "trainer" else "b"]
         run = begin(network["ctl"], SMALL.changed(hosts=hosts))
         # The first one of a run is the host's keeper.
         wait_for(lambda: len(struck.of_runs()) > 1 or run.poll() is not None, 200, f"the {role} is started")
-        time.sleep(seconds)
+        if seconds < math.inf:
+            time.sleep(seconds)
+        else:
+            wait_for(lambda: rows(path, "eval") or run.poll() is not None, 200, "the first evaluation is over")
         assert run.poll() is None, run.stdout.read()
         struck.kill()
         output, _ = run.communicate(timeout=400)

@@ -136,6 +136,7 @@ def test_a_batch_job_trains_with_its_controller_inside_the_allocation(cluster, f
     flags = [*as_flags(CONFIG), "--out", str(folder)]
     # The script names the hosts itself, and how they are reached.
     del flags[(hosts := flags.index("--hosts")) : hosts + 2]
+    del flags[(tls := flags.index("--tls")) : tls + 2]
     flags.remove("--insecure")
     output, encrypted = folder.with_name("batch.log"), f"--export=ALL,ZORPLEX_TLS={keys / 'controller'}"
     cluster.run("sbatch", "--nodes=2", f"--output={output}", encrypted, str(SCRIPT), *flags)
@@ -165,7 +166,8 @@ def test_a_node_without_its_certificate_says_so_here_and_its_job_ends(cluster, f
     all_is_gone(cluster)
 
 
-def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
+@pytest.mark.parametrize("how", ["the node is lost", pytest.param("its job is cancelled", marks=pytest.mark.long)])
+def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once(how):
     with tempfile.TemporaryDirectory(prefix="zorplex-run-", dir="/var/tmp") as above, slurm_cluster(*NODES) as cluster:
         folder = Path(above, "run")
         run = train(cluster, folder, steps=8, telemetry=True)
@@ -173,9 +175,12 @@ def test_a_run_goes_on_after_the_loss_of_a_node_and_trains_on_each_group_once():
         assert run.poll() is None, finish(run)
         looking = cluster.popen(*PROGRAM, "status", str(folder), stdout=subprocess.PIPE, text=True)
         assert "\n  trainer" in looking.communicate(timeout=300)[0]
-        nodes = dict(line.split() for line in cluster.run("squeue", "-h", "-o", "%j %N").splitlines())
-        (lost,) = [node for job, node in nodes.items() if job.startswith("zorplex-1_")]
-        cluster.nodes[lost].kill()
+        jobs = [line.split() for line in cluster.run("squeue", "-h", "-o", "%j %A %N").splitlines()]
+        ((number, lost),) = [where for name, *where in jobs if name.startswith("zorplex-1_")]
+        if how == "its job is cancelled":
+            cluster.run("scancel", number)
+        else:
+            cluster.nodes[lost].kill()
         killed_at = time.monotonic()
         wait_for(lambda: rows(folder, "restart") or run.poll() is not None, 200, "what was lost is replaced")
         print(f"the first replica is replaced {time.monotonic() - killed_at:.1f} s after the loss of a node")
