@@ -14,7 +14,7 @@ from functools import cached_property
 from traceback import TracebackException
 from typing import Any, Self
 
-from monarch.actor import ActorError
+from zorplex_rl.services.monarch_settings import ActorError
 
 MOST_BYTES = 1 << 16
 """A larger exception is not sent, only its text."""

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from zorplex_rl.services import processes
 from zorplex_rl.services.host import Host
+from zorplex_rl.services.load import load_of_this_process
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import (
     Actor,
     ReplicaDied,
-    load_of_this_process,
     start_runtime,
     this_host,
     uncounted_endpoint,

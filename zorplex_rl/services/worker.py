@@ -158,7 +158,7 @@ def _processes_of(leader: int) -> list[int]:
 
 def _serve_one_run(address: str) -> None:
     """Run Monarch's worker loop in this process, which ends with the one that has started it."""
-    from zorplex_rl.services.runtime import serve_as_host
+    from zorplex_rl.services.listening import serve_as_host
 
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
