@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, count_overtaking, send
 
+from zorplex_rl.services.attempts import back_off
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import (
     StaleService,
@@ -24,7 +25,6 @@ from zorplex_rl.services.registry import (
     unregister_service,
 )
 from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.replica_set import back_off
 from zorplex_rl.services.requests import Failure, Overloaded, ReplicaFailed, ServiceError
 from zorplex_rl.services.runtime import ActorError
 from zorplex_rl.services.service import Service
