@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, count_overtaking, send
 
-from zorplex_rl.services.attempts import back_off
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import (
     StaleService,
@@ -28,6 +27,7 @@ from zorplex_rl.services.replica import replicas_of, spawn
 from zorplex_rl.services.requests import Failure, Overloaded, ReplicaFailed, ServiceError
 from zorplex_rl.services.runtime import ActorError
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.supply import back_off
 
 IDEMPOTENT = ("who", "ask")
 

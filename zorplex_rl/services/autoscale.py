@@ -22,7 +22,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from zorplex_rl.services.replica import reason_of
+from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.replica_set import ReplicaSet
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from zorplex_rl.services.monarch_settings import ProcId, Uid, monarch
-from zorplex_rl.services.runtime import SECRET, configure, quiet_stderr, start_runtime
+from zorplex_rl.services.monarch_settings import ProcId, Uid, configure, monarch
+from zorplex_rl.services.runtime import SECRET, quiet_stderr, start_runtime
 
 LISTEN_SECONDS = 1.0
 

@@ -27,7 +27,24 @@ from monarch._rust_bindings.monarch_hyperactor.proc import ProcId, Uid
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import Actor, ActorError
 
-__all__ = ["Actor", "ActorError", "BindSpec", "ChannelTransport", "ProcId", "ReplicaDied", "Uid", "monarch"]
+__all__ = [
+    "Actor",
+    "ActorError",
+    "BindSpec",
+    "ChannelTransport",
+    "ProcId",
+    "ReplicaDied",
+    "Uid",
+    "configure",
+    "monarch",
+]
 
 ReplicaDied = SupervisionError
 """A call raises this if its process is gone. What an endpoint raises is an ActorError instead."""
+
+
+def configure(streams: int) -> None:
+    """Set how Monarch moves bulk data, with so many ``streams``."""
+    # Small chunks, two streams and one acknowledgement per message give two to four times the
+    # default bandwidth of the TCP fallback. With a fixed address, as hosts have, a second stream hangs.
+    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)

@@ -11,9 +11,8 @@
     await replica.unless_lost(replica.actor.generate.call_one(…))    raises ReplicaFailed as soon as that process is gone
     await replica.stop()
 
-``spawn`` starts the process. ``bring_up`` also waits for its set-up and a first probe. A replica can be
-sent to another process. What arrives there has the same ``id`` and the same actors, but no process to
-end, and it counts what that process sends.
+A replica can be sent to another process. What arrives there has the same ``id`` and the same actors, but
+no process to end, and it counts what that process sends.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.host import Host, Tenant
 from zorplex_rl.services.load import Traffic
 from zorplex_rl.services.probe import Beat, HealthProbe, answer_in_time
@@ -225,29 +225,6 @@ def replicas_of(
         return replica
 
     return start
-
-
-async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Replica:
-    """Start a replica and probe it. Leaves no process behind if either fails. Raises TimeoutError after ``start_timeout`` seconds."""
-    async with asyncio.timeout(start_timeout):
-        replica = await start(name)
-        try:
-            await replica.unless_lost(replica.actor.initialized.as_asyncio())
-            await replica.unless_lost(replica.probe.begin.call().as_asyncio())
-        except BaseException:
-            await replica.stop()
-            raise
-    replica.since = time.monotonic()
-    return replica
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the cause in a few words.
-
-    Monarch's report of a dead process first names everything that died with it, and the cause last.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1 if isinstance(error, ReplicaDied) else 0]
 
 
 def _from_elsewhere(name: str, actor: Any, width: int, identity: str, place: int, probe: Any) -> Replica:

@@ -3,12 +3,12 @@
     place 0 ──► tools_0   ✗ failed ──► killed for good
        └──────► tools_3   a spare, or started after a back-off: set up, probed, then ready
 
-Every place has a task (``_fill``) with three duties:
+Every place has a task (``_keep``) with three duties:
 
     notice the dead   probe the replica once a second. It has failed when its process is gone or its
                       probe is late: a process that hangs counts as failed, and is killed
-    replace           put a spare or a new replica at its place (``attempts.py``)
-    keep the spares   start another one for each that is taken (``spares.py``)
+    replace           put a spare or a new replica at its place, after a back-off
+    keep the spares   start another one for each that is taken (``supply.py`` does both)
 
 Any other code that notices a failure tells the replica (``Replica.move_to``), and the replica tells its
 listeners: the supervisor, the router, the registry.
@@ -25,17 +25,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-from zorplex_rl.services.attempts import GiveUp, Streak, until_one_is_up
+from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, ReplicaStart, State, reason_of
-from zorplex_rl.services.service_errors import GivenUp, ReplicaFailed, ServiceError
-from zorplex_rl.services.spares import Spares, discard
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
+from zorplex_rl.services.service_errors import GivenUp, ServiceError
+from zorplex_rl.services.supply import GiveUp, Streak, Supply
+from zorplex_rl.services.tasks import Background
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
@@ -45,7 +45,7 @@ LOST_REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Describe a replacement: which replica failed and why, which took over, and the seconds from detecting the failure to being ready."""
+    """Describe a replacement, with the seconds from noticing the failure to being ready."""
 
     died: str
     took_over: str
@@ -54,7 +54,7 @@ class Restart:
 
 
 class ReplicaSet:
-    """Supervise replicas that ``start(name)`` starts. Calls ``on_ready`` for each ready replica, ``on_restart`` after every replacement."""
+    """Supervise replicas that ``start(name)`` starts, and tell others of what happens to them."""
 
     def __init__(
         self,
@@ -77,23 +77,23 @@ class ReplicaSet:
         """Functions to call whenever a replica has changed its state."""
         self.closed = False
         self.broken: GiveUp | None = None
-        self._start, self._places, self._tasks = start, count(), dict[int, asyncio.Task[None]]()
+        self._background = Background()
+        self.spawn = self._background.spawn
+        self._supply, self._places = Supply(name, start, options, self.spawn), count()
+        self.spares_ready = self._supply.spares_ready
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         """The task of each place."""
-        self._names = (f"{name}_{number}" for number in count())
         self._given_up: set[int] = set()
-        self._spares = Spares(lambda: until_one_is_up(self._names, start, Streak(name, options)))
-        self.spares_ready = self._spares.ready
-        self._background: set[asyncio.Task[Any]] = set()
         self._change = asyncio.Event()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops the others and raises the cause."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops all and raises why."""
         try:
             await self._grow(self.options.replicas)
         except BaseException:
             await self.close()
             raise
-        self._spares.keep(self.options.spares)
+        self._supply.keep_spares(self.options.spares)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -101,14 +101,13 @@ class ReplicaSet:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        there = *self.replicas.values(), *self.draining, *await self._spares.leave()
+        there = *self.replicas.values(), *self.draining, *await self._supply.close()
         running = [replica for replica in there if replica.process.mesh]
         self.replicas.clear()
         for replica in running:
             replica.move_to(State.STOPPED, "its service was closed")
         await asyncio.gather(*(replica.stop() for replica in running))
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.finish()
 
     @property
     def is_given_up(self) -> bool:
@@ -116,7 +115,10 @@ class ReplicaSet:
         return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced, as long as a start may take. Raises ServiceError after that."""
+        """Return the replica at ``place``; waits while it is being replaced.
+
+        Raises ServiceError when that takes longer than a start may.
+        """
         try:
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
@@ -132,9 +134,10 @@ class ReplicaSet:
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
 
     async def scale_to(self, number: int) -> None:
-        """Have ``number`` replicas. Returns when new ones are ready, or those that are to go have answered what they had begun.
+        """Have ``number`` replicas. Returns when new ones are ready, or those that go have answered all.
 
-        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that are up by that time stay, and no other.
+        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that are up
+        by that time stay, and no other.
         """
         if number < 1:
             raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
@@ -160,7 +163,7 @@ class ReplicaSet:
                 raise outcome
 
     async def shrink(self, target: Callable[[], int]) -> None:
-        """Have at most ``target()`` replicas, which is asked after the probes, so when nothing else can happen before some leave."""
+        """Have at most ``target()`` replicas, asked after the probes: nothing else happens before some leave."""
         ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
         await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
@@ -184,7 +187,7 @@ class ReplicaSet:
 
     async def _start_at(self, place: int) -> None:
         """Start the first replica of ``place``, and keep one there from then on. Leaves no place if it cannot."""
-        streak = Streak(self.name, self.options)
+        streak = self._supply.streak()
         try:
             replica = await self._fill(place, streak, first=True)
         except BaseException:
@@ -242,32 +245,13 @@ class ReplicaSet:
         """Put a replica at ``place``, ready for requests. Raises GiveUp after too many failures."""
         if first:
             self._clear(place)
-        while (replica := await self._next_replica(streak, first)) is None:
-            await streak.add("a spare had died before it took over")
+        replica = await self._supply.take(streak, first)
         replica.place = place
         self.replicas[place] = replica
         replica.on_change.append(self._changed)
         replica.move_to(State.READY)
         self.on_ready(replica)
         return replica
-
-    async def _next_replica(self, streak: Streak, first: bool) -> Replica | None:
-        """Return a replica that has just answered a probe: a spare if there is one, else a new one.
-
-        Returns None for a spare that does not answer.
-        """
-        spare = self._spares.take()
-        starting = spare or asyncio.create_task(until_one_is_up(self._names, self._start, streak, first))
-        try:
-            replica = await starting
-            if spare:
-                await replica.beat(self.options.probe_timeout)
-            return replica
-        except BaseException as error:
-            self.spawn(discard(starting))
-            if isinstance(error, TimeoutError | ReplicaFailed):
-                return None
-            raise
 
     def _clear(self, place: int, reason: str = "") -> None:
         """Show at ``place`` a replica that is being started, after one that failed for ``reason``."""
@@ -284,10 +268,3 @@ class ReplicaSet:
         change.set()
         for listener in list(self.on_change):
             listener()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run ``coroutine`` beside everything else, known to ``close``."""
-        task = asyncio.create_task(coroutine)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task

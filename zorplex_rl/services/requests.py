@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from zorplex_rl.services.monarch_settings import ActorError
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.service_errors import (  # noqa: F401, others import them from here
     Failure,
@@ -82,3 +83,13 @@ class Metrics:
     retries: int = 0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
     """Seconds from request to answer, of the latest requests."""
+
+    def count_answer(self, request: Request) -> None:
+        """Count ``request`` as answered at this moment."""
+        self.answered += 1
+        self.latencies.append(time.perf_counter() - request.began)
+
+    def count_error(self, error: Exception) -> None:
+        """Count a request that ended with ``error``."""
+        self.errors += isinstance(error, ServiceError)
+        self.application_errors += isinstance(error, ActorError)

@@ -23,7 +23,6 @@ another one after its last open request ends.
 """
 
 import asyncio
-import time
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -32,10 +31,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.endpoint_error import EndpointError
+from zorplex_rl.services.endpoint_error import EndpointError, reason_of
 from zorplex_rl.services.endpoints import Refused
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, State, reason_of
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import Metrics, Request, Session
 from zorplex_rl.services.runtime import ActorError, ReplicaDied
 from zorplex_rl.services.service_errors import Failure, Overloaded, ReplicaFailed, ServiceError
@@ -121,8 +120,7 @@ class Router:
                 replica = request.replica
                 try:
                     answer = self._answer_of(request, replica)
-                    self.metrics.answered += 1
-                    self.metrics.latencies.append(time.perf_counter() - request.began)
+                    self.metrics.count_answer(request)
                     return answer
                 except Refused:
                     if only:
@@ -139,11 +137,8 @@ class Router:
         except asyncio.CancelledError:
             self._give_up(request)
             raise
-        except ServiceError:
-            self.metrics.errors += 1
-            raise
-        except ActorError:
-            self.metrics.application_errors += 1
+        except Exception as error:
+            self.metrics.count_error(error)
             raise
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -255,9 +250,8 @@ class Router:
 
         Raises Overloaded if the queue is full, and why the service is closed if it is.
         """
-        if self.closed:
-            closed = ServiceError(f"service {self.name!r} {self.closed}; the request was not carried out")
-            raise self._error or closed
+        if self._error:
+            raise self._error
         if not request.sent and len(self.queue) >= self.options.max_queue:
             full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
             raise Overloaded(f"service {self.name!r} refused the request, since {full}")
@@ -327,14 +321,14 @@ class Router:
             replica.on_change.remove(self._changed)
 
     def close(self, reason: str, error: Exception | None = None) -> None:
-        """Refuse new requests, with ``error`` if given. Waiting requests fail now; sent requests fail when their replica stops."""
-        self.closed, self._error = reason, error
-        closed = ServiceError(f"service {self.name!r} {self.closed}; the request was not carried out")
+        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones with their replica."""
+        closed = ServiceError(f"service {self.name!r} {reason}; the request was not carried out")
+        self.closed, self._error = reason, error or closed
         for request in list(self.queue):
-            self._leave_queue(request, error=error or closed)
+            self._leave_queue(request, error=self._error)
 
     def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key``, of the latest ``MAX_SESSION_KEYS``, else a new one; without a key always a new one."""
+        """Return the session of ``key`` among the latest ones, else a new one; without a key always a new one."""
         if key is None:
             return Session(partial(Method, self))
         found = self._sessions[key] = (

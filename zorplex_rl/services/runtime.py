@@ -26,6 +26,7 @@ from zorplex_rl.services.monarch_settings import (  # noqa: F401, others import 
     BindSpec,
     ChannelTransport,
     ReplicaDied,
+    configure,
     monarch,
 )
 from zorplex_rl.services.own_folder import own_folder
@@ -40,10 +41,8 @@ SECRET = "ZORPLEX_SECRET"
 @functools.cache
 def start_runtime() -> None:
     """Configure Monarch and start this process's client. Does nothing on later calls."""
-    configure(
-        streams=2 if monarch.config.get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix) else 1
-    )
-    # The default hook ends this process when any actor dies. Here the caller of the actor gets an exception, which is enough.
+    configure(streams=2 if _transport() == BindSpec(ChannelTransport.Unix) else 1)
+    # The default hook ends this process when any actor dies. Here its caller gets an exception, which is enough.
     monarch.actor.unhandled_fault_hook = lambda failure: _note_fault(failure.report())
     with quiet_stderr(), _private_host():
         context()
@@ -52,16 +51,21 @@ def start_runtime() -> None:
 
 
 def _note_fault(report: str) -> None:
-    """Log what Monarch reports of a fault: once for every actor of a dead process, so not under this package's name, which people are told.
+    """Log what Monarch reports of a fault.
 
-    A message that no host takes is no news: who sent it waits for the host, and says so.
+    It reports one for every actor of a dead process, so not under this package's name, which people are
+    told. A message that no host takes is no news: who sent it waits for the host, and says so.
     """
     is_news = "undeliverable message to host_agent." not in report
     logging.getLogger("monarch.supervision").log(logging.WARNING if is_news else logging.DEBUG, "%s", report)
 
 
+def _transport() -> BindSpec:
+    return monarch.config.get_global_config()["default_transport"]
+
+
 def _shut_down() -> None:
-    """End Monarch's client at exit. Monarch would allow it one second, which a busy machine does not keep, and print a traceback."""
+    """End Monarch's client at exit. One second, as Monarch has it, a busy machine does not keep."""
     with contextlib.suppress(TimeoutError):
         monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0)
 
@@ -70,11 +74,12 @@ def _shut_down() -> None:
 def _private_host() -> Iterator[None]:
     """Have Monarch make this process's host, where processes are started, reachable for this user only.
 
-    By default it listens in Linux's abstract namespace, to which any user of the machine can connect; Monarch authenticates nobody, and runs
-    what it is sent. A transport that has been chosen already, for several hosts, stays. README, "On a shared machine", says what is left.
+    By default it listens in Linux's abstract namespace, to which any user of the machine can connect;
+    Monarch authenticates nobody, and runs what it is sent. A transport that has been chosen already, for
+    several hosts, stays. README, "On a shared machine", says what is left.
     """
     usual = ChannelTransport.Unix
-    if monarch.config.get_global_config()["default_transport"] != BindSpec(usual):
+    if _transport() != BindSpec(usual):
         yield
         return
     folder = own_folder()
@@ -86,16 +91,9 @@ def _private_host() -> Iterator[None]:
         monarch.configure(default_transport=usual)
 
 
-def configure(streams: int) -> None:
-    """Set how Monarch moves bulk data, with so many ``streams``."""
-    # Small chunks, two streams and one acknowledgement per message give two to four times the
-    # default bandwidth of the TCP fallback. With a fixed address, as hosts have, a second stream hangs.
-    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
-
-
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hide the start messages of native code: it writes to file descriptor 2 directly, which Python's filters do not cover."""
+    """Hide the start messages of native code, which writes to file descriptor 2 directly."""
     warnings.filterwarnings("ignore", message=".*TCP.*fallback.*")
     saved = os.dup(2)
     try:

@@ -7,6 +7,22 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
+class Background(set[asyncio.Task[Any]]):
+    """Hold tasks that run beside everything else, until they are done."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Run ``coroutine`` as one of these tasks."""
+        task = asyncio.create_task(coroutine)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait until all are done, also those that are added meanwhile."""
+        while self:
+            await asyncio.gather(*self, return_exceptions=True)
+
+
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
     """Run all to their end. If one fails, cancels the others, waits for them, and raises its exception."""
     try:

@@ -34,11 +34,11 @@ from typing import Any, Self
 from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, HostError
-from zorplex_rl.services.attempts import GiveUp
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
 from zorplex_rl.services.runtime import SECRET, Actor, start_runtime
+from zorplex_rl.services.supply import GiveUp
 from zorplex_rl.services.tls import TLS, check_files
 from zorplex_rl.training.attached import Reached, attach_to, own_address
 from zorplex_rl.training.clusters import (
