@@ -7,10 +7,6 @@
               ├── traffic    ``load.py``: what it was sent, what it answered, its turn
               └── probe      ``probe.py``: a second actor in its process, which answers at any time
 
-    replica = await spawn("generator_0", GeneratorActor, config)
-    await replica.unless_lost(replica.actor.generate.call_one(…))    raises ReplicaFailed as soon as that process is gone
-    await replica.stop()
-
 A replica can be sent to another process. What arrives there has the same ``id`` and the same actors, but
 no process to end, and it counts what that process sends.
 """
@@ -21,7 +17,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.host import Host, Tenant
@@ -30,10 +26,9 @@ from zorplex_rl.services.probe import Beat, HealthProbe, answer_in_time
 from zorplex_rl.services.replica_process import ReplicaProcess
 from zorplex_rl.services.runtime import Actor, ReplicaDied, start_runtime, this_host
 from zorplex_rl.services.service_errors import ReplicaFailed
-from zorplex_rl.services.tasks import done_before
+from zorplex_rl.services.tasks import Result, done_before
 from zorplex_rl.task.call_limit import last_call
 
-Result = TypeVar("Result")
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
 
@@ -49,10 +44,7 @@ class State(StrEnum):
 
 
 class Replica:
-    """Hold one replica. Without ``process`` and ``actor`` it is one that is being started.
-
-    A request goes to each of its ``width`` processes.
-    """
+    """Hold one replica: a request goes to each of its ``width`` processes. Without them, it is being started."""
 
     def __init__(self, name: str, process: ReplicaProcess | None = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.actor, self.width = name, actor, width

@@ -5,20 +5,15 @@
 
 Every place has a task (``_keep``) with three duties:
 
-    notice the dead   probe the replica once a second. It has failed when its process is gone or its
-                      probe is late: a process that hangs counts as failed, and is killed
+    notice the dead   its process is gone, or does not answer a probe in time: then it is killed
     replace           put a spare or a new replica at its place, after a back-off
     keep the spares   start another one for each that is taken (``supply.py`` does both)
 
-Any other code that notices a failure tells the replica (``Replica.move_to``), and the replica tells its
-listeners: the supervisor, the router, the registry.
-
-A start that fails, the first one too, and a replica that dies before it has finished anything are
-*failures in a row* of their place. After too many of them the service is given up, with one error for
-everybody who waits: code that ends its process would do so for ever.
-
-Scaling down removes the least loaded replicas, by the counts of their own processes. They get no new
-requests and answer what they have begun.
+Other code that notices a failure tells the replica (``Replica.fail``), and that tells its listeners. A
+start that fails, the first one too, and a replica that dies before it has finished anything are *failures
+in a row* of their place. After too many of them the service is given up, with one error for
+everybody who waits. Scaling down removes the least loaded replicas, by the counts of their own
+processes. They get no new requests and answer what they have begun.
 """
 
 import asyncio
@@ -101,12 +96,11 @@ class ReplicaSet:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        there = *self.replicas.values(), *self.draining, *await self._supply.close()
-        running = [replica for replica in there if replica.process.mesh]
+        running = {*self.replicas.values(), *self.draining, *await self._supply.close()}
         self.replicas.clear()
         for replica in running:
             replica.move_to(State.STOPPED, "its service was closed")
-        await asyncio.gather(*(replica.stop() for replica in running))
+        await asyncio.gather(*(replica.stop() for replica in running if replica.process.mesh))
         await self._background.finish()
 
     @property
@@ -128,9 +122,8 @@ class ReplicaSet:
                         raise self.broken.error from self.broken
                     await self._change.wait()
         except TimeoutError:
-            why = self.replicas[place].reason or "its start is not done"
-            limit = f"{self.options.start_timeout:g} s"
-            raise ServiceError(f"place {place} of {self.name!r} has had no replica for {limit}: {why}") from None
+            why = f"{self.options.start_timeout:g} s: {self.replicas[place].reason or 'its start is not done'}"
+            raise ServiceError(f"place {place} of {self.name!r} has had no replica for {why}") from None
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
 
     async def scale_to(self, number: int) -> None:
@@ -188,6 +181,7 @@ class ReplicaSet:
     async def _start_at(self, place: int) -> None:
         """Start the first replica of ``place``, and keep one there from then on. Leaves no place if it cannot."""
         streak = self._supply.streak()
+        self._clear(place)
         try:
             replica = await self._fill(place, streak, first=True)
         except BaseException:
@@ -243,8 +237,6 @@ class ReplicaSet:
 
     async def _fill(self, place: int, streak: Streak, first: bool = False) -> Replica:
         """Put a replica at ``place``, ready for requests. Raises GiveUp after too many failures."""
-        if first:
-            self._clear(place)
         replica = await self._supply.take(streak, first)
         replica.place = place
         self.replicas[place] = replica

@@ -1,9 +1,8 @@
-"""Define requests, their sessions and their counts."""
+"""Define what a caller holds: methods and sessions; and what the router makes of a call: requests and their counts."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +17,47 @@ from zorplex_rl.services.service_errors import (  # noqa: F401, others import th
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Call one endpoint of a service."""
+
+    router: Any
+    """That of the service (``router.py``)."""
+    name: str
+    session: "Session | None" = None
+
+    async def route(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the answer of one ready replica; of one with several processes, the list of their answers.
+
+        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
+        """
+        return await self.router.route(self.name, args, kwargs, self.session)
+
+    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
+
+        async def ask(replica: Replica) -> Any:
+            try:
+                return await self.router.call(replica, self.name, *args, **kwargs)
+            except (ActorError, ReplicaFailed) as error:
+                return Failure(replica.name, error)
+
+        return list(await asyncio.gather(*map(ask, self.router.ready)))
+
+
 class Session:
     """Send requests to one replica, in order, as long as it lives.
 
-    Then another replica takes over, without the first one's memory. ``method_of(name, session)``
-    returns what calls an endpoint.
+    Then another replica takes over, without the first one's memory.
     """
 
-    def __init__(self, method_of: "Callable[[str, Session], Any]") -> None:
-        self._method_of = method_of
+    def __init__(self, router: Any) -> None:
+        self._router = router
         self._replica: Replica | None = None
         self.under_way = 0
 
-    def __getattr__(self, method: str) -> Any:
-        return self._method_of(method, self)
+    def __getattr__(self, method: str) -> Method:
+        return Method(self._router, method, self)
 
     @property
     def replica(self) -> Replica | None:

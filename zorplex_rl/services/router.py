@@ -1,10 +1,10 @@
 """Decide which replica answers which request, and when: one bounded queue for each service.
 
     route ──► queue ──► slot ──► sent ──► answered ──► the answer, or what the endpoint raised
-              ▲  │                   ├──► refused, the replica drains ──┐
-              │  └► Overloaded       └──► died ──► idempotent? ── yes ──┤
-              │                                      └ no ► ReplicaFailed
-              └───────────── back to its old position ──────────────────┘
+              ▲  └► Overloaded       ├──► refused, the replica drains ──► again ──┐
+              │                      └──► died ──► idempotent? ── yes ──► again ──┤
+              │                                         └─ no ──► ReplicaFailed   │
+              └─────────────────── back to its old position in the queue ─────────┘
 
 ``Router.route`` is the whole fate of a request, from its arrival to its count. A request waits only if
 no replica that it may use has a free slot, at most ``wait_timeout`` seconds; a queue of ``max_queue``
@@ -26,7 +26,6 @@ import asyncio
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -37,7 +36,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import Metrics, Request, Session
 from zorplex_rl.services.runtime import ActorError, ReplicaDied
-from zorplex_rl.services.service_errors import Failure, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.service_errors import Overloaded, ReplicaFailed, ServiceError
 
 MAX_RETRIES = 5
 MAX_SESSION_KEYS = 4096
@@ -48,33 +47,6 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
 }
 """Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this
 fair while replicas come and go. A new name also goes into the check in ``options.py``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """Call one endpoint of a service."""
-
-    router: "Router"
-    name: str
-    session: Session | None = None
-
-    async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of one with several processes, the list of their answers.
-
-        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
-        """
-        return await self.router.route(self.name, args, kwargs, self.session)
-
-    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
-
-        async def ask(replica: Replica) -> Any:
-            try:
-                return await self.router.call(replica, self.name, *args, **kwargs)
-            except (ActorError, ReplicaFailed) as error:
-                return Failure(replica.name, error)
-
-        return list(await asyncio.gather(*map(ask, self.router.ready)))
 
 
 class Router:
@@ -192,9 +164,12 @@ class Router:
         self._send_waiting()
 
     def _wake(self, request: Request, replica: Replica) -> None:
+        if request.reply.done() and not request.reply.cancelled():
+            return
+        self._tell("left", request, replica)
         if request.reply.cancelled():
             self._free_slot(request, replica)  # Its caller has given up.
-        elif not request.reply.done():
+        else:
             request.reply.set_result(None)
 
     def _answer_of(self, request: Request, replica: Replica) -> Any:
@@ -229,7 +204,6 @@ class Router:
     def _free_slot(self, request: Request, replica: Replica) -> None:
         """Count ``request`` as done at ``replica``, and give its slot to the oldest that may use it."""
         del replica.traffic.in_flight[request]
-        self._tell("left", request, replica)
         if request.session:
             request.session.under_way -= 1
         self._forget_if_done(replica)
@@ -237,13 +211,11 @@ class Router:
 
     def _give_up(self, request: Request) -> None:
         """See to a request whose caller has given up: sent, it keeps its slot until its replica is done with it."""
+        holds_slot = request.sent and request in request.replica.traffic.in_flight
         if request.timer:
             self._leave_queue(request)
-        elif request.sent and request in request.replica.traffic.in_flight:
-            if request.reply.done() and not request.reply.cancelled():
-                self._free_slot(request, request.replica)
-            else:
-                request.reply.cancel()
+        elif holds_slot and not (request.reply.cancel() or request.reply.cancelled()):
+            self._free_slot(request, request.replica)  # Its reply had come in the same moment.
 
     def _enqueue(self, request: Request) -> None:
         """Put ``request`` into the queue. One that was sent before gets its old position.
@@ -330,10 +302,8 @@ class Router:
     def session(self, key: Hashable = None) -> Session:
         """Return the session of ``key`` among the latest ones, else a new one; without a key always a new one."""
         if key is None:
-            return Session(partial(Method, self))
-        found = self._sessions[key] = (
-            self._sessions.pop(key) if key in self._sessions else Session(partial(Method, self))
-        )
+            return Session(self)
+        found = self._sessions[key] = self._sessions.pop(key, None) or Session(self)
         if len(self._sessions) > MAX_SESSION_KEYS:
             self._sessions.popitem(last=False)
         return found
