@@ -28,7 +28,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.host import Host, Tenant
-from zorplex_rl.services.keeper import Lease
+from zorplex_rl.services.lease import Lease
 from zorplex_rl.services.runtime import SECRET
 from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
 

@@ -303,7 +303,7 @@ class Router:
         """Return the session of ``key`` among the latest ones, else a new one; without a key always a new one."""
         if key is None:
             return Session(self)
-        found = self._sessions[key] = self._sessions.pop(key, None) or Session(self)
+        found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
         if len(self._sessions) > MAX_SESSION_KEYS:
             self._sessions.popitem(last=False)
         return found
