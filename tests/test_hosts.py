@@ -28,9 +28,8 @@ from zorplex_rl.cli import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Host
-from zorplex_rl.services.keeper import Lease
-from zorplex_rl.services.replica import Replica
+from zorplex_rl.services.host import Host, Tenant
+from zorplex_rl.services.lease import Lease
 from zorplex_rl.services.runtime import SECRET
 from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
 
@@ -169,7 +168,7 @@ def test_a_message_that_was_long_on_its_way_does_not_extend_a_lease():
 def test_what_is_recorded_on_a_host_is_put_on_this_machines_clock():
     far = Host("far", mesh=None, lease=10.0)
     far.compare_clocks(sent=50.0, there=1050.5, received=51.0)
-    far.replicas.append(Replica("generator_0"))
+    far.tenants.append(Tenant("generator_0", 1, has_ended=lambda: False, on_lost=lambda reason: None))
     hosts = Hosts(Config(), [far])
     spans = [Span("generator_0", "generate", 1060.0, 1061.0, {}), Span("reward_0", "reward", 61.0, 62.0, {})]
     assert [(span.start, span.end) for span in hosts.in_our_time(spans)] == [(60.0, 61.0), (61.0, 62.0)]

@@ -19,14 +19,14 @@ def replicas(*loads: int, first: int = 0) -> list[Replica]:
     """Ready ones with so many requests each."""
     found = [Replica(f"r{number}") for number in range(first, first + len(loads))]
     for replica, load in zip(found, loads, strict=True):
-        replica.state, replica.load_elsewhere = State.READY, load
+        replica.state, replica.traffic.elsewhere = State.READY, load
     return found
 
 
 def pick(among: list[Replica], policy: str = "round_robin", session=None) -> str:
     """Have a request go to one of them."""
     chosen = Router("r", ServiceOptions(router=policy)).choose(among, session)
-    chosen.take_turn()
+    chosen.traffic.take_turn()
     return chosen.name
 
 

@@ -24,10 +24,10 @@ from zorplex_rl.services.registry import (
     unregister_service,
 )
 from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.replica_set import back_off
 from zorplex_rl.services.requests import Failure, Overloaded, ReplicaFailed, ServiceError
 from zorplex_rl.services.runtime import ActorError
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.supply import back_off
 
 IDEMPOTENT = ("who", "ask")
 

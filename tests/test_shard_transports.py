@@ -116,7 +116,7 @@ async def start(name: str, ranks: int) -> Replica:
     from monarch.spmd import setup_torch_elastic_env_async
 
     replica = await spawn(name, RankActor, procs=ranks)
-    await setup_torch_elastic_env_async(replica.procs)
+    await setup_torch_elastic_env_async(replica.process.mesh)
     return replica
 
 

@@ -131,14 +131,13 @@ def test_a_process_that_computes_and_lets_nothing_else_run_is_not_taken_for_one_
 
 
 def test_a_process_that_is_stopped_while_it_computes_is_noticed_as_soon_as_any_other():
-    class StoppedAfterASecond(Replica):
+    async def computed_for_a_second():
         """Was asked while it computed, and has never answered."""
-
-        async def _processor_seconds(self):
-            return min(time.monotonic() - began, 1.0)
+        return min(time.monotonic() - began, 1.0)
 
     async def scenario():
-        replica = StoppedAfterASecond("trainer")
+        replica = Replica("trainer")
+        replica.process.processor_seconds = computed_for_a_second
         never = asyncio.get_running_loop().create_future()
         replica.probe = SimpleNamespace(beat=SimpleNamespace(call=lambda *_: SimpleNamespace(as_asyncio=lambda: never)))
         with pytest.raises(TimeoutError):

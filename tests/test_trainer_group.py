@@ -28,7 +28,7 @@ from zorplex_rl.manifest import seal
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Host
+from zorplex_rl.services.host import Host, Tenant
 from zorplex_rl.services.keeper import Greeting
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State
@@ -337,7 +337,7 @@ def a_host(gpus: int) -> Host:
     """A host that nobody has reached yet, with a replica of one process on it."""
     host = Host("far", mesh=None, lease=10.0)
     host.greeting = Greeting("far", "", "0", "0", cuda_count=gpus)
-    host.replicas.append(Replica("generator_0"))
+    host.tenants.append(Tenant("generator_0", 1, has_ended=lambda: False, on_lost=lambda reason: None))
     return host
 
 
@@ -362,8 +362,7 @@ def test_on_a_host_each_rank_gets_a_gpu_of_its_own_and_a_host_with_too_few_is_re
 def test_a_group_fails_as_soon_as_its_host_is_lost_and_counts_there_with_all_its_ranks():
     host = a_host(0)
     group = TrainerGroup("trainer", None, SimpleNamespace(slice=lambda procs: procs), width=2)
-    group.host = host
-    host.replicas.append(group)
+    host.tenants.append(Tenant("trainer", 2, group.ended.is_set, group.fail))
     assert host.occupants == 3 and group.ranks == [0, 1]
     host.lose("is gone")
     assert group.state is State.FAILED and host.occupants == 0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from zorplex_rl.config import Config
-from zorplex_rl.services.requests import ServiceError
+from zorplex_rl.services.service_errors import ServiceError
 from zorplex_rl.task.call_limit import last_call
 
 LOWER = {

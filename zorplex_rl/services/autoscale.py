@@ -22,7 +22,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from zorplex_rl.services.replica import reason_of
+from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.replica_set import ReplicaSet
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ async def follow_the_load(replica_set: ReplicaSet, waiting_here: Callable[[], in
 
     def target() -> int:
         there = replica_set.replicas.values()
-        waiting = waiting_here() + sum(replica.waiting_elsewhere for replica in there)
+        waiting = waiting_here() + sum(replica.traffic.waiting_elsewhere for replica in there)
         served = sum(replica.load for replica in there)
         return min(max(wanted(len(there), waiting, served, options.max_in_flight), least), most)
 

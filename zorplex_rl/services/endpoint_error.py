@@ -14,7 +14,7 @@ from functools import cached_property
 from traceback import TracebackException
 from typing import Any, Self
 
-from monarch.actor import ActorError
+from zorplex_rl.services.monarch_settings import ActorError, ReplicaDied
 
 MOST_BYTES = 1 << 16
 """A larger exception is not sent, only its text."""
@@ -69,6 +69,15 @@ class EndpointError(ActorError):
     def exception(self) -> BaseException:
         """The original where it has survived, else a RemoteException."""
         return self._stand_in if self._pickled is None else _unpickled(self._pickled) or self._stand_in
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the cause in a few words.
+
+    Monarch's report of a dead process first names everything that died with it, and the cause last.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1 if isinstance(error, ReplicaDied) else 0]
 
 
 class _Bounded(io.BytesIO):

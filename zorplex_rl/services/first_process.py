@@ -7,8 +7,9 @@ import asyncio
 import os
 import time
 
-from zorplex_rl.services.replica import bring_up, replicas_of
+from zorplex_rl.services.replica import replicas_of
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.supply import bring_up
 
 
 class Hello(Actor):

@@ -22,19 +22,17 @@ import math
 import os
 import socket
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from zorplex_rl import __version__
 from zorplex_rl.errors import HostError
 from zorplex_rl.services.keeper import CHUNK_BYTES, Greeting, HostKeeper, read_part, source_digest, write_part
 from zorplex_rl.services.lifeline import hold
+from zorplex_rl.services.tasks import done_before
 from zorplex_rl.services.tls import client_context
-
-if TYPE_CHECKING:
-    from zorplex_rl.services.replica import Replica
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -50,6 +48,15 @@ ASK_SECONDS = 1.0
 STOP_SECONDS = 10.0
 
 
+class Tenant(NamedTuple):
+    """Who lives on a host: so many processes under a name, whether they have ended, and whom to tell why when the host is lost."""
+
+    name: str
+    processes: int
+    has_ended: Callable[[], bool]
+    on_lost: Callable[[str], None]
+
+
 class Host:
     """The controller's view of one host. ``mesh`` is Monarch's, to start processes on; ``name`` is for people; ``address`` is
     the name or address by which this machine reaches it, if that is known: only then there is a lifeline. ``needed`` says what
@@ -61,7 +68,7 @@ class Host:
         self.greeting: Greeting | None = None
         self.lost = asyncio.Event()
         self.reason = ""
-        self.replicas: list[Replica] = []
+        self.tenants: list[Tenant] = []
         self._procs: Any = None
         self.clock_ahead, self._round_trip = 0.0, math.inf
         """By how many seconds its monotonic clock is ahead of this host's."""
@@ -78,8 +85,8 @@ class Host:
     @property
     def occupants(self) -> int:
         """Return how many processes of replicas live here."""
-        self.replicas = [replica for replica in self.replicas if not replica.ended.is_set()]
-        return sum(replica.processes for replica in self.replicas)
+        self.tenants = [tenant for tenant in self.tenants if not tenant.has_ended()]
+        return sum(tenant.processes for tenant in self.tenants)
 
     async def open(self) -> None:
         """Start its keeper. Raises HostError if the host does not answer, is another run's, or has another version of the package."""
@@ -143,8 +150,8 @@ class Host:
             return
         self.reason = reason
         self.lost.set()
-        for replica in list(self.replicas):
-            replica.fail(f"its host {self.name} {reason}")
+        for tenant in list(self.tenants):
+            tenant.on_lost(f"its host {self.name} {reason}")
 
     async def make_folder(self) -> str:
         """Return a new, empty folder of that host."""
@@ -210,18 +217,9 @@ class Host:
 
     async def unless_lost(self, coroutine: Awaitable[Result]) -> Result:
         """Return what ``coroutine`` returns. Raises HostError, and cancels it, when this host is lost before that."""
-        doing: asyncio.Future[Result] = asyncio.ensure_future(coroutine)
-        lost: asyncio.Future[Any] = asyncio.ensure_future(self.lost.wait())
-        try:
-            await asyncio.wait([doing, lost], return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                return doing.result()
-            raise HostError(f"host {self.name} {self.reason}")
-        finally:
-            lost.cancel()
-            doing.cancel()
-            # Nobody waits for it any more, so its exception has been seen.
-            doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if done := await done_before(coroutine, self.lost):
+            return done.result()
+        raise HostError(f"host {self.name} {self.reason}")
 
     async def _ask_for_token(self, token: float) -> float:
         sent = time.monotonic()

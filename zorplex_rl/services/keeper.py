@@ -1,11 +1,4 @@
-"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs out (``host.py`` says why and when).
-
->>> keeper = Lease(seconds=10.0, now=100.0)
->>> keeper.renew(token=101.0), keeper.runs_out
-(None, 111.0)
->>> keeper.renew(token=100.5), keeper.runs_out  # A message that was late changes nothing.
-(None, 111.0)
-"""
+"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs out (``lease.py``)."""
 
 import asyncio
 import contextlib
@@ -23,28 +16,14 @@ from pathlib import Path
 
 from zorplex_rl import __version__
 from zorplex_rl.services import processes
+from zorplex_rl.services.lease import Lease, clock
 from zorplex_rl.services.lifeline import Lifeline, serve
 from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 from zorplex_rl.services.tls import server_context
-from zorplex_rl.services.worker import HOST_ADDRESS, claim_host, kill_host
+from zorplex_rl.services.worker import HOST_ADDRESS, claim_host
 
 CHUNK_BYTES = 4 << 20
-
-
-@dataclass(slots=True)
-class Lease:
-    """Until when a host may work: ``seconds`` from the newest token that has come back. A token is a time of the host's own clock."""
-
-    seconds: float
-    now: float
-
-    def renew(self, token: float) -> None:
-        self.now = max(self.now, token)
-
-    @property
-    def runs_out(self) -> float:
-        return self.now + self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +122,6 @@ class HostKeeper(Actor):
         return processes.processor_seconds(pids)
 
 
-def clock() -> float:
-    """Return this machine's time in seconds. It also runs while the machine is suspended, where the system has such a clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 @functools.cache
 def source_digest() -> str:
     """Return eight digits that differ where the package's programs differ: a version number stays the same while somebody works on them."""
@@ -177,7 +151,7 @@ def _folder() -> Path:
 
 def end_host() -> None:
     """Kill the worker loop that started this process, all its other processes, and this one."""
-    kill_host(os.getsid(0))
+    processes.kill_session(os.getsid(0))
     os._exit(1)
 
 

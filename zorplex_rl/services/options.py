@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    from zorplex_rl.services.replica import Replica
+from zorplex_rl.services.replica import Replica
 
 RouterName = Literal["round_robin", "least_loaded"]
 
@@ -20,7 +19,7 @@ class ServiceOptions:
     min_replicas: int | None = None
     max_replicas: int | None = None
     """With both, the number of replicas follows the load within these bounds; see ``autoscale.py``."""
-    router: "RouterName | Callable[[Replica], Any]" = "round_robin"
+    router: RouterName | Callable[[Replica], Any] = "round_robin"
     """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like its values."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again on another replica if one fails during a call."""

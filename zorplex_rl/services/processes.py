@@ -88,6 +88,35 @@ def kill_marked(mark: str) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
+def kill_session(leader: int) -> None:
+    """Kill the processes of the session of process ``leader``, and all that they have started, but not this process."""
+    while pids := [pid for pid in _processes_of(leader) if pid not in (os.getpid(), 1)]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    if not Path("/proc/self").exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _processes_of(leader: int) -> list[int]:
+    """Return the living processes of a session, also those whose parent is gone, and what they have started; nothing where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    found, over = [], set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent, _, session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
+            pid = int(process.name)
+            children.setdefault(int(parent), []).append(pid)
+            if int(session) == leader:
+                found.append(pid)
+            if state in "ZX":
+                over.add(pid)
+    for pid in found:
+        found += [child for child in children.get(pid, []) if child not in found]
+    return [pid for pid in found if pid not in over]
+
+
 def processor_seconds(pids: Collection[int]) -> float:
     """Return the processor seconds that processes of this machine have used; 0.0 if the system does not report them."""
     ticks = 0

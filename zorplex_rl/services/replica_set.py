@@ -1,35 +1,36 @@
-"""Supervise a fixed number of replicas: start, probe and replace them, each at its place.
+"""Supervise a number of replicas, each at its place.
 
     place 0 ──► tools_0   ✗ failed ──► killed for good
        └──────► tools_3   a spare, or started after a back-off: set up, probed, then ready
 
-Every place has a task that probes its replica once a second. A replica has failed when its process is gone or its probe is late; a process that
-hangs therefore counts as failed, and is killed. Any other code that notices a failure tells the replica (``Replica.move_to``), and the replica
-tells its listeners: the supervisor, the router, the registry.
+Every place has a task (``_keep``) with three duties:
 
-A start that fails, the first one too, and a replica that dies before it has finished anything are *failures in a row* of their place. After too
-many of them the service is given up, with one error for everybody who waits: code that ends its process would do so for ever. What a set-up raises
-is no accident of its process: the first replica of a place has one more attempt after it, and none if it is a ConfigError.
+    notice the dead   its process is gone, or does not answer a probe in time: then it is killed
+    replace           put a spare or a new replica at its place, after a back-off
+    keep the spares   start another one for each that is taken (``supply.py`` does both)
 
-Scaling down removes the least loaded replicas, by the counts of their own processes. They get no new requests and answer what they have begun.
+Other code that notices a failure tells the replica (``Replica.fail``), and that tells its listeners. A
+start that fails, the first one too, and a replica that dies before it has finished anything are *failures
+in a row* of their place. After too many of them the service is given up, with one error for
+everybody who waits. Scaling down removes the least loaded replicas, by the counts of their own
+processes. They get no new requests and answer what they have begun.
 """
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, ReplicaStart, State, bring_up, reason_of
-from zorplex_rl.services.requests import GivenUp, ReplicaFailed, ServiceError
-from zorplex_rl.services.runtime import ActorError
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
+from zorplex_rl.services.service_errors import GivenUp, ServiceError
+from zorplex_rl.services.supply import GiveUp, Streak, Supply
+from zorplex_rl.services.tasks import Background
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
@@ -37,17 +38,9 @@ LONG_ENOUGH_SECONDS = 10.0
 LOST_REMEMBERED = 64
 
 
-class GiveUp(Exception):
-    """Say, also from within a start, that further attempts are pointless. Callers that wait for the replica get ``error``."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Describe a replacement: which replica failed and why, which took over, and the seconds from detecting the failure to being ready."""
+    """Describe a replacement, with the seconds from noticing the failure to being ready."""
 
     died: str
     took_over: str
@@ -56,7 +49,7 @@ class Restart:
 
 
 class ReplicaSet:
-    """Supervise replicas that ``start(name)`` starts. Calls ``on_ready`` for each ready replica, ``on_restart`` after every replacement."""
+    """Supervise replicas that ``start(name)`` starts, and tell others of what happens to them."""
 
     def __init__(
         self,
@@ -79,41 +72,36 @@ class ReplicaSet:
         """Functions to call whenever a replica has changed its state."""
         self.closed = False
         self.broken: GiveUp | None = None
-        self._start, self._numbers, self._places = start, count(), count()
-        self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._background = Background()
+        self.spawn = self._background.spawn
+        self._supply, self._places = Supply(name, start, options, self.spawn), count()
+        self.spares_ready = self._supply.spares_ready
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """The task of each place."""
         self._given_up: set[int] = set()
-        self._spares: list[asyncio.Task[Replica]] = []
-        self._background: set[asyncio.Task[Any]] = set()
         self._change = asyncio.Event()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops the others and raises the cause."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops all and raises why."""
         try:
             await self._grow(self.options.replicas)
         except BaseException:
             await self.close()
             raise
-        self._spares = [self._begin() for _ in range(self.options.spares)]
+        self._supply.keep_spares(self.options.spares)
 
     async def close(self) -> None:
         """Stop every process."""
         self.closed = True
-        tasks = [*self._keepers.values(), *self._spares]
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        spares = [outcome for outcome in outcomes if isinstance(outcome, Replica)]
-        running = [replica for replica in (*self.replicas.values(), *self.draining, *spares) if replica.procs]
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        running = {*self.replicas.values(), *self.draining, *await self._supply.close()}
         self.replicas.clear()
         for replica in running:
             replica.move_to(State.STOPPED, "its service was closed")
-        await asyncio.gather(*(replica.stop() for replica in running))
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
-
-    async def spares_ready(self) -> None:
-        """Wait until every spare is ready, or cannot be started, so that their start does not disturb later requests."""
-        await asyncio.gather(*self._spares, return_exceptions=True)
+        await asyncio.gather(*(replica.stop() for replica in running if replica.process.mesh))
+        await self._background.finish()
 
     @property
     def is_given_up(self) -> bool:
@@ -121,7 +109,10 @@ class ReplicaSet:
         return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced, as long as a start may take. Raises ServiceError after that."""
+        """Return the replica at ``place``; waits while it is being replaced.
+
+        Raises ServiceError when that takes longer than a start may.
+        """
         try:
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
@@ -131,15 +122,15 @@ class ReplicaSet:
                         raise self.broken.error from self.broken
                     await self._change.wait()
         except TimeoutError:
-            why = self.replicas[place].reason or "its start is not done"
-            limit = f"{self.options.start_timeout:g} s"
-            raise ServiceError(f"place {place} of {self.name!r} has had no replica for {limit}: {why}") from None
+            why = f"{self.options.start_timeout:g} s: {self.replicas[place].reason or 'its start is not done'}"
+            raise ServiceError(f"place {place} of {self.name!r} has had no replica for {why}") from None
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
 
     async def scale_to(self, number: int) -> None:
-        """Have ``number`` replicas. Returns when new ones are ready, or those that are to go have answered what they had begun.
+        """Have ``number`` replicas. Returns when new ones are ready, or those that go have answered all.
 
-        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that are up by that time stay, and no other.
+        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that are up
+        by that time stay, and no other.
         """
         if number < 1:
             raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
@@ -151,7 +142,7 @@ class ReplicaSet:
     async def _grow(self, number: int) -> None:
         places = [next(self._places) for _ in range(number)]
         starting = [self.spawn(self._start_at(place)) for place in places]
-        self._keepers |= dict(zip(places, starting, strict=True))
+        self._tasks |= dict(zip(places, starting, strict=True))
         try:
             await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -165,7 +156,7 @@ class ReplicaSet:
                 raise outcome
 
     async def shrink(self, target: Callable[[], int]) -> None:
-        """Have at most ``target()`` replicas, which is asked after the probes, so when nothing else can happen before some leave."""
+        """Have at most ``target()`` replicas, asked after the probes: nothing else happens before some leave."""
         ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
         await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
@@ -177,37 +168,38 @@ class ReplicaSet:
     async def _take_out(self, replica: Replica) -> None:
         """Let ``replica`` answer what it has begun, then stop it. It is probed until then."""
         del self.replicas[replica.place]
-        keeper = self._keepers[replica.place]
+        task = self._tasks[replica.place]
         if replica.state is State.READY:
             self.draining.add(replica)
             await replica.drain()
             self.draining.remove(replica)
-        keeper.cancel()
+        task.cancel()
         if replica.state is State.DRAINING:
             await replica.stop()
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start a replica at ``place`` and keep one there from then on. Leaves the place empty if it cannot be started."""
+        """Start the first replica of ``place``, and keep one there from then on. Leaves no place if it cannot."""
+        streak = self._supply.streak()
+        self._clear(place)
         try:
-            replica = await self._fill(place)
+            replica = await self._fill(place, streak, first=True)
         except BaseException:
             self.replicas.pop(place, None)
             raise
-        self._keepers[place] = asyncio.create_task(self._keep(replica))
+        self._tasks[place] = asyncio.create_task(self._keep(replica, streak))
 
-    async def _keep(self, replica: Replica) -> None:
-        """Watch ``replica``. When it fails, replace it, with as many attempts as necessary, and watch the replacement."""
+    async def _keep(self, replica: Replica, streak: Streak) -> None:
+        """Keep a replica at the place of ``replica``: notice its failure, replace it, and watch the next one."""
         while True:
-            await self._watch(replica)
-            noticed = time.monotonic()
-            self.spawn(replica.kill())
-            if replica in self.draining:
+            await self._until_failed(replica)
+            dead, noticed = replica, time.monotonic()
+            self.spawn(dead.kill())
+            if dead in self.draining:
                 return
-            log.warning("%s failed: %s", replica.name, replica.reason)
-            dead = replica
+            log.warning("%s failed: %s", dead.name, dead.reason)
             try:
-                replica = await self._fill(dead.place, self._failures_with(dead, noticed))
+                replica = await self._replace(dead, streak, noticed)
             except GiveUp as error:
                 self.broken = error
                 self._given_up.add(dead.place)
@@ -217,8 +209,8 @@ class ReplicaSet:
             self.restarts += 1
             self.on_restart(Restart(dead.name, replica.name, time.monotonic() - noticed, dead.reason))
 
-    async def _watch(self, replica: Replica) -> None:
-        """Probe ``replica``. Returns when it has failed."""
+    async def _until_failed(self, replica: Replica) -> None:
+        """Probe ``replica``. Returns when it has failed, or was stopped."""
         while not replica.ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.options.probe_every):
@@ -227,28 +219,25 @@ class ReplicaSet:
             try:
                 await replica.beat(self.options.probe_timeout, busy_timeout=self.options.busy_timeout)
             except TimeoutError:
-                late = f"it did not answer a probe within {self.options.probe_timeout:g} s"
-                replica.move_to(State.FAILED, late)
+                replica.fail(f"it did not answer a probe within {self.options.probe_timeout:g} s")
             except Exception as error:
-                replica.move_to(State.FAILED, reason_of(error))
+                replica.fail(reason_of(error))
 
-    def _failures_with(self, dead: Replica, now: float) -> int:
-        """Return how many failures in a row there are at a place with the one of ``dead``. Raises GiveUp if it cannot be replaced."""
-        worked = dead.answered.intersection(self.options.progress or dead.answered)
+    async def _replace(self, dead: Replica, streak: Streak, noticed: float) -> Replica:
+        """Put another replica at the place of ``dead``. Raises GiveUp if it cannot be replaced, or has failed too often."""
+        worked = dead.traffic.answered.intersection(self.options.progress or dead.traffic.answered)
         if self.options.irreplaceable and worked:
             raise GiveUp(GivenUp(f"{self.name} is lost, and with it what it alone knew: {dead.reason}"))
-        return 0 if worked or (not dead.requests and now - dead.since > LONG_ENOUGH_SECONDS) else dead.failures + 1
+        self._clear(dead.place, dead.reason)
+        if worked or (not dead.traffic.sent and noticed - dead.since > LONG_ENOUGH_SECONDS):
+            streak.count = 0
+        else:
+            await streak.add(f"{dead.name}{dead.was_doing}: {dead.reason}")
+        return await self._fill(dead.place, streak)
 
-    async def _fill(self, place: int, failures: int = 0) -> Replica:
-        """Put a replica at ``place``, ready for requests, after ``failures`` in a row. Raises GiveUp after too many."""
-        before, placeholder = self.replicas.get(place), Replica("—")
-        placeholder.place, placeholder.reason = place, before.reason if before else ""
-        self.replicas[place] = placeholder
-        if before:
-            await self._after_failure(failures, f"{before.name}{before.was_doing}: {before.reason}")
-        while (replica := await self._next_replica(failures, first=before is None)) is None:
-            failures += 1
-            await self._after_failure(failures, "a spare had died before it took over")
+    async def _fill(self, place: int, streak: Streak, first: bool = False) -> Replica:
+        """Put a replica at ``place``, ready for requests. Raises GiveUp after too many failures."""
+        replica = await self._supply.take(streak, first)
         replica.place = place
         self.replicas[place] = replica
         replica.on_change.append(self._changed)
@@ -256,58 +245,10 @@ class ReplicaSet:
         self.on_ready(replica)
         return replica
 
-    async def _next_replica(self, failures: int, first: bool) -> Replica | None:
-        """Return a replica that has just answered a probe: a spare if there is one, else a new one. Returns None for a spare that does not answer."""
-        spare = bool(self._spares)
-        starting = self._spares.pop(0) if spare else self._begin(failures, first)
-        if spare:
-            self._spares.append(self._begin())
-        try:
-            replica = await starting
-            if spare:
-                replica.failures = failures
-                await replica.beat(self.options.probe_timeout)
-            return replica
-        except (TimeoutError, ReplicaFailed):
-            self.spawn(_discard(starting))
-            return None
-        except BaseException:
-            self.spawn(_discard(starting))
-            raise
-
-    def _begin(self, failures: int = 0, first: bool = False) -> asyncio.Task[Replica]:
-        return asyncio.create_task(self._bring_up(failures, first))
-
-    async def _bring_up(self, failures: int, first: bool) -> Replica:
-        """Start a replica, after ``failures`` in a row. Tries again until one is up. Raises GiveUp, or what its set-up raised."""
-        raised = 0
-        while True:
-            try:
-                name = f"{self.name}_{next(self._numbers)}"
-                replica = await bring_up(name, self._start, self.options.start_timeout)
-                replica.failures = failures
-                return replica
-            except GiveUp:
-                raise
-            except Exception as error:
-                cause = error.exception if isinstance(error, ActorError) else error
-                raised += isinstance(error, ActorError)
-                if isinstance(cause, ConfigError):
-                    raise GiveUp(cause) from error
-                if first and raised > 1:
-                    raise
-                reason = reason_of(error) or type(error).__name__
-                log.warning("a replica of %r could not be started: %s", self.name, reason)
-                failures += 1
-                await self._after_failure(failures, f"{name} could not be started: {reason}")
-
-    async def _after_failure(self, failures: int, last: str) -> None:
-        """Wait, the longer the more ``failures`` there were in a row. Raises GiveUp after too many."""
-        if failures > self.options.max_failures:
-            times = f"has failed {failures} times in a row without finishing anything"
-            look = f"; look at {self.options.runs}" if self.options.runs else ""
-            raise GiveUp(GivenUp(f"{self.name} {times}; the last time, {last}{look}"))
-        await asyncio.sleep(back_off(failures, self.options.back_off, self.options.max_back_off))
+    def _clear(self, place: int, reason: str = "") -> None:
+        """Show at ``place`` a replica that is being started, after one that failed for ``reason``."""
+        starting = self.replicas[place] = Replica("—")
+        starting.place, starting.reason = place, reason
 
     def _changed(self, replica: Replica) -> None:
         if replica.state is State.FAILED:
@@ -319,29 +260,3 @@ class ReplicaSet:
         change.set()
         for listener in list(self.on_change):
             listener()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run ``coroutine`` beside everything else, known to ``close``."""
-        task = asyncio.create_task(coroutine)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-
-def back_off(failures: int, base: float, most: float) -> float:
-    """Return how many seconds to wait before the next start, after so many early failures in a row.
-
-    Nothing after the first, ``base`` after the second, then doubled up to ``most``; less up to half by chance, so that replicas that failed
-    together do not all start together. The exponent is bounded: a float is not, and a place may fail for days.
-    """
-    if failures < 2:
-        return 0.0
-    return min(base * 2 ** min(failures - 2, 30), most) * random.uniform(0.5, 1.0)
-
-
-async def _discard(starting: asyncio.Task[Replica]) -> None:
-    """Stop what ``starting`` has started or still starts: nobody waits for it any more."""
-    starting.cancel()
-    (outcome,) = await asyncio.gather(starting, return_exceptions=True)
-    if isinstance(outcome, Replica):
-        await outcome.kill()

@@ -1,64 +1,101 @@
-"""Define requests, their errors and their counts. Every request ends with an answer or with an error that says what happened."""
+"""Define what a caller holds: methods and sessions; and what the router makes of a call: requests and their counts."""
 
 import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from zorplex_rl.services.router import Session
-
-
-class ServiceError(RuntimeError):
-    """Report that a request got no answer; the message says why."""
-
-
-class Overloaded(ServiceError):
-    """Report that no replica had a free slot in time. The request was not sent."""
-
-
-class GivenUp(ServiceError):
-    """Report that a service was given up: its replicas failed again and again. The message names it, the last cause, and what to do."""
-
-
-class ReplicaFailed(ServiceError):
-    """Report that the replica of the request failed. The message says whether the request may have been carried out."""
-
-    def __init__(self, replica: str, message: str) -> None:
-        # Both go to the base class, which pickles them: an endpoint may raise this to its own caller.
-        super().__init__(replica, message)
-        self.replica, self.message = replica, message
-
-    def __str__(self) -> str:
-        return self.message
+from zorplex_rl.services.monarch_settings import ActorError
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.service_errors import (  # noqa: F401, others import them from here
+    Failure,
+    GivenUp,
+    Overloaded,
+    ReplicaFailed,
+    ServiceError,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Stand for the result of a replica that gave none, in the list that ``fanout`` returns."""
+class Method:
+    """Call one endpoint of a service."""
 
-    replica: str
-    error: Exception
+    router: Any
+    """That of the service (``router.py``)."""
+    name: str
+    session: "Session | None" = None
+
+    async def route(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the answer of one ready replica; of one with several processes, the list of their answers.
+
+        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
+        """
+        return await self.router.route(self.name, args, kwargs, self.session)
+
+    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
+
+        async def ask(replica: Replica) -> Any:
+            try:
+                return await self.router.call(replica, self.name, *args, **kwargs)
+            except (ActorError, ReplicaFailed) as error:
+                return Failure(replica.name, error)
+
+        return list(await asyncio.gather(*map(ask, self.router.ready)))
+
+
+class Session:
+    """Send requests to one replica, in order, as long as it lives.
+
+    Then another replica takes over, without the first one's memory.
+    """
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self._replica: Replica | None = None
+        self.under_way = 0
+
+    def __getattr__(self, method: str) -> Method:
+        return Method(self._router, method, self)
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica in charge, or None before the first request and after it has left."""
+        return self._replica if self._replica and self._replica.state is State.READY else None
+
+    def may_use(self, replica: Replica) -> bool:
+        """Return whether its next request may go to ``replica``."""
+        return replica is self.replica or (self.replica is None and self.under_way == 0)
+
+    def use(self, replica: Replica) -> None:
+        """Count a request that goes to ``replica``."""
+        self._replica = replica
+        self.under_way += 1
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Hold one call of an endpoint. ``number`` is its position in the queue; the caller awaits ``answer``."""
+    """Hold one call of an endpoint. ``number`` is its position in the queue."""
 
     number: int
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    answer: asyncio.Future[Any]
-    session: "Session | None" = None
-    only: bool = False
-    """True if it is for one particular replica: it is never queued and never sent again."""
+    session: Session | None = None
+    only: Replica | None = None
+    """The replica that it is for, if it is for no other: it is never sent to a second one."""
     sent: int = 0
     """How often it was sent."""
+    replica: Replica = field(init=False)
+    """The replica that it was sent to last."""
+    reply: asyncio.Future[None] = field(init=False)
+    """Done when that has answered, or has ended; cancelled when the caller has given up."""
     began: float = field(default_factory=time.perf_counter)
     timer: asyncio.TimerHandle | None = None
     """Ends its wait; set while it is in the queue."""
+    turn: asyncio.Future[Exception | None] | None = None
+    """Done when it has left the queue: it was sent, or there is an error."""
 
 
 @dataclass(slots=True)
@@ -72,3 +109,13 @@ class Metrics:
     retries: int = 0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
     """Seconds from request to answer, of the latest requests."""
+
+    def count_answer(self, request: Request) -> None:
+        """Count ``request`` as answered at this moment."""
+        self.answered += 1
+        self.latencies.append(time.perf_counter() - request.began)
+
+    def count_error(self, error: Exception) -> None:
+        """Count a request that ended with ``error``."""
+        self.errors += isinstance(error, ServiceError)
+        self.application_errors += isinstance(error, ActorError)

@@ -1,36 +1,42 @@
-"""Decide which replica answers which request, and when: one bounded queue for each service, oldest request first.
+"""Decide which replica answers which request, and when: one bounded queue for each service.
 
-    route ──► is there a replica with a free slot that it may use? ── yes ──► sent
-                 │ no                                                          ├──► answered: the oldest that may use the slot takes it
-                 └──► queue (at most max_queue, then Overloaded)               ├──► refused, the replica drains: back to its old position
-                        └── wait_timeout ──► Overloaded                        └──► the replica failed: see below
+    route ──► queue ──► slot ──► sent ──► answered ──► the answer, or what the endpoint raised
+              ▲  └► Overloaded       ├──► refused, the replica drains ──► again ──┐
+              │                      └──► died ──► idempotent? ── yes ──► again ──┤
+              │                                         └─ no ──► ReplicaFailed   │
+              └─────────────────── back to its old position in the queue ─────────┘
 
-A request is sent in the same step of the event loop in which it gets its slot, so no other request can take the slot, and a caller that gives up
-holds no slot. After every step, no request in the queue could be sent. So a new request that finds a free slot overtakes only requests that may
-not use it.
+``Router.route`` is the whole fate of a request, from its arrival to its count. A request waits only if
+no replica that it may use has a free slot, at most ``wait_timeout`` seconds; a queue of ``max_queue``
+requests takes no more. A free slot goes to the oldest that may use it, which is sent in the same step
+of the event loop: no other request can take the slot, and a caller that gives up holds no slot. After
+every step, no request in the queue could be sent. So a new request that finds a free slot overtakes
+only requests that may not use it.
 
-When a replica fails, nobody can know whether it carried out the requests that it had received. A request to an *idempotent* endpoint is sent to
-another replica; for other endpoints the caller gets ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An
-exception that an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
+When a replica fails, nobody can know whether it carried out the requests that it had received. A
+request to an *idempotent* endpoint is sent to another replica; for other endpoints the caller gets
+ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An exception that
+an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
 
-The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to another one after its last open request ends.
+The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to
+another one after its last open request ends.
 """
 
 import asyncio
-import time
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.endpoint_error import EndpointError
+from zorplex_rl.services.endpoint_error import EndpointError, reason_of
+from zorplex_rl.services.endpoints import Refused
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, State, reason_of
-from zorplex_rl.services.requests import Failure, Metrics, Overloaded, ReplicaFailed, Request, ServiceError
-from zorplex_rl.services.runtime import ActorError, Refused, ReplicaDied
+from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.services.requests import Metrics, Request, Session
+from zorplex_rl.services.runtime import ActorError, ReplicaDied
+from zorplex_rl.services.service_errors import Overloaded, ReplicaFailed, ServiceError
 
 MAX_RETRIES = 5
 MAX_SESSION_KEYS = 4096
@@ -39,64 +45,8 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda replica: replica.turn,
     "least_loaded": lambda replica: (replica.load, replica.turn),
 }
-"""Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this fair while replicas come and go.
-
-A new name also goes into the check in ``options.py``.
-"""
-
-
-class Session:
-    """Send requests to one replica, in order, as long as it lives. Then another replica takes over, without the first one's memory."""
-
-    def __init__(self, router: "Router") -> None:
-        self._router = router
-        self._replica: Replica | None = None
-        self.under_way = 0
-
-    def __getattr__(self, method: str) -> "Method":
-        return Method(self._router, method, self)
-
-    @property
-    def replica(self) -> Replica | None:
-        """The replica in charge, or None before the first request and after it has left."""
-        return self._replica if self._replica and self._replica.state is State.READY else None
-
-    def may_use(self, replica: Replica) -> bool:
-        """Return whether its next request may go to ``replica``."""
-        return replica is self.replica or (self.replica is None and self.under_way == 0)
-
-    def use(self, replica: Replica) -> None:
-        """Count a request that goes to ``replica``."""
-        self._replica = replica
-        self.under_way += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """Call one endpoint of a service."""
-
-    router: "Router"
-    name: str
-    session: Session | None = None
-
-    async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of one with several processes, the list of their answers.
-
-        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
-        """
-        request = self.router.request(self.name, args, kwargs, self.session)
-        return await self.router.route(request)
-
-    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
-
-        async def ask(replica: Replica) -> Any:
-            try:
-                return await self.router.call(replica, self.name, *args, **kwargs)
-            except (ActorError, ReplicaFailed) as error:
-                return Failure(replica.name, error)
-
-        return list(await asyncio.gather(*map(ask, self.router.ready)))
+"""Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this
+fair while replicas come and go. A new name also goes into the check in ``options.py``."""
 
 
 class Router:
@@ -112,195 +62,199 @@ class Router:
         """The reason why it takes no more requests; empty while it does."""
         self._error: Exception | None = None
         self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
-        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has "left" it: answered, refused, or lost with it."""
+        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has "left" it."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
 
-    @property
-    def ready(self) -> list[Replica]:
-        """Return the replicas in rotation."""
-        return [replica for replica in self.replicas if replica.state is State.READY]
+    async def route(
+        self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
+    ) -> Any:
+        """Carry out a request, from its arrival to its count. Returns the answer; see ``Method.route``.
 
-    @property
-    def in_flight(self) -> int:
-        """Return the number of requests that are sent and not yet answered."""
-        return sum(len(replica.in_flight) for replica in self.replicas)
-
-    def join(self, replica: Replica) -> None:
-        """Take ``replica`` into rotation. It leaves when its state changes."""
-        self.replicas.append(replica)
-        replica.on_change.append(self._changed)
-        replica.take_turn()
-        self._send_waiting()
-
-    def close(self, reason: str, error: Exception | None = None) -> None:
-        """Refuse new requests, with ``error`` if given. Waiting requests fail now; sent requests fail when their replica stops."""
-        self.closed, self._error = reason, error
-        for request in list(self.queue):
-            self._leave_queue(request)
-            self._wait(request)
-
-    def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key`` if it is among the latest ``MAX_SESSION_KEYS``, else a new one. Without a key it is always new."""
-        if key is None:
-            return Session(self)
-        found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
-        if len(self._sessions) > MAX_SESSION_KEYS:
-            self._sessions.popitem(last=False)
-        return found
-
-    def request(
-        self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: bool = False
-    ) -> Request:
-        """Return a new request, the latest of all."""
+        A request for ``only`` one replica is sent to it without waiting for a slot.
+        """
+        request = Request(next(self._numbers), method, args, kwargs, session, only)
         self.metrics.requests += 1
-        answer = asyncio.get_running_loop().create_future()
-        return Request(next(self._numbers), method, args, kwargs, answer, session, only)
-
-    async def route(self, request: Request) -> Any:
-        """Send ``request`` to one replica and return its answer; see ``Method.route``."""
-        if replica := self.choose(self.replicas, request.session):
-            self._send(request, replica)
-        else:
-            self._wait(request)
         try:
-            return await request.answer
-        finally:
-            # If its caller gave up: a sent request keeps its slot until the replica is done with it.
-            if request.timer:
-                self._leave_queue(request)
+            if only and only.state is not State.READY:
+                raise self._failed(only, f"is {only.state}, and {method!r} was not sent to it")
+            if replica := only or self.choose(self.replicas, session):
+                self._send(request, replica)
+            else:
+                self._enqueue(request)
+            while True:
+                # In the queue, until a slot is free and it has been sent.
+                if request.turn and (error := await request.turn):
+                    raise error
+                # At its replica, until that has answered or ended.
+                await request.reply
+                replica = request.replica
+                try:
+                    answer = self._answer_of(request, replica)
+                    self.metrics.count_answer(request)
+                    return answer
+                except Refused:
+                    if only:
+                        raise self._failed(only, f"is about to stop, and did not begin with {method!r}") from None
+                    self._enqueue(request)
+                except ReplicaDied:
+                    if why := self._why_not_again(request):
+                        doing = f"failed while it ran {method!r} ({replica.reason})"
+                        raise self._failed(replica, f"{doing}: {why}") from None
+                    self._enqueue(request)
+                finally:
+                    # Last of all: while it is in the queue, no later one of its session takes the slot.
+                    self._free_slot(request, replica)
+        except asyncio.CancelledError:
+            self._give_up(request)
+            raise
+        except Exception as error:
+            self.metrics.count_error(error)
+            raise
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Send a request to this ``replica`` only, without waiting for a slot. Raises ReplicaFailed, or what the endpoint raised."""
-        request = self.request(method, args, kwargs, only=True)
-        if replica.state is State.READY:
-            self._send(request, replica)
-        else:
-            self._fail(request, replica, f"is {replica.state}, and {method!r} was not sent to it")
-        return await request.answer
+        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
+        return await self.route(method, args, kwargs, only=replica)
 
     def choose(self, replicas: Sequence[Replica], session: Session | None = None) -> Replica | None:
-        """Return the replica that the policy picks among those with a free slot that a request (of ``session``, if given) may use."""
-        free = [
-            replica
-            for replica in replicas
-            if replica.state is State.READY
-            and len(replica.in_flight) < self.options.max_in_flight
-            and (session is None or session.may_use(replica))
-        ]
+        """Return the replica that the policy picks among those with a free slot that ``session`` may use."""
+        free = [replica for replica in replicas if self._is_free(replica) and (not session or session.may_use(replica))]
         return min(free, key=self._policy) if free else None
 
+    def _is_free(self, replica: Replica) -> bool:
+        return replica.state is State.READY and len(replica.traffic.in_flight) < self.options.max_in_flight
+
     def _send(self, request: Request, replica: Replica) -> None:
+        """Send ``request``. Raises what is wrong with it: no such endpoint, other arguments, or no pickling."""
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
-        except (Exception, asyncio.CancelledError) as error:
-            # There is no such endpoint, it does not take these arguments, or they cannot be pickled.
-            cause = error if isinstance(error, Exception) else EndpointError.of(error, "The request cannot be pickled.")
-            self._finish(request, cause)
-            return
+        except asyncio.CancelledError as error:
+            raise EndpointError.of(error, "The request cannot be pickled.") from None
         request.sent += 1
-        replica.in_flight[request] = future
+        request.replica, request.reply = replica, future.get_loop().create_future()
+        replica.traffic.in_flight[request] = future
         self._tell("sent", request, replica)
-        replica.requests += 1
-        replica.take_turn()
+        replica.traffic.sent += 1
+        replica.traffic.take_turn()
         if request.session:
             request.session.use(replica)
-        future.add_done_callback(partial(self._received, request, replica))
+        future.add_done_callback(partial(self._arrived, request, replica))
 
-    def _received(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
-        """Pass on the answer of ``replica``, and give its free slot to the next request."""
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if request not in replica.in_flight:
+    def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
+        """Note what an answer says about ``replica``, and wake its request."""
+        error = None if future.cancelled() else future.exception()
+        if request not in replica.traffic.in_flight:
             return  # This was seen to when the replica failed.
         if isinstance(error, ReplicaDied):
-            replica.move_to(State.FAILED, reason_of(error))
+            replica.fail(reason_of(error))  # That wakes all its requests.
             return
-        if error and not isinstance(error, ActorError | Refused):
-            # It was raised here, by what unpickles the answer.
-            error = EndpointError.of(error, f"The answer of {request.method!r} of {replica.name} cannot be read.")
-        refused = isinstance(error, Refused)
-        if not refused:
-            replica.answered.add(request.method)
-        if refused and not request.only:
-            # Put it back into the queue before its slot becomes free; otherwise a later request of its session would take the slot.
-            self._wait(request)
-        elif refused:
-            self._fail(request, replica, f"is about to stop, and did not begin with {request.method!r}")
-        elif error:
-            self._finish(request, error)
-        else:
-            self._finish(request, None, future.result() if replica.width == 1 else [v for _, v in future.result()])
-        self._free_slot(request, replica)
-        if refused:
+        if isinstance(error, Refused):
             replica.move_to(State.DRAINING)
-        self._forget_if_done(replica)
-        self._send_waiting()
+        else:
+            replica.traffic.answered.add(request.method)
+        self._wake(request, replica)
 
     def _changed(self, replica: Replica) -> None:
-        """Handle the requests of a replica that leaves. A draining replica still answers what was sent to it."""
+        """Wake the requests of a replica that has ended. A draining one still answers what was sent to it."""
         if replica.ended.is_set():
-            lost = list(replica.in_flight)
-            for request in lost:
-                self._free_slot(request, replica)
-            for request in lost:
-                self._after_failure(request, replica)
+            for request in list(replica.traffic.in_flight):
+                self._wake(request, replica)
         self._forget_if_done(replica)
         self._send_waiting()
 
-    def _after_failure(self, request: Request, replica: Replica) -> None:
-        """Send ``request`` to another replica, or fail it with the reason."""
-        if self.options.irreplaceable:
-            # Nothing takes over: it fails with the service, and learns from that why.
-            self._wait(request)
+    def _wake(self, request: Request, replica: Replica) -> None:
+        if request.reply.done() and not request.reply.cancelled():
             return
-        if request.method not in self.options.idempotent:
-            why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
-        elif request.only:
-            why = "it was meant for this replica alone"
-        elif request.sent > MAX_RETRIES:
-            why = f"{MAX_RETRIES} retries have failed in the same way"
+        self._tell("left", request, replica)
+        if request.reply.cancelled():
+            self._free_slot(request, replica)  # Its caller has given up.
         else:
-            self.metrics.retries += not request.answer.done()
-            self._wait(request)
-            return
-        self._fail(request, replica, f"failed while it ran {request.method!r} ({replica.reason}): {why}")
+            request.reply.set_result(None)
+
+    def _answer_of(self, request: Request, replica: Replica) -> Any:
+        """Return the answer of ``replica``. Raises what the endpoint raised, Refused or ReplicaDied."""
+        future = replica.traffic.in_flight[request]
+        if not future.done():
+            raise ReplicaDied(replica.reason)
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error and not isinstance(error, ActorError | Refused | ReplicaDied):
+            # It was raised here, by what unpickles the answer.
+            raise EndpointError.of(error, f"The answer of {request.method!r} of {replica.name} cannot be read.")
+        if error:
+            raise error
+        return future.result() if replica.width == 1 else [answer for _, answer in future.result()]
+
+    def _why_not_again(self, request: Request) -> str:
+        """Return why ``request`` is not sent to another replica after its own has died, or nothing if it is."""
+        if self.options.irreplaceable:
+            return ""  # Nothing takes over: it fails with the service, and learns from that why.
+        if request.method not in self.options.idempotent:
+            return "it may or may not have finished, and is not repeated, since it is not marked idempotent"
+        if request.only:
+            return "it was meant for this replica alone"
+        if request.sent > MAX_RETRIES:
+            return f"{MAX_RETRIES} retries have failed in the same way"
+        self.metrics.retries += 1
+        return ""
+
+    def _failed(self, replica: Replica, what: str) -> ReplicaFailed:
+        return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
+
+    def _free_slot(self, request: Request, replica: Replica) -> None:
+        """Count ``request`` as done at ``replica``, and give its slot to the oldest that may use it."""
+        del replica.traffic.in_flight[request]
+        if request.session:
+            request.session.under_way -= 1
+        self._forget_if_done(replica)
+        self._send_waiting()
+
+    def _give_up(self, request: Request) -> None:
+        """See to a request whose caller has given up: sent, it keeps its slot until its replica is done with it."""
+        holds_slot = request.sent and request in request.replica.traffic.in_flight
+        if request.timer:
+            self._leave_queue(request)
+        elif holds_slot and not (request.reply.cancel() or request.reply.cancelled()):
+            self._free_slot(request, request.replica)  # Its reply had come in the same moment.
+
+    def _enqueue(self, request: Request) -> None:
+        """Put ``request`` into the queue. One that was sent before gets its old position.
+
+        Raises Overloaded if the queue is full, and why the service is closed if it is.
+        """
+        if self._error:
+            raise self._error
+        if not request.sent and len(self.queue) >= self.options.max_queue:
+            full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
+            raise Overloaded(f"service {self.name!r} refused the request, since {full}")
+        insort(self.queue, request, key=lambda waiting: waiting.number)
+        self._tell("waits", request)
+        loop, timeout = asyncio.get_running_loop(), self.options.wait_timeout
+        request.turn, request.timer = loop.create_future(), loop.call_later(timeout, self._expire, request, timeout)
+
+    def _leave_queue(self, request: Request, replica: Replica | None = None, error: Exception | None = None) -> None:
+        """Take ``request`` out of the queue, to send it to ``replica`` or to fail it with ``error``."""
+        self.queue.remove(request)
+        assert request.timer and request.turn
+        request.timer.cancel()
+        request.timer = None
+        if replica:
+            try:
+                self._send(request, replica)
+            except Exception as wrong:
+                error = wrong
+        if not request.turn.done():
+            request.turn.set_result(error)
 
     def _send_waiting(self) -> None:
         """Send what can be sent, oldest first."""
-        if not self.queue:
-            return
-        free = [replica for replica in self.ready if len(replica.in_flight) < self.options.max_in_flight]
+        free = [replica for replica in self.replicas if self._is_free(replica)] if self.queue else []
         for request in tuple(self.queue) if free else ():
-            if replica := self.choose(free, request.session):
-                self._leave_queue(request)
-                self._send(request, replica)
-                if len(replica.in_flight) >= self.options.max_in_flight:
-                    free.remove(replica)
-                    if not free:
-                        return
-
-    def _wait(self, request: Request) -> None:
-        """Put ``request`` into the queue. A request that was sent before gets its old position."""
-        if request.answer.done():
-            return
-        if self.closed:
-            closed = ServiceError(f"service {self.name!r} {self.closed}; the request was not carried out")
-            self._finish(request, self._error or closed)
-        elif not request.sent and len(self.queue) >= self.options.max_queue:
-            full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
-            self._finish(request, Overloaded(f"service {self.name!r} refused the request, since {full}"))
-        else:
-            insort(self.queue, request, key=lambda waiting: waiting.number)
-            self._tell("waits", request)
-            loop, timeout = asyncio.get_running_loop(), self.options.wait_timeout
-            request.timer = loop.call_later(timeout, self._expire, request, timeout)
-
-    def _leave_queue(self, request: Request) -> None:
-        self.queue.remove(request)
-        if request.timer is not None:
-            request.timer.cancel()
-            request.timer = None
+            if request.timer and (replica := self.choose(free, request.session)):
+                self._leave_queue(request, replica)
+                free = [replica for replica in free if self._is_free(replica)]
+                if not free:
+                    return
 
     def _expire(self, request: Request, waited: float) -> None:
         """Fail ``request`` after ``waited`` seconds; while all replicas are starting, only after ``start_timeout``."""
@@ -313,36 +267,47 @@ class Router:
             why = "the replica of its session is still busy with earlier ones"
         else:
             why = f"all slots of its {ready} replicas are taken" if ready else "it has no healthy replica"
-        self._leave_queue(request)
-        self._finish(request, Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}"))
+        late = Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}")
+        self._leave_queue(request, error=late)
 
-    def _free_slot(self, request: Request, replica: Replica) -> None:
-        del replica.in_flight[request]
-        self._tell("left", request, replica)
-        if request.session:
-            request.session.under_way -= 1
+    @property
+    def ready(self) -> list[Replica]:
+        """Return the replicas in rotation."""
+        return [replica for replica in self.replicas if replica.state is State.READY]
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of requests that are sent and not yet answered."""
+        return sum(len(replica.traffic.in_flight) for replica in self.replicas)
+
+    def join(self, replica: Replica) -> None:
+        """Take ``replica`` into rotation. It leaves when its state changes."""
+        self.replicas.append(replica)
+        replica.on_change.append(self._changed)
+        replica.traffic.take_turn()
+        self._send_waiting()
+
+    def _forget_if_done(self, replica: Replica) -> None:
+        if replica.state is not State.READY and not replica.traffic.in_flight and replica in self.replicas:
+            self.replicas.remove(replica)
+            replica.on_change.remove(self._changed)
+
+    def close(self, reason: str, error: Exception | None = None) -> None:
+        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones with their replica."""
+        closed = ServiceError(f"service {self.name!r} {reason}; the request was not carried out")
+        self.closed, self._error = reason, error or closed
+        for request in list(self.queue):
+            self._leave_queue(request, error=self._error)
+
+    def session(self, key: Hashable = None) -> Session:
+        """Return the session of ``key`` among the latest ones, else a new one; without a key always a new one."""
+        if key is None:
+            return Session(self)
+        found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
+        if len(self._sessions) > MAX_SESSION_KEYS:
+            self._sessions.popitem(last=False)
+        return found
 
     def _tell(self, what: str, request: Request, replica: Replica | None = None) -> None:
         for watcher in self.watchers:
             watcher(what, request, replica)
-
-    def _forget_if_done(self, replica: Replica) -> None:
-        if replica.state is not State.READY and not replica.in_flight and replica in self.replicas:
-            self.replicas.remove(replica)
-            replica.on_change.remove(self._changed)
-
-    def _fail(self, request: Request, replica: Replica, what: str) -> None:
-        self._finish(request, ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}"))
-
-    def _finish(self, request: Request, error: BaseException | None, answer: Any = None) -> None:
-        """Answer the caller of ``request``, unless it has given up."""
-        if request.answer.done():
-            return
-        if error:
-            self.metrics.errors += isinstance(error, ServiceError)
-            self.metrics.application_errors += isinstance(error, ActorError)
-            request.answer.set_exception(error)
-        else:
-            self.metrics.answered += 1
-            self.metrics.latencies.append(time.perf_counter() - request.began)
-            request.answer.set_result(answer)

@@ -23,7 +23,8 @@ from zorplex_rl.services.autoscale import follow_the_load
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart
 from zorplex_rl.services.replica_set import ReplicaSet, Restart
-from zorplex_rl.services.router import Method, Router, Session
+from zorplex_rl.services.requests import Method, Session
+from zorplex_rl.services.router import Router
 from zorplex_rl.services.status import ServiceStatus, status_of
 
 

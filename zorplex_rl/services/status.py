@@ -74,7 +74,7 @@ def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
 
     def row_of(replica: Replica) -> ReplicaStatus:
         up = 0.0 if replica.state is State.STARTING else now - replica.since
-        counts = replica.load, bound[replica], replica.requests
+        counts = replica.load, bound[replica], replica.traffic.sent
         return ReplicaStatus(replica.place, replica.name, str(replica.state), replica.pid, *counts, up)
 
     there = sorted([*replica_set.replicas.values(), *replica_set.draining], key=lambda replica: replica.place)

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from zorplex_rl.errors import HostError
 from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.services.processes import kill_session
 
 HOST_ADDRESS = "ZORPLEX_HOST_ADDRESS"
 """Environment variable of all processes of a host: the host name or address at which its worker listens."""
@@ -95,7 +96,7 @@ class Worker:
         finally:
             for task in (ended, owned, released):
                 task.cancel()
-            kill_host(monarch.pid)
+            kill_session(monarch.pid)
             await monarch.wait()
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -127,38 +128,9 @@ def claim_host(holder: str) -> tuple[socket.socket | None, str]:
     return connection, connection.makefile(encoding="utf-8").readline().strip()
 
 
-def kill_host(leader: int) -> None:
-    """Kill the processes of the session of process ``leader``, and all that they have started, but not this process."""
-    while pids := [pid for pid in _processes_of(leader) if pid not in (os.getpid(), 1)]:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    if not Path("/proc/self").exists():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)
-
-
-def _processes_of(leader: int) -> list[int]:
-    """Return the living processes of a session, also those whose parent is gone, and what they have started; nothing where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    found, over = [], set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent, _, session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
-            pid = int(process.name)
-            children.setdefault(int(parent), []).append(pid)
-            if int(session) == leader:
-                found.append(pid)
-            if state in "ZX":
-                over.add(pid)
-    for pid in found:
-        found += [child for child in children.get(pid, []) if child not in found]
-    return [pid for pid in found if pid not in over]
-
-
 def _serve_one_run(address: str) -> None:
     """Run Monarch's worker loop in this process, which ends with the one that has started it."""
-    from zorplex_rl.services.runtime import serve_as_host
+    from zorplex_rl.services.listening import serve_as_host
 
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.runtime import attach, listen_at, start_runtime
+from zorplex_rl.services.listening import attach, listen_at
+from zorplex_rl.services.runtime import start_runtime
 from zorplex_rl.services.tls import ask
 
 

@@ -37,8 +37,8 @@ from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of, spawn
-from zorplex_rl.services.replica_set import GiveUp
 from zorplex_rl.services.runtime import SECRET, Actor, start_runtime
+from zorplex_rl.services.supply import GiveUp
 from zorplex_rl.services.tls import TLS, check_files
 from zorplex_rl.training.attached import Reached, attach_to, own_address
 from zorplex_rl.training.clusters import (
@@ -353,7 +353,7 @@ class Hosts:
         """Return ``spans`` on this machine's clock: every host has one of its own."""
         if not self.hosts:
             return list(spans)
-        ahead = {replica.name: host.clock_ahead for host in self.hosts for replica in host.replicas}
+        ahead = {tenant.name: host.clock_ahead for host in self.hosts for tenant in host.tenants}
         return [
             replace(span, start=span.start - ahead.get(span.actor, 0.0), end=span.end - ahead.get(span.actor, 0.0))
             for span in spans

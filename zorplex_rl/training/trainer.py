@@ -21,10 +21,11 @@ from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
-from zorplex_rl.services.replica_set import GiveUp, Restart
+from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.supply import GiveUp
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.actors import ModelActor
 

@@ -28,6 +28,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.manifest import storing
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.replica import Replica, ReplicaStart, spawn
+from zorplex_rl.services.replica_process import ReplicaProcess
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint, current_rank
 from zorplex_rl.training.actors import Result
 from zorplex_rl.training.devices import names_of_ranks, one_each, prepare
@@ -147,8 +148,8 @@ class TrainerRankActor(TrainerActor):
 class TrainerGroup(Replica):
     """All ranks as one replica: a request goes to every rank, and the answer is that of rank 0."""
 
-    def __init__(self, name: str, procs: Any, actor: Any = None, width: int = 1) -> None:
-        super().__init__(name, procs, actor)
+    def __init__(self, name: str, process: ReplicaProcess | None, actor: Any = None, width: int = 1) -> None:
+        super().__init__(name, process, actor)
         self.processes = width
 
     @property

@@ -1,0 +1,50 @@
+"""Import Monarch with this package's settings. All files of this folder import Monarch from here.
+
+Monarch reads these settings once, when it is first imported. The processes that are started inherit
+them. Monarch asks once a second whether a process is there. One that does not answer is not dead: it
+may stand still, for as long as the time limits of its service allow. So Monarch's own limit is longer
+than all of these.
+"""
+
+import os
+from pathlib import Path
+
+from zorplex_rl.services.tls import TLS, use
+
+os.environ.setdefault("HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY", "1s")
+os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "1h")
+os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "1h")
+os.environ.setdefault("MONARCH_FILE_LOG", "error")
+# Read only once, too.
+if TLS in os.environ:
+    use(Path(os.environ[TLS]))
+
+import monarch
+import monarch.actor
+import monarch.config
+from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
+from monarch._rust_bindings.monarch_hyperactor.proc import ProcId, Uid
+from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
+from monarch.actor import Actor, ActorError
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "BindSpec",
+    "ChannelTransport",
+    "ProcId",
+    "ReplicaDied",
+    "Uid",
+    "configure",
+    "monarch",
+]
+
+ReplicaDied = SupervisionError
+"""A call raises this if its process is gone. What an endpoint raises is an ActorError instead."""
+
+
+def configure(streams: int) -> None:
+    """Set how Monarch moves bulk data, with so many ``streams``."""
+    # Small chunks, two streams and one acknowledgement per message give two to four times the
+    # default bandwidth of the TCP fallback. With a fixed address, as hosts have, a second stream hangs.
+    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
