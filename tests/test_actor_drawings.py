@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from zorplex_rl.viz import actor_drawings
-from zorplex_rl.viz.actor_drawings import LAYERS, SURVIVES, WAYS
+from zorplex_rl.course.figures import actor_drawings
+from zorplex_rl.course.figures.actor_drawings import LAYERS, SURVIVES, WAYS
 
 DRAWINGS = {
     "mailbox": actor_drawings.mailbox_drawing(),

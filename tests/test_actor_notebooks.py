@@ -19,8 +19,8 @@ import pytest
 import torch
 from test_notebooks import NOTEBOOKS, load
 
+from zorplex_rl.course.lesson.plug_in import plug_in
 from zorplex_rl.services.runtime import start_runtime, this_host
-from zorplex_rl.viz.plug_in import plug_in
 
 ACTORS, INTERACTIVE = (
     next(path for path in NOTEBOOKS if path.stem == stem) for stem in ("01_actors", "02_interactive_devx")

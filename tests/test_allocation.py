@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from zorplex_rl.analysis.allocation import (
+from zorplex_rl.sizing.allocation import (
     BANDWIDTH_SHARE,
     COMPUTE_SHARE,
     H100,
@@ -19,8 +19,8 @@ from zorplex_rl.analysis.allocation import (
     splits,
     training,
 )
-from zorplex_rl.analysis.sizing import ModelShape, Workload
-from zorplex_rl.analysis.step_time import train_seconds
+from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.sizing.step_time import train_seconds
 
 WORK = Workload(
     prompt=512, response=1024, prompts=64, group_size=16, evaluated=0,

@@ -90,7 +90,8 @@ import marimo
 app = marimo.App()
 
 with app.setup(hide_code=True):
-    from zorplex_rl.viz import exercise, lesson
+    from zorplex_rl.course.lesson import exercise
+    from zorplex_rl.course.lesson import lesson
 
 
 @app.cell(hide_code=True)

@@ -9,8 +9,8 @@ import pytest
 from pages import state_of
 from test_widgets import MAKERS, SHARDS, STATUS
 
-from zorplex_rl.viz import widgets
-from zorplex_rl.viz.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace, drawn
+from zorplex_rl.course import widgets
+from zorplex_rl.course.widgets import LiveCurve, ReshardMap, ServiceBoard, TimelineSimulator, WeightRingRace, drawn
 
 
 def as_a_page_holds_it(widget) -> dict:

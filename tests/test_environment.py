@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from runs import SMALL, as_flags, command, rows, train_here
 
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
@@ -336,7 +336,7 @@ def test_other_commands_survive_the_code_of_a_task_too(command, code, said, tmp_
 
 
 def test_a_check_whose_command_was_killed_ends_without_a_word():
-    program = "from zorplex_rl.env_process import report; report(lambda asked, begin: iter([begin('contract')]))"
+    program = "from zorplex_rl.task.apart import report; report(lambda asked, begin: iter([begin('contract')]))"
     reading, writing = os.pipe()
     os.close(reading)
     with tempfile.TemporaryFile() as mark:

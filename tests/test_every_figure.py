@@ -15,10 +15,9 @@ from test_figures import REPORTS, lasting
 from test_plots import ROWS, TIMELINE
 from test_service_charts import FAULT, KILLED, status
 
-from zorplex_rl.analysis.timeline import KINDS, Span, Timeline
-from zorplex_rl.viz.actor_charts import calls_chart, seconds_chart
-from zorplex_rl.viz.budget_charts import parts_chart, rows_chart, split_drawing
-from zorplex_rl.viz.fault_charts import (
+from zorplex_rl.course.figures.actor_charts import calls_chart, seconds_chart
+from zorplex_rl.course.figures.budget_charts import parts_chart, rows_chart, split_drawing
+from zorplex_rl.course.figures.fault_charts import (
     answers_chart,
     detection_chart,
     fits_chart,
@@ -27,11 +26,10 @@ from zorplex_rl.viz.fault_charts import (
     one_round,
     rounds_chart,
 )
-from zorplex_rl.viz.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
-from zorplex_rl.viz.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
-from zorplex_rl.viz.plots import learning_curve, timeline_chart
-from zorplex_rl.viz.runs import paired_timelines, shaped_chart
-from zorplex_rl.viz.service_charts import (
+from zorplex_rl.course.figures.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
+from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
+from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
+from zorplex_rl.course.figures.service_charts import (
     Fault,
     returns_chart,
     rotation_chart,
@@ -39,15 +37,17 @@ from zorplex_rl.viz.service_charts import (
     scaling_chart,
     service_drawing,
 )
-from zorplex_rl.viz.shard_charts import (
+from zorplex_rl.course.figures.shard_charts import (
     bytes_chart,
     loads_chart,
     overlaps_drawing,
     parallel_layers_drawing,
     placements_drawing,
 )
-from zorplex_rl.viz.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
-from zorplex_rl.viz.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
+from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
+from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
+from zorplex_rl.drawing.plots import learning_curve, timeline_chart
+from zorplex_rl.timeline import KINDS, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -277,7 +277,8 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.viz import budget_charts, figures, plots, runs, service_charts, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, service_charts, staleness_charts, transfer; "
+        "from zorplex_rl.drawing import plots; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "
         "transfer.copies_chart([[1, 2]]); "

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from zorplex_rl.viz import exercise
+from zorplex_rl.course.lesson import exercise
 
 
 def double(x):

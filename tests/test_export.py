@@ -13,7 +13,7 @@ import torch
 from runs import SMALL, final_weights, same_weights, train_here
 from safetensors.torch import load_file
 
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Environment, Zorplex

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from runs import SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
 
-from zorplex_rl.analysis.recorded import read_run
-from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.simulation.recorded import read_run
+from zorplex_rl.timeline import Timeline
 
 
 @pytest.fixture

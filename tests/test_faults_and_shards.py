@@ -14,8 +14,8 @@ from runs import command
 from test_notebooks import NOTEBOOKS, load
 from torch.distributed.tensor import Shard
 
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.services.runtime import ReplicaDied
-from zorplex_rl.viz import exercise
 from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 
 RUN = """

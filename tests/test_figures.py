@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from zorplex_rl.course.figures.figures import batch_chart, outcome_chart
+from zorplex_rl.course.figures.tokens import token_strip
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
-from zorplex_rl.viz.figures import batch_chart, outcome_chart
-from zorplex_rl.viz.tokens import token_strip
 
 TASK = Task("simple", "What is blip?", 17, 1, "", ("blip",))
 

@@ -10,14 +10,14 @@ from typing import get_args
 
 import pytest
 
-from zorplex_rl import size_command
-from zorplex_rl.analysis import fit
-from zorplex_rl.analysis.presets import PRESETS, PresetName, preset_config
-from zorplex_rl.analysis.sizing import ModelShape, Workload, trainer_memory
-from zorplex_rl.cli import main
+from zorplex_rl.cli import size as size_command
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.sizing import fit
+from zorplex_rl.sizing.presets import PRESETS, PresetName, preset_config
+from zorplex_rl.sizing.sizing import ModelShape, Workload, trainer_memory
 from zorplex_rl.training.devices import roles_with_models
 
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
@@ -131,9 +131,7 @@ def test_train_on_the_embedded_policy_fits_into_four_gigabytes():
 
 
 def test_the_check_imports_no_torch():
-    program = (
-        "import sys; from zorplex_rl import size_command; assert not {'torch', 'transformers'} & sys.modules.keys()"
-    )
+    program = "import sys; from zorplex_rl.cli import size; assert not {'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -157,7 +155,7 @@ def test_the_trainer_of_a_preset_fits_on_the_device_that_it_names(name, millions
 
 
 def test_flags_win_over_a_preset(monkeypatch):
-    from zorplex_rl import cli
+    from zorplex_rl.cli import commands as cli
 
     seen = []
     monkeypatch.setattr(cli, "train", lambda command: seen.append(command.config) or 0)

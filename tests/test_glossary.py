@@ -9,8 +9,8 @@ import pytest
 from moved import BOLD_TERMS
 from prose import texts_of
 
-from zorplex_rl.viz import lesson
-from zorplex_rl.viz.glossary import GLOSSARY, anchor, entry_of
+from zorplex_rl.course.lesson import lesson
+from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
 
@@ -57,5 +57,7 @@ def test_a_term_links_to_the_glossary_on_the_site_and_explains_itself_in_marimo(
 
 
 def test_a_term_that_is_missing_is_said():
-    with pytest.raises(ValueError, match=r"'walrus' is not in the glossary; add it to zorplex_rl/viz/glossary.py"):
+    with pytest.raises(
+        ValueError, match=r"'walrus' is not in the glossary; add it to zorplex_rl/course/lesson/glossary.py"
+    ):
         lesson.term("walrus")

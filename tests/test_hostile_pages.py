@@ -13,8 +13,8 @@ import marimo
 import pytest
 from pages import launched, served
 
-from zorplex_rl.site.build import build_site
-from zorplex_rl.site.export import export
+from zorplex_rl.course.site.build import build_site
+from zorplex_rl.course.site.export import export
 
 HOSTILE = [
     "`<img src=x onerror=struck(1)>",
@@ -37,10 +37,11 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from zorplex_rl.task.episode import Episode, Task
-    from zorplex_rl.viz import exercise, lesson
-    from zorplex_rl.viz.svg import render
-    from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import LiveCurve, ServiceBoard
+    from zorplex_rl.course.lesson import exercise
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.drawing.svg import render
+    from zorplex_rl.course.figures.tokens import token_strip
+    from zorplex_rl.course.widgets import LiveCurve, ServiceBoard
 
     texts = {texts!r}
 

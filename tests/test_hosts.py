@@ -22,8 +22,7 @@ from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
 
 import zorplex_rl
-from zorplex_rl.analysis.timeline import Span, Timeline
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
@@ -31,7 +30,8 @@ from zorplex_rl.services.host import Host
 from zorplex_rl.services.keeper import Lease
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.training.hosts import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
+from zorplex_rl.timeline import Span, Timeline
+from zorplex_rl.training.hosts.placement import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")

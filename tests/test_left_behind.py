@@ -13,7 +13,7 @@ from zorplex_rl.services.processes import kill_marked
 LEAVES = """
 import os, subprocess, sys, time
 from zorplex_rl.__main__ import program
-from zorplex_rl import cli
+from zorplex_rl.cli import commands
 import zorplex_rl.services.processes
 
 def main():
@@ -22,7 +22,7 @@ def main():
     time.sleep(1)
     return 3
 
-cli.main = main
+commands.main = main
 program()
 """
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from zorplex_rl.viz.live import LEAST_BAR, MAX_ACTORS, LiveView
+from zorplex_rl.cli.live import LEAST_BAR, MAX_ACTORS, LiveView
 
 STEP = {
     "event": "step",

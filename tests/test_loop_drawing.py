@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zorplex_rl.viz import look
-from zorplex_rl.viz.loop_drawing import ARROWS, BOX_HEIGHT, BOX_WIDTH, HEIGHT, PARTS, WIDTH, loop_drawing
+from zorplex_rl.course.figures.loop_drawing import ARROWS, BOX_HEIGHT, BOX_WIDTH, HEIGHT, PARTS, WIDTH, loop_drawing
+from zorplex_rl.drawing import look
 
 SVG = "{http://www.w3.org/2000/svg}"
 

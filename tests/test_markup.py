@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from zorplex_rl.course.figures.tokens import token_strip
+from zorplex_rl.course.lesson import lesson, markup
+from zorplex_rl.course.lesson.markup import block, fence, inline, quote
 from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.viz import lesson, markup
-from zorplex_rl.viz.markup import block, fence, inline, quote
-from zorplex_rl.viz.tokens import token_strip
 
 TAGS = set(
     "a blockquote br code del div em h1 h2 h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split()

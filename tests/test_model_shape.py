@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from zorplex_rl.analysis import sizing
-from zorplex_rl.analysis.fit import check_fit, run_bytes
-from zorplex_rl.analysis.model_shape import shape_of
-from zorplex_rl.analysis.sizing import Workload
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.sizing import sizing
+from zorplex_rl.sizing.fit import check_fit, run_bytes
+from zorplex_rl.sizing.model_shape import shape_of
+from zorplex_rl.sizing.sizing import Workload
 
 COMMON = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -107,8 +107,8 @@ def test_a_plain_qwen2_needs_no_torch(tmp_path):
     import sys
 
     program = (
-        "import sys; from zorplex_rl import size_command; "
-        f"from pathlib import Path; size_command._read_shape(Path({str(EMBEDDED_PATH)!r})); "
+        "import sys; from zorplex_rl.cli import size; "
+        f"from pathlib import Path; size._read_shape(Path({str(EMBEDDED_PATH)!r})); "
         "assert not {'torch', 'transformers'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -16,17 +16,17 @@ import pytest
 import torch
 from test_notebooks import ENV_05, SAMPLING_05, load, small_05
 
-from zorplex_rl.analysis.batch_times import batch_times
-from zorplex_rl.analysis.reward_weights import RewardWeights, lesson_of
+from zorplex_rl.course import word_problems
+from zorplex_rl.course.batch_times import batch_times
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.reward_weights import RewardWeights, lesson_of
+from zorplex_rl.course.word_problems import Attempt, Recording, ask_word_problems
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.learning.train_simple import compare
-from zorplex_rl.policy import word_problems
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.tool_loop import encode_text
-from zorplex_rl.policy.word_problems import Attempt, Recording, ask_word_problems
 from zorplex_rl.task.rewards import score
-from zorplex_rl.viz import exercise
 
 ROOT = Path(__file__).parents[1]
 notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
@@ -173,7 +173,7 @@ def test_a_model_of_a_folder_is_asked_recorded_and_read_again(tmp_path, capsys):
     assert "embedded has " in capsys.readouterr().out
     found = Recording.read(tmp_path / "found.json")
     assert list(found.attempts) == ask_word_problems(load_policy())
-    assert found.command == "python -m zorplex_rl.policy.word_problems embedded"
+    assert found.command == "python -m zorplex_rl.course.word_problems embedded"
     assert str(EMBEDDED_PATH.parent) not in (tmp_path / "found.json").read_text(), "no path of the machine"
 
 

@@ -16,13 +16,13 @@ import cloudpickle
 import pytest
 from test_notebooks import NOTEBOOKS, load
 
+from zorplex_rl.course.widgets.service_player import RequestRecorder, film
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of, spawn
 from zorplex_rl.services.service import Service
 from zorplex_rl.training.generator import episode_seed
-from zorplex_rl.viz.widgets.service_player import RequestRecorder, film
 
 NOTEBOOK = next(path for path in NOTEBOOKS if path.stem == "06_services")
 

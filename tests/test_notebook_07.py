@@ -17,7 +17,7 @@ from test_course import minutes
 from test_faults_and_shards import run
 from test_notebooks import load
 
-from zorplex_rl.viz.plug_in import plug_in
+from zorplex_rl.course.lesson.plug_in import plug_in
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.ring import WeightRing
 

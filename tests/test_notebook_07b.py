@@ -18,7 +18,7 @@ from test_course import minutes
 from test_notebooks import load
 from torch.distributed.tensor import Replicate, Shard
 
-from zorplex_rl.viz.plug_in import plug_in
+from zorplex_rl.course.lesson.plug_in import plug_in
 from zorplex_rl.weights.reshard.plan import plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape

@@ -17,10 +17,10 @@ import pytest
 import torch
 from test_notebooks import load
 
-from zorplex_rl.analysis.recorded_study import read_study
-from zorplex_rl.analysis.timeline import Span
+from zorplex_rl.course.lesson.plug_in import plug_in
+from zorplex_rl.course.recorded_study import read_study
 from zorplex_rl.learning.replay import ReplayBuffer
-from zorplex_rl.viz.plug_in import plug_in
+from zorplex_rl.timeline import Span
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "notebooks" / "08_rl_e2e.py"

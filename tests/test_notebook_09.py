@@ -12,10 +12,10 @@ import pytest
 import torch
 from test_notebooks import load
 
-from zorplex_rl.analysis.recorded_study import Row, Study, read_study
+from zorplex_rl.course.recorded_study import Row, Study, read_study
+from zorplex_rl.course.staleness import Conditions
 from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.losses import LOSSES
-from zorplex_rl.learning.staleness import Conditions
 
 ROOT = Path(__file__).parents[1]
 notebook = load(ROOT / "notebooks" / "09_staleness.py")

@@ -13,12 +13,12 @@ from test_allocation import WORK
 from test_course import minutes
 from test_notebooks import load
 
-from zorplex_rl.analysis.allocation import MODELS, best_split, splits
-from zorplex_rl.analysis.measured_size import Case
-from zorplex_rl.analysis.sizing import ModelShape, Workload, generator_memory, trainer_memory
-from zorplex_rl.analysis.step_time import Machine, train_seconds
-from zorplex_rl.viz.plug_in import plug_in
-from zorplex_rl.viz.widgets.widget import pack
+from zorplex_rl.course.lesson.plug_in import plug_in
+from zorplex_rl.course.widgets.widget import pack
+from zorplex_rl.sizing.allocation import MODELS, best_split, splits
+from zorplex_rl.sizing.measured_size import Case
+from zorplex_rl.sizing.sizing import ModelShape, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.step_time import Machine, train_seconds
 
 PATH = Path(__file__).parents[1] / "notebooks" / "10_scaling_out.py"
 notebook = load(PATH)

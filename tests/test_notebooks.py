@@ -14,15 +14,15 @@ import pytest
 import torch
 from closed_form import exact_seconds
 
-from zorplex_rl.analysis.recorded import group_variation
-from zorplex_rl.analysis.setting import Setting
-from zorplex_rl.analysis.timeline import group_latencies
+from zorplex_rl.course.lesson import exercise, lesson
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.simulation.recorded import group_variation
+from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
-from zorplex_rl.viz import exercise, lesson
+from zorplex_rl.timeline import group_latencies
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
 every_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

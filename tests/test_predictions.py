@@ -15,8 +15,8 @@ import marimo as mo
 import pytest
 from pages import launched, served
 
-from zorplex_rl.site.build import build_site
-from zorplex_rl.viz import lesson
+from zorplex_rl.course.lesson import lesson
+from zorplex_rl.course.site.build import build_site
 
 NOTEBOOK = """
 import marimo
@@ -27,8 +27,8 @@ app = marimo.App(app_title="Predictions", css_file="{css}")
 with app.setup(hide_code=True):
     import marimo as mo
 
-    from zorplex_rl.viz import lesson
-    from zorplex_rl.viz.widgets import LiveCurve
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.widgets import LiveCurve
 
 
 @app.cell(hide_code=True)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zorplex_rl.analysis.recorded_study import Row, append_row, first_below, read_study, warnings, write_header
+from zorplex_rl.course.recorded_study import Row, append_row, first_below, read_study, warnings, write_header
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CONDITIONS = {"steps": 6, "eval_every": 3}
@@ -136,7 +136,7 @@ def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(benchmark, 
 
 
 def test_a_trial_of_the_benchmark_is_a_row_with_its_series(benchmark):
-    from zorplex_rl.learning.staleness import Trial
+    from zorplex_rl.course.staleness import Trial
 
     found = benchmark.run_trial(4e-4, Trial("grpo", 1, 0), benchmark.Options(steps=2, eval_every=2, eval_tasks=4))
     assert found.key == ("grpo", 1, 4e-4, 0)
@@ -147,8 +147,8 @@ def test_a_trial_of_the_benchmark_is_a_row_with_its_series(benchmark):
 
 
 def test_a_trial_that_diverges_is_a_row_too(benchmark, monkeypatch):
+    from zorplex_rl.course.staleness import Trial
     from zorplex_rl.errors import TrainingDiverged
-    from zorplex_rl.learning.staleness import Trial
 
     def diverge(trial, conditions, watch):
         watch(SimpleNamespace(version=1), {"lag_mean": 0.0, "effective_sample_size": 1.0, "episode_sample_size": 1.0})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.timeline import Span
 from zorplex_rl.training.run_log import RunLog
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from zorplex_rl.analysis.presets import PRESETS
-from zorplex_rl.analysis.run_time import RunTime
+from zorplex_rl.cli.size import run_time
 from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.policy.load import EMBEDDED_PATH
-from zorplex_rl.size_command import run_time
+from zorplex_rl.sizing.presets import PRESETS
+from zorplex_rl.sizing.run_time import RunTime
 
 TWO_CORES = RunTime(start=5.0, sample=2.0, train=3.0, cores=2)
 NO_EVALUATION = {"eval_tasks": 1, "eval_every": 1000}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zorplex_rl.analysis.timeline import Span, Timeline
-from zorplex_rl.viz.runs import lags_of
+from zorplex_rl.course.figures.runs import lags_of
+from zorplex_rl.timeline import Span, Timeline
 
 
 def test_a_group_is_as_old_as_the_versions_between_its_sampling_and_its_step():

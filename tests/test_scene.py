@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from zorplex_rl.viz import scene
+from zorplex_rl.course.lesson import scene
 
 
 @asynccontextmanager

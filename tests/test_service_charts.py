@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from zorplex_rl.course.figures.service_charts import Fault, rates, stretches
 from zorplex_rl.services.status import ReplicaStatus, ServiceStatus
-from zorplex_rl.viz.service_charts import Fault, rates, stretches
 
 FAULT = Fault(10.0, "tools_0", "kill -9")
 

@@ -11,9 +11,9 @@ from closed_form import exact_seconds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.analysis.bounds import lower_bounds
-from zorplex_rl.analysis.setting import Details, Latencies, Setting
-from zorplex_rl.analysis.simulate import compare, simulate_async, simulate_sync
+from zorplex_rl.simulation.bounds import lower_bounds
+from zorplex_rl.simulation.setting import Details, Latencies, Setting
+from zorplex_rl.simulation.simulate import compare, simulate_async, simulate_sync
 
 A_HAIR = 1 + 1e-9
 """Sums of many floats in two orders differ by less."""

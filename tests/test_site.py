@@ -23,19 +23,19 @@ from pages import launched, served
 from runs import eventually
 from simulators import expect_figures, expect_race, random_positions, sliders_to
 
+from zorplex_rl.course.figures.loop_drawing import loop_drawing
+from zorplex_rl.course.lesson import lesson
+from zorplex_rl.course.lesson.glossary import GLOSSARY
+from zorplex_rl.course.site import search
+from zorplex_rl.course.site.__main__ import main
+from zorplex_rl.course.site.arc import Station, arc_drawing
+from zorplex_rl.course.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
+from zorplex_rl.course.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of
+from zorplex_rl.course.site.export import export
+from zorplex_rl.course.site.page import Cell, Lesson, Page
+from zorplex_rl.course.widgets import TimelineSimulator
+from zorplex_rl.drawing.svg import render
 from zorplex_rl.errors import ConfigError, SiteError
-from zorplex_rl.site import search
-from zorplex_rl.site.__main__ import main
-from zorplex_rl.site.arc import Station, arc_drawing
-from zorplex_rl.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
-from zorplex_rl.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of
-from zorplex_rl.site.export import export
-from zorplex_rl.site.page import Cell, Lesson, Page
-from zorplex_rl.viz import lesson
-from zorplex_rl.viz.glossary import GLOSSARY
-from zorplex_rl.viz.loop_drawing import loop_drawing
-from zorplex_rl.viz.svg import render
-from zorplex_rl.viz.widgets import TimelineSimulator
 
 with_a_library = pytest.mark.skipif(search.library() is None, reason=search.WITHOUT)
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
@@ -54,8 +54,9 @@ with app.setup(hide_code=True):
     import marimo as mo
     import traitlets
 
-    from zorplex_rl.viz import exercise, lesson
-    from zorplex_rl.viz.svg import render
+    from zorplex_rl.course.lesson import exercise
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.drawing.svg import render
 
 
 @app.cell(hide_code=True)
@@ -497,7 +498,15 @@ def test_a_notebook_that_does_not_end_is_ended(tmp_path):
 def test_ctrl_c_ends_the_build_and_the_notebooks_that_run(tmp_path, jobs):
     notebook = WAITS.replace("FOLDER", str(tmp_path))
     write(tmp_path / "notebooks", **{f"0{number}_waits": notebook for number in (1, 2, 3)})
-    command = [sys.executable, "-m", "zorplex_rl.site", "--notebooks", str(tmp_path / "notebooks"), "--jobs", str(jobs)]
+    command = [
+        sys.executable,
+        "-m",
+        "zorplex_rl.course.site",
+        "--notebooks",
+        str(tmp_path / "notebooks"),
+        "--jobs",
+        str(jobs),
+    ]
     with subprocess.Popen([*command, str(tmp_path / "site")], stderr=subprocess.PIPE, text=True) as build:
         assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == jobs)
         build.send_signal(signal.SIGINT)

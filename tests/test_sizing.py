@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zorplex_rl.analysis import sizing
-from zorplex_rl.analysis.measured_size import Case, make_model, measure, workload_of
-from zorplex_rl.analysis.sizing import MicroBatch, ModelShape, Parallel, Workload
 from zorplex_rl.config import Config
 from zorplex_rl.learning.batches import split_by_tokens
+from zorplex_rl.sizing import sizing
+from zorplex_rl.sizing.measured_size import Case, make_model, measure, workload_of
+from zorplex_rl.sizing.sizing import MicroBatch, ModelShape, Parallel, Workload
 
 SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
 SHAPES = [

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zorplex_rl.learning import staleness
-from zorplex_rl.learning.staleness import (
+from zorplex_rl.course import staleness
+from zorplex_rl.course.staleness import (
     Conditions,
     Trial,
     fresh_learner,

@@ -22,11 +22,11 @@ from types import SimpleNamespace
 import pytest
 from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, rows, same_weights, state_at, train_here
 
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
+from zorplex_rl.cli.output import Output
+from zorplex_rl.cli.train import SAME_WISH_SECONDS, StopWish, _how_to_go_on
 from zorplex_rl.errors import CheckpointError
-from zorplex_rl.output import Output
 from zorplex_rl.run_folder import RunFolder, step_of
-from zorplex_rl.train_command import SAME_WISH_SECONDS, StopWish, _how_to_go_on
 
 LONG = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
 

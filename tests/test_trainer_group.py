@@ -17,7 +17,7 @@ import torch
 from runs import SMALL, final_weights, same_weights
 from sharded_ranks import one_process, train, train_sharded
 
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.learning.advantages import group_relative
@@ -38,7 +38,7 @@ from zorplex_rl.task.rewards import score
 from zorplex_rl.training import trainer_group
 from zorplex_rl.training.controller import StopRequested
 from zorplex_rl.training.devices import one_each
-from zorplex_rl.training.hosts import Hosts
+from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.shard_transports import subscribe_to_group
 from zorplex_rl.training.trainer import Trainer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zorplex_rl.viz.transfer import version_runs
+from zorplex_rl.course.figures.transfer import version_runs
 
 
 def test_runs_cover_the_copy_without_a_gap():

@@ -15,13 +15,9 @@ from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
 from test_service_charts import FAULT, KILLED
 
-from zorplex_rl.analysis.recorded_study import Row, Study
-from zorplex_rl.analysis.setting import Setting
-from zorplex_rl.analysis.simulate import compare
-from zorplex_rl.analysis.timeline import Span, Timeline
-from zorplex_rl.site.build import build_site
-from zorplex_rl.viz.svg import drawing
-from zorplex_rl.viz.widgets import (
+from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.course.site.build import build_site
+from zorplex_rl.course.widgets import (
     Dashboard,
     LiveCurve,
     LoopPlayer,
@@ -34,13 +30,17 @@ from zorplex_rl.viz.widgets import (
     WeightRingRace,
     WhatIf,
 )
-from zorplex_rl.viz.widgets.loop_player import film
-from zorplex_rl.viz.widgets.reshard_map import byte_matrix
-from zorplex_rl.viz.widgets.timeline_simulator import COUNTS, GRID
-from zorplex_rl.viz.widgets.transfer_calculator import AXES as CALCULATOR
-from zorplex_rl.viz.widgets.transfer_calculator import in_words
-from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
-from zorplex_rl.viz.widgets.widget import look_up, unpack
+from zorplex_rl.course.widgets.loop_player import film
+from zorplex_rl.course.widgets.reshard_map import byte_matrix
+from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.course.widgets.transfer_calculator import AXES as CALCULATOR
+from zorplex_rl.course.widgets.transfer_calculator import in_words
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
+from zorplex_rl.course.widgets.widget import look_up, unpack
+from zorplex_rl.drawing.svg import drawing
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import compare
+from zorplex_rl.timeline import Span, Timeline
 
 MEASURED = Setting(
     generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014
@@ -52,9 +52,9 @@ app = marimo.App(app_title="Simulators")
 
 with app.setup:
     import marimo as mo
-    from zorplex_rl.analysis.setting import Setting
-    from zorplex_rl.viz import lesson
-    from zorplex_rl.viz.widgets import TimelineSimulator, TransferCalculator, WeightRingRace
+    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.widgets import TimelineSimulator, TransferCalculator, WeightRingRace
 
     static = "execute" in mo.cli_args()
 

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 from pages import launched
 
-from zorplex_rl.viz import exercise
+from zorplex_rl.course.lesson import exercise
 
 ROOT = Path(__file__).parents[1]
 WORKSHOP = ROOT / "workshop"

@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from zorplex_rl.analysis.setting import lognormal
-from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
 from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.call_limit import ask, in_thread
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode, Finish, Task
@@ -38,6 +37,7 @@ from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
+from zorplex_rl.timeline import Span, SpanRecorder
 from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.analysis.sizing import transfer_seconds
 from zorplex_rl.config import Config
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.services.tls import client_context, server_context
 from zorplex_rl.services.worker import HOST_ADDRESS
+from zorplex_rl.sizing.sizing import transfer_seconds
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
