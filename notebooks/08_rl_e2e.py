@@ -1405,7 +1405,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
 
     The run noted: {_noted}.{_left_out}
 
-    A trainer that dies comes back from its last checkpoint: `tests/test_faults.py` kills one.
+    A trainer that dies comes back from its last checkpoint: `tests/training/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(

@@ -1393,7 +1393,7 @@ def cut_a_host(lease):
 def _(cut_for_real, hosts_config):
     if cut_for_real is None:
         _shown = lesson.md(
-            f"Not run here: {why_not()}. `tests/test_hosts.py` cuts a host off."
+            f"Not run here: {why_not()}. `tests/training/hosts/test_hosts.py` cuts a host off."
         )
     else:
         _lives, _noticed = cut_for_real

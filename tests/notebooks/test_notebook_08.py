@@ -22,7 +22,7 @@ from zorplex_rl.course.recorded_study import read_study
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.timeline import Span
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "notebooks" / "08_rl_e2e.py"
 notebook = load(NOTEBOOK)
 

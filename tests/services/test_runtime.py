@@ -57,7 +57,7 @@ def test_another_user_is_refused_by_every_socket_but_what_readme_warns_of():
     assert len(paths) >= 2
     assert all("PermissionError" in answers[path] for path in paths)
     assert "connected" in answers.values(), "then README need not warn any more"
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert "On a shared machine" in readme
 
 

@@ -37,8 +37,7 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from zorplex_rl.task.episode import Episode, Task
-    from zorplex_rl.course.lesson import exercise
-    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.drawing.svg import render
     from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.course.widgets import LiveCurve, ServiceBoard

@@ -17,7 +17,7 @@ from zorplex_rl.course.staleness import Conditions
 from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.losses import LOSSES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 notebook = load(ROOT / "notebooks" / "09_staleness.py")
 
 

@@ -91,7 +91,7 @@ def test_nothing_is_left_of_the_hosts_of_a_killed_process():
             time.sleep(60)
     """
     before = links()
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parent)
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     spaces = owner.stdout.readline().decode().split()
     assert len(spaces) == 2 and all(map(processes_in, spaces))
     time.sleep(0.2)

@@ -9,7 +9,7 @@ import pytest
 from test_course import minutes
 from test_notebooks import load
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 PATH = next(path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists())
 LEASE = 0.5
 

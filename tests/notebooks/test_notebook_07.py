@@ -21,7 +21,7 @@ from zorplex_rl.course.lesson.plug_in import plug_in
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.ring import WeightRing
 
-PATH = Path(__file__).parents[1] / "notebooks" / "07_rdma_weight_sync.py"
+PATH = Path(__file__).parents[2] / "notebooks" / "07_rdma_weight_sync.py"
 SIZE = 256
 
 

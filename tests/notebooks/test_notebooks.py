@@ -24,7 +24,7 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
 from zorplex_rl.timeline import group_latencies
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.py"))
 every_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
 

@@ -30,7 +30,7 @@ NODES = ("n1", "n2")
 CONFIG = SMALL.changed(
     max_lag=1, generators=2, checkpoint_every=1, hosts="slurm:2", insecure=True, generators_on="others"
 )
-SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "slurm_batch.sh"
+SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "slurm_batch.sh"
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
 STRANGER = f"""if True:
     import socket, ssl, sys

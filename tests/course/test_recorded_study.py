@@ -12,7 +12,7 @@ import pytest
 
 from zorplex_rl.course.recorded_study import Row, append_row, first_below, read_study, warnings, write_header
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CONDITIONS = {"steps": 6, "eval_every": 3}
 
 

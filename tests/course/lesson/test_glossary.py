@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from moved import BOLD_TERMS
 from prose import texts_of
 
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py"))
+NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("[0-9]*.py"))
 
 
 @pytest.mark.parametrize("term", GLOSSARY)
@@ -22,7 +21,7 @@ def test_every_term_is_used_by_a_notebook(term):
     assert any(used.search(path.read_text()) for path in NOTEBOOKS), f"no notebook uses {term!r}; take it out"
 
 
-@pytest.mark.parametrize("notebook", [n for n in NOTEBOOKS if n.stem in BOLD_TERMS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_bold_term_of_a_notebook_is_explained(notebook):
     bold = re.findall(r"\*\*([^*{}…]{2,60})\*\*", "\n".join(texts_of(notebook)))
     assert [term for term in bold if entry_of(term) is None] == []

@@ -18,7 +18,7 @@ from pages import launched
 
 from zorplex_rl.course.lesson import exercise
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKSHOP = ROOT / "workshop"
 NOTEBOOKS = {path.stem.partition("_")[0]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
 TEXTS = sorted([*WORKSHOP.glob("*.md"), *WORKSHOP.glob("*.html")])

@@ -28,7 +28,7 @@ from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.parser import TOOL_NAMES, ToolCall, find_answer, find_call
 from zorplex_rl.task.source import EnvironmentSource
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LOCKERS, WORDS, PROBLEMS = (str(EXAMPLES / name) for name in ("lockers.py", "word_problems.py", "word_problems.jsonl"))
 GOOD = """
 import random

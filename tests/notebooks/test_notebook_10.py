@@ -20,7 +20,7 @@ from zorplex_rl.sizing.measured_size import Case
 from zorplex_rl.sizing.sizing import ModelShape, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.step_time import Machine, train_seconds
 
-PATH = Path(__file__).parents[1] / "notebooks" / "10_scaling_out.py"
+PATH = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 notebook = load(PATH)
 MECHANISM = ("trainer_budget", "generator_budget", "train_operations")
 SHAPES = [

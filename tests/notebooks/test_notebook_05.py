@@ -28,7 +28,7 @@ from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.task.rewards import score
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
 
 

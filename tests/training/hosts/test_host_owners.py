@@ -19,7 +19,7 @@ from namespaced_hosts import wait_for
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
 PATIENT = dict.fromkeys(("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE"), "1h")
 """For all processes: what Monarch takes for dead is not what is tested here."""
-CLIENT = Path(__file__).with_name("host_client.py")
+CLIENT = Path(__file__).parents[2] / "host_client.py"
 
 
 class Worker:

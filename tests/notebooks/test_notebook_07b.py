@@ -23,7 +23,7 @@ from zorplex_rl.weights.reshard.plan import plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape
 
-PATH = Path(__file__).parents[1] / "notebooks" / "07b_resharding.py"
+PATH = Path(__file__).parents[2] / "notebooks" / "07b_resharding.py"
 
 
 @pytest.fixture(scope="module")

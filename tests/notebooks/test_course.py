@@ -1,4 +1,4 @@
-"""What every notebook of the finished course keeps. ``moved.py`` lists the notebooks that have come so far."""
+"""What every notebook of the course keeps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import json
 import sys
 from pathlib import Path
 
-import moved
 import pytest
 from prose import texts_of, too_long
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
 
 
@@ -31,12 +30,10 @@ def calls_of(notebook: Path, name: str) -> list[ast.Call]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
 
 
-def test_the_list_names_only_notebooks_that_are_there():
-    lists = [value for name, value in vars(moved).items() if name.isupper()]
-    assert {name for names in lists for name in names} <= NOTEBOOKS.keys()
+every_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 
 
-@pytest.mark.parametrize("name", moved.PREDICTIONS)
+@every_notebook
 def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     asked, revealed = (calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("predict", "reveal"))
     assert len(asked) == len(revealed) >= 3
@@ -45,7 +42,7 @@ def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     assert ast.literal_eval(counted.args[0]) == len(asked)
 
 
-@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+@every_notebook
 def test_a_headline_is_computed(name):
     stated = calls_of(NOTEBOOKS[name], "lesson.headline")
     assert len(stated) <= 1
@@ -55,7 +52,7 @@ def test_a_headline_is_computed(name):
         assert any(isinstance(part, ast.FormattedValue) for part in result.values)
 
 
-@pytest.mark.parametrize("name", moved.EXERCISES)
+@every_notebook
 def test_exercises_are_graded_and_have_two_hints(name):
     given = [{key.arg: key.value for key in call.keywords} for call in calls_of(NOTEBOOKS[name], "exercise.feedback")]
     assert {ast.literal_eval(options["level"]) for options in given} == {"warm-up", "core", "stretch"}
@@ -63,13 +60,13 @@ def test_exercises_are_graded_and_have_two_hints(name):
     assert all(len(options["hints"].elts) == 2 for options in given)
 
 
-@pytest.mark.parametrize("name", moved.SYNTAX_ERRORS)
+@every_notebook
 def test_an_exercise_survives_a_syntax_error_in_its_stub(name):
     given = calls_of(NOTEBOOKS[name], "exercise.feedback")
     assert given and all(isinstance(call.args[0], ast.Lambda) for call in given)
 
 
-@pytest.mark.parametrize("name", moved.MINUTES)
+@every_notebook
 def test_the_minutes_of_a_header_are_honest_and_at_most_45(name):
     found = minutes.estimate(NOTEBOOKS[name])
     assert found.seconds is not None, (
@@ -79,7 +76,7 @@ def test_the_minutes_of_a_header_are_honest_and_at_most_45(name):
     assert max(found.stated, found.minutes) <= 45
 
 
-@pytest.mark.parametrize("name", moved.SENTENCES)
+@every_notebook
 def test_no_sentence_of_a_notebook_is_too_long(name):
     assert [sentence for text in texts_of(NOTEBOOKS[name]) for sentence in too_long(text)] == []
 
@@ -90,8 +87,7 @@ import marimo
 app = marimo.App()
 
 with app.setup(hide_code=True):
-    from zorplex_rl.course.lesson import exercise
-    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.lesson import exercise, lesson
 
 
 @app.cell(hide_code=True)
