@@ -146,7 +146,7 @@ async def time_reads(
 
 async def measure(network: Network, options: Options, keys: Path | None) -> Report:
     from zorplex_rl.services.runtime import ActorError, ReplicaDied
-    from zorplex_rl.training.hosts.placement import open_hosts
+    from zorplex_rl.training.hosts.openers import open_hosts
 
     a, b = network["a"], network["b"]
     scheme = "tls" if keys else "tcp"

@@ -92,7 +92,8 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.sizing.step_time import Machine, calibrate, train_seconds
     from zorplex_rl.timeline import Timeline
-    from zorplex_rl.training.hosts.placement import THIS, PlanRow, open_hosts
+    from zorplex_rl.training.hosts.openers import open_hosts
+    from zorplex_rl.training.hosts.placement import THIS, PlanRow
 
     # Seconds that a new process takes for the same imports.
     IMPORTS = time.process_time()
@@ -1361,7 +1362,7 @@ def cut_a_host(lease):
             "import asyncio, threading, time",
             "from zorplex_rl.config import Config",
             "from zorplex_rl.services.runtime import Actor, endpoint",
-            "from zorplex_rl.training.hosts.placement import open_hosts",
+            "from zorplex_rl.training.hosts.openers import open_hosts",
             *map(source_of, (Clock, two_lives_of_the_package)),
         ]
     )

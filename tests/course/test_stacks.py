@@ -15,7 +15,7 @@ from zorplex_rl.config import Config, LossName, TransportName
 from zorplex_rl.course import stack_commands, stacks
 from zorplex_rl.course.figures import stack_tables
 from zorplex_rl.course.stacks import AXES, NOT_FOUND, OURS, QUESTIONS, STACKS, STALENESS, TRANSFER
-from zorplex_rl.training.hosts.placement import parse_hosts
+from zorplex_rl.training.hosts.spec import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)

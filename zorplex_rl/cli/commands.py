@@ -321,7 +321,8 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
-    from zorplex_rl.training.hosts.placement import check_cluster, check_hosts
+    from zorplex_rl.training.hosts.checks import check_cluster
+    from zorplex_rl.training.hosts.spec import check_hosts
 
     config.check()
     check_hosts(config)
@@ -353,7 +354,8 @@ def _check(config: Config, folder: RunFolder | None = None) -> str:
 
 
 def show_plan(config: Config) -> int:
-    from zorplex_rl.training.hosts.placement import PlanRow, cluster_request
+    from zorplex_rl.training.hosts.checks import cluster_request
+    from zorplex_rl.training.hosts.placement import PlanRow
 
     config.check()
     # First, so that what is refused gets its sentence and nothing else.
@@ -371,7 +373,7 @@ def work(command: Worker) -> int:
 
     if command.tls:
         os.environ[TLS] = command.tls
-    from zorplex_rl.training.hosts.placement import check_address, check_encryption, check_listen, tls_folder
+    from zorplex_rl.training.hosts.addresses import check_address, check_encryption, check_listen, tls_folder
 
     check_address(command.listen, "--listen")
     check_encryption("--listen", [command.listen], command.tls, command.insecure)

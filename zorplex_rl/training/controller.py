@@ -51,7 +51,8 @@ from zorplex_rl.timeline import Span
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
-from zorplex_rl.training.hosts.placement import Hosts, open_hosts
+from zorplex_rl.training.hosts.openers import open_hosts
+from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import Trainer

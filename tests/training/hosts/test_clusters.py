@@ -33,7 +33,7 @@ def mesh():
     pytest.importorskip("kubernetes")
     (found,) = json.loads(
         in_another_process(
-            "import json; from zorplex_rl.config import Config; from zorplex_rl.training.hosts.clusters import kubernetes_objects;"
+            "import json; from zorplex_rl.config import Config; from zorplex_rl.training.hosts.kubernetes import kubernetes_objects;"
             f"print(json.dumps(kubernetes_objects(3, Config().changed(image={IMAGE!r}, namespace='lab', pod_gpus=2).cluster)))"
         )
     )
@@ -67,22 +67,22 @@ def test_the_pods_are_what_kubernetes_published_schema_demands(mesh):
 def test_two_runs_in_one_namespace_do_not_take_each_others_pods():
     pytest.importorskip("kubernetes")
     names = in_another_process(
-        "from zorplex_rl.config import Config; from zorplex_rl.training.hosts.clusters import kubernetes_objects;"
+        "from zorplex_rl.config import Config; from zorplex_rl.training.hosts.kubernetes import kubernetes_objects;"
         "print(*(kubernetes_objects(1, Config().changed(image='x').cluster)[0]['metadata']['name'] for _ in range(2)))"
     ).split()
     assert len(set(names)) == 2
 
 
 def test_without_the_package_kubernetes_one_sentence_says_what_to_install(monkeypatch):
-    from zorplex_rl.training.hosts import clusters
+    from zorplex_rl.training.hosts import kubernetes
 
-    monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kubernetes.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package kubernetes; install zorplex-rl\[kubernetes\]"):
-        clusters.check_kubernetes(Config().changed(image=IMAGE).cluster)
+        kubernetes.check_kubernetes(Config().changed(image=IMAGE).cluster)
 
 
 def test_pods_need_an_image():
-    from zorplex_rl.training.hosts.clusters import check_kubernetes
+    from zorplex_rl.training.hosts.kubernetes import check_kubernetes
 
     pytest.importorskip("kubernetes")
     with pytest.raises(ConfigError, match="needs --image"):
@@ -100,7 +100,7 @@ def test_a_plan_of_pods_without_an_image_is_one_sentence(capsys):
 
 def test_the_script_for_slurm_starts_one_worker_on_one_node_with_the_given_options():
     script = in_another_process(
-        "from zorplex_rl.config import Config; from zorplex_rl.training.hosts.clusters import slurm_script;"
+        "from zorplex_rl.config import Config; from zorplex_rl.training.hosts.slurm import slurm_script;"
         "print(slurm_script(Config().changed(slurm_options='partition=gpu gpus-per-node=1', tls='/shared/my keys/controller').cluster))"
     )
     lines = script.splitlines()
@@ -125,7 +125,7 @@ def test_the_script_for_slurm_starts_one_worker_on_one_node_with_the_given_optio
     ],
 )
 def test_a_job_that_does_not_begin_or_ends_at_once_says_why(squeue, said, tmp_path: Path, monkeypatch):
-    from zorplex_rl.training.hosts.clusters import _until_it_listens
+    from zorplex_rl.training.hosts.slurm import _until_it_listens
 
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{squeue}'\n")
     (tmp_path / "squeue").chmod(0o755)
@@ -135,7 +135,7 @@ def test_a_job_that_does_not_begin_or_ends_at_once_says_why(squeue, said, tmp_pa
 
 
 def test_without_slurm_one_sentence_says_where_to_run(monkeypatch, tmp_path: Path):
-    from zorplex_rl.training.hosts.clusters import check_slurm
+    from zorplex_rl.training.hosts.slurm import check_slurm
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="needs sbatch, squeue, scancel, which is not installed here"):
@@ -144,7 +144,7 @@ def test_without_slurm_one_sentence_says_where_to_run(monkeypatch, tmp_path: Pat
 
 @pytest.mark.parametrize("options", ["partition gpu=", "--time=1", "'time=1"])
 def test_options_that_sbatch_would_not_understand_are_refused(options):
-    from zorplex_rl.training.hosts.clusters import slurm_job
+    from zorplex_rl.training.hosts.slurm import slurm_job
 
     with pytest.raises(ConfigError, match="--slurm-options"):
         slurm_job(Config().changed(slurm_options=options).cluster, 0)
@@ -152,7 +152,7 @@ def test_options_that_sbatch_would_not_understand_are_refused(options):
 
 @pytest.mark.parametrize("hosts", ["slurm", "slurm:0", "kubernetes:two", "slurm:-1"])
 def test_a_number_of_nodes_is_demanded(hosts):
-    from zorplex_rl.training.hosts.placement import parse_hosts
+    from zorplex_rl.training.hosts.spec import parse_hosts
 
     with pytest.raises(ConfigError, match="expected a number of 1 to 999"):
         parse_hosts(hosts)

@@ -31,7 +31,9 @@ from zorplex_rl.services.keeper import Lease
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import SECRET
 from zorplex_rl.timeline import Span, Timeline
-from zorplex_rl.training.hosts.placement import THIS, Hosts, PlanRow, check_cluster, check_hosts, parse_hosts, plan
+from zorplex_rl.training.hosts.checks import check_cluster
+from zorplex_rl.training.hosts.placement import THIS, Hosts, PlanRow, plan
+from zorplex_rl.training.hosts.spec import check_hosts, parse_hosts
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")

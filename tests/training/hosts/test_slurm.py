@@ -23,7 +23,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.certificates import make_certificates
 from zorplex_rl.services.job_worker import PORT
-from zorplex_rl.training.hosts.clusters import FIRST_LEASE_SECONDS
+from zorplex_rl.training.hosts.slurm import FIRST_LEASE_SECONDS
 
 pytestmark = needs_slurm
 NODES = ("n1", "n2")
