@@ -24,7 +24,8 @@ from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, r
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.output import Output
-from zorplex_rl.cli.train import SAME_WISH_SECONDS, StopWish, _how_to_go_on
+from zorplex_rl.cli.stop_wish import SAME_WISH_SECONDS, StopWish
+from zorplex_rl.cli.train import _how_to_go_on
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.run_folder import RunFolder, step_of
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.cli.failures import FAILED
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import (
     MOST_EPISODES,
@@ -21,8 +22,6 @@ from zorplex_rl.config import (
     check_temperature,
 )
 from zorplex_rl.errors import ConfigError
-
-FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -57,16 +56,6 @@ class Eval(Command):
     """Number type of the model."""
     json: Path | None = None
     """Also write the result to this file."""
-
-
-@dataclass(frozen=True)
-class Show(Command):
-    """Describe a policy: architecture, parameters, vocabulary, accuracy for each kind of task."""
-
-    policy: str = "embedded"
-    """embedded, the folder of a model, or a hub id."""
-    tasks: int = 200
-    """Held-out tasks of each kind to measure accuracy on."""
 
 
 def evaluate(command: Eval) -> int:
@@ -106,11 +95,13 @@ def evaluate(command: Eval) -> int:
         )
         sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
         console = Console()
-        reports = _measure(
+        reports = accuracy_of(
             console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
         )
     console.print(
-        _table(f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports)
+        accuracy_table(
+            f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports
+        )
     )
     if command.json:
         found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
@@ -123,32 +114,7 @@ def evaluate(command: Eval) -> int:
     return 0
 
 
-def show(command: Show) -> int:
-    from rich.console import Console
-
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
-
-    check_range("tasks", command.tasks, 1, MOST_EPISODES)
-    policy, environments = load_policy(command.policy), {name: Zorplex().at((name,)) for name in tier_of("mix")}
-    config = policy.model.config
-    console = Console(highlight=False)
-    console.print(f"policy        {policy.name}")
-    console.print(
-        f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, {getattr(config, 'num_key_value_heads', config.num_attention_heads)} key-value heads"
-    )
-    console.print(f"parameters    {policy.model.num_parameters():,}")
-    console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
-    for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        reports = _measure(console, policy, environments, command.tasks, Sampling(temperature))
-        console.print(_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
-    return 0
-
-
-def _measure(
+def accuracy_of(
     console: Any, policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0
 ) -> list[Any]:
     """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
@@ -164,7 +130,7 @@ def _measure(
     return reports
 
 
-def _table(title: str, reports: list[Any]) -> Any:
+def accuracy_table(title: str, reports: list[Any]) -> Any:
     """Return a table with one column for each kind of task, so that it fits a narrow terminal."""
     from rich.table import Table
 

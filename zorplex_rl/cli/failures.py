@@ -13,6 +13,9 @@ from zorplex_rl.config import Config
 from zorplex_rl.services.requests import ServiceError
 from zorplex_rl.task.call_limit import last_call
 
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit codes. Bad input has another one, 2: nothing was started."""
+
 LOWER = {
     "generator": ("slots", "max_tokens", "eval_tasks"),
     "trainer": ("token_budget", "max_tokens"),

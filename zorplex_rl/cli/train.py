@@ -1,7 +1,8 @@
-"""``zorplex-rl train``, once everything has been checked: the run as a person meets it, with its live view, signals and last words.
+"""Train a policy: ``zorplex-rl train``. A run begins in a new folder, or goes on in one that is there.
 
-Ctrl-C, SIGTERM, SIGHUP, a closed pipe    a checkpoint after this step, and a stop
-the same again, a second later            a stop at once
+    train ──► _begin, _continue ──► check_needs ──► run: the live view, signals, the last words
+
+Ctrl-C, SIGTERM, SIGHUP, a closed pipe    see ``stop_wish.py``
 a disk that is full                       a stop at once, with the way to go on
 an exception, a role that is lost         the same; what to lower or to do, and the file with the traceback
 """
@@ -9,31 +10,126 @@ an exception, a role that is lost         the same; what to lower or to do, and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shlex
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
-from zorplex_rl.cli.failures import cause_of, sentence_of, settings_to_lower
+from zorplex_rl.cli.failures import DONE, FAILED, INTERRUPTED, cause_of, sentence_of, settings_to_lower
+from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.log_file import logged_to, record_traceback
 from zorplex_rl.cli.output import Output
-from zorplex_rl.config import Config
+from zorplex_rl.cli.stop_wish import StopWish
+from zorplex_rl.cli.train_checks import check_needs, show_plan
+from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, HostError, StorageError, TaskError, TrainingDiverged
 from zorplex_rl.manifest import storing
-from zorplex_rl.run_folder import RunFolder, step_of
+from zorplex_rl.run_folder import ENVIRONMENT, RunFolder, step_of
+from zorplex_rl.sizing.presets import PresetName
+from zorplex_rl.task.call_limit import call_limit
 
-if TYPE_CHECKING:
-    from zorplex_rl.training.controller import Controller
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_WISH_SECONDS = 1.0
-"""``timeout`` signals its child and then the child's group, and a held key repeats: what comes within this time says nothing new."""
+@dataclass(frozen=True)
+class Train(Command):
+    """Train a policy with reinforcement learning, every role in a process of its own."""
+
+    config: Config = field(default_factory=Config)
+    preset: PresetName | None = None
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason for each."""
+    out: Path | None = None
+    """The run's folder; runs/<date>-<time> if left out."""
+    resume: Path | None = None
+    """Continue the run in this folder from its newest checkpoint. With another --steps the run becomes longer, or ends earlier: from here on the
+    learning rate falls as it does in a run of that many steps."""
+    from_checkpoint: int | None = None
+    """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
+    trust_task: bool = False
+    """With --resume: run the code of the task that the run's folder brings, although you have begun no run with it on this machine. It runs with your
+    rights, so read it first: it is in the folder's environment.json."""
+    plan: bool = False
+    """Only say which process would live on which host of --hosts. Nothing is started, reached or written."""
+
+
+def cluster_of(earlier: HostsConfig) -> HostsConfig:
+    """Return the hosts on which a run goes on if the command line names none: those of ``earlier`` on this machine, else "".
+
+    Others have to be named again. Who made the folder could have named a machine of his own there, and a host is trusted.
+    """
+    if earlier.is_elsewhere:
+        return HostsConfig(hosts="")
+    return HostsConfig(
+        earlier.hosts, trainer_host=earlier.trainer_host, generators_on=earlier.generators_on, lease=earlier.lease
+    )
+
+
+def train(command: Train) -> int:
+    if command.plan:
+        return show_plan(command.config)
+    if command.resume:
+        if command.out:
+            raise ConfigError("--out and --resume exclude each other; a resumed run goes on in its own folder")
+        return _continue(command, command.resume)
+    if command.from_checkpoint is not None:
+        raise ConfigError("--from-checkpoint needs a run to continue; name its folder with --resume")
+    if command.trust_task:
+        raise ConfigError("--trust-task needs a run to continue; name its folder with --resume")
+    return _begin(command)
+
+
+def _begin(command: Train) -> int:
+    """Train in a new folder."""
+    from zorplex_rl.policy.load import weight_bytes
+
+    config = command.config
+    # Weights and two moments in float32, for each checkpoint that is kept and the one being written, and the policy itself.
+    with call_limit.interrupting(config.task_timeout):
+        source = check_needs(config)
+    bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
+    if command.out:
+        folder = RunFolder.create(command.out, config, bytes_needed)
+    else:
+        folder = RunFolder.create_beside(Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S"), config, bytes_needed)
+    with folder.locked():
+        try:
+            return run(config, folder, debug=command.debug)
+        finally:
+            # So that the same command can be given again.
+            if folder.is_bare:
+                folder.remove()
+
+
+def _continue(command: Train, path: Path) -> int:
+    """Train on in the folder ``path``, unless the run there is finished."""
+    folder, earlier = RunFolder.reopen(path)
+    folder.trusts_task, config = command.trust_task, command.config
+    # On how many processes and which machines a run goes on, and for how long it waits, changes nothing of it.
+    free = {name: getattr(config, name) for name in ("steps", "task_timeout")} | asdict(config.cluster)
+    free["trainer_processes"] = config.services.trainer_processes
+    if difference := earlier.changed(**free).difference(config):
+        raise ConfigError(
+            f"--resume {str(path)!r} was begun with another configuration ({difference}); leave the flag out, or start anew"
+        )
+    with folder.locked():
+        if command.from_checkpoint is None and config.steps == earlier.steps and folder.is_finished(config.steps):
+            print(
+                f"the run in {path} is already finished: {config.steps} of {config.steps} steps; to go on, give it more: "
+                f"zorplex-rl train --resume {shlex.quote(str(path))} --steps {2 * config.steps}"
+            )
+            return 0
+        checkpoint = folder.intact_checkpoint(command.from_checkpoint)
+        if config.steps < step_of(checkpoint):
+            raise ConfigError(
+                f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
+            )
+        folder.controller_state(checkpoint, config)
+        with call_limit.interrupting(config.task_timeout):
+            check_needs(config, folder)
+        if config.is_own_task:
+            print(f"the task is the copy in {folder.path / ENVIRONMENT}; its code runs in this run's processes")
+        return run(config, folder, checkpoint, command.debug)
 
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bool = False) -> int:
@@ -48,7 +144,7 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bo
                 # It may have become longer.
                 folder.save_config(config)
             with view, wish.noted():
-                return asyncio.run(_run(config, folder, resume, view, wish, output, errors))
+                return asyncio.run(_train(config, folder, resume, view, wish, output, errors))
         except Exception as error:
             cause = cause_of(error)
             if isinstance(cause, ConfigError) and not isinstance(cause, TaskError):
@@ -90,7 +186,7 @@ def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str
     return f"training has diverged: {error}; start again with a lower {settings_to_lower(config, names)}; {left}"
 
 
-async def _run(
+async def _train(
     config: Config,
     folder: RunFolder,
     resume: Path | None,
@@ -145,75 +241,6 @@ def _what_changed(before: dict[str, float], after: dict[str, float]) -> str:
     """
     there = [outcome for outcome in before if before[outcome] or after[outcome]]
     return ", ".join(f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there)
-
-
-class StopWish:
-    """That somebody wants the run to stop, and how soon."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.controller: Controller | None = None
-        self._say = say
-        self._training: asyncio.Future[Any] | None = None
-        self._asked_at: float | None = None
-        self._stop_after_step = False
-
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Take signals from now on, also before there is a loop: modules are imported, and an exception in the middle of that may get lost."""
-        # Who started this with the signal ignored (``nohup``, a shell's background job) wants it ignored.
-        taken = {n: usual for n in STOPS if (usual := signal.getsignal(n)) != signal.SIG_IGN}
-        for number in taken:
-            signal.signal(number, lambda *_: self._on_signal())
-        try:
-            yield
-        finally:
-            for number, usual in taken.items():
-                signal.signal(number, usual)
-
-    def begin(self, controller: Controller) -> None:
-        """Know ``controller`` from now on, and tell it what was wished for before."""
-        self.controller, controller.stop_requested = controller, self._stop_after_step
-
-    @property
-    def training_is_done(self) -> bool:
-        """Whether only the last evaluation is missing, or in the way."""
-        return (
-            self.controller is not None
-            and not self.controller.under_way
-            and self.controller.step >= self.controller.config.steps
-        )
-
-    def listen(self, training: asyncio.Future[Any], output: Output) -> None:
-        """Take signals, and the end of ``output``, for wishes to stop ``training``."""
-        loop = asyncio.get_running_loop()
-        self._training = training
-        for number in STOPS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._on_signal)
-        if self._asked_at is not None:
-            training.cancel()
-        # A view may redraw itself in a thread.
-        output.on_loss = lambda: loop.call_soon_threadsafe(self._stop_soon)
-
-    def _on_signal(self) -> None:
-        now = time.monotonic()
-        if self._asked_at is not None and now - self._asked_at < SAME_WISH_SECONDS:
-            return
-        first, self._asked_at = self._asked_at is None, now
-        if first and self.controller and self.controller.under_way:
-            self._stop_soon()
-            self._say("stopping after this step; press Ctrl-C again to stop without a checkpoint")
-            return
-        if first:
-            done = "the training is done and saved; leaving out its last evaluation"
-            self._say(done if self.training_is_done else "stopping")
-        if self._training:
-            self._training.cancel()
-
-    def _stop_soon(self) -> None:
-        self._stop_after_step = True
-        if self.controller:
-            self.controller.stop_requested = True
 
 
 def draw_curve(folder: RunFolder) -> None:
