@@ -18,10 +18,10 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.task.apart import Finding
 
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
@@ -37,14 +37,6 @@ RECORDED = Path(__file__).resolve().parents[2] / "workshop" / "notebook_seconds.
 @dataclass(frozen=True)
 class Check(Command):
     """Say whether this machine is ready for the course, and how long its notebooks will take here. Takes about half a minute."""
-
-
-class Finding(NamedTuple):
-    """Hold one line of the report."""
-
-    state: Literal["ok", "note", "no"]
-    about: str
-    said: str
 
 
 def check() -> int:

@@ -61,9 +61,9 @@ class Eval(Command):
 def evaluate(command: Eval) -> int:
     from rich.console import Console
 
-    from zorplex_rl.cli.env import calling_here
     from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
+    from zorplex_rl.task.checks import calling_here
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource

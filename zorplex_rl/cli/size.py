@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.cli.env import calling_here
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
 from zorplex_rl.sizing.presets import PRESETS, PresetName
 from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.task.checks import calling_here
 from zorplex_rl.task.source import EnvironmentSource
 
 if TYPE_CHECKING:

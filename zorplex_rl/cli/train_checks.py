@@ -4,12 +4,12 @@ import importlib.util
 import os
 from functools import partial
 
-from zorplex_rl.cli.env import try_apart
 from zorplex_rl.cli.eval import check_limits_of
 from zorplex_rl.cli.size import expect_fit
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.checks import try_apart
 
 
 def check_needs(config: Config, folder: RunFolder | None = None) -> str:

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from zorplex_rl.cli.check import Finding
 from zorplex_rl.task.call_limit import MARK_BYTES, call_limit, read_mark
 
 LOOK_SECONDS = 0.2
@@ -25,6 +24,14 @@ LATE_SECONDS = 2.0
 """By how much a call may exceed its limit before it counts as one that cannot be interrupted."""
 MEMORY_SHARE = 0.5
 """Share of this machine's memory that the child may reserve."""
+
+
+class Finding(NamedTuple):
+    """Hold one line of the report."""
+
+    state: Literal["ok", "note", "no"]
+    about: str
+    said: str
 
 
 def findings_apart(program: str, arguments: Any, seconds: float) -> Iterator[Finding]:
