@@ -58,12 +58,12 @@ with app.setup(hide_code=True):
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.simulation.simulate import compare as simulate
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.episode import OUTCOMES
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import (
         CORRECT_REWARD,
         EXTRA_CALL_PENALTY,
         FORMAT_REWARD,
-        OUTCOMES,
         score,
     )
     from zorplex_rl.timeline import SpanRecorder, Timeline, group_latencies

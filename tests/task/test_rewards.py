@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zorplex_rl.task.episode import Episode, Task, Turn
-from zorplex_rl.task.rewards import OUTCOMES, classify, final_answer, score, score_turns
+from zorplex_rl.task.episode import OUTCOMES, Episode, Task, Turn
+from zorplex_rl.task.rewards import classify, final_answer, score, score_turns
 
 FINISHES = ("eos", "answer", "turns", "tokens")
 TASK = Task("simple", "What is blip?", 17, 1, "system", ("blip",))

@@ -44,11 +44,9 @@ class NotebookSeconds:
         return found
 
     @classmethod
-    def of_this_machine(cls, calibration: float, seconds: Mapping[str, float]) -> NotebookSeconds:
+    def of_today(cls, machine: str, calibration: float, seconds: Mapping[str, float]) -> NotebookSeconds:
         """Return a recording that was made here and today."""
-        from zorplex_rl.course.lesson.lesson import machine
-
-        return cls(date.today().isoformat(), machine(), round(calibration, 4), dict(seconds))
+        return cls(date.today().isoformat(), machine, round(calibration, 4), dict(seconds))
 
     def write(self, path: Path) -> None:
         """Write to ``path``, one notebook a line. Raises ConfigError if that is not possible."""

@@ -18,7 +18,7 @@ import tyro
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.controller_state import expect_plain
+from zorplex_rl.manifest import expect_plain
 from zorplex_rl.run_folder import RunFolder, step_of
 
 DONE, NOTHING_TO_SEE = 0, 1

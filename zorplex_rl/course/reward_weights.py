@@ -9,15 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.rewards import (
-    CORRECT_REWARD,
-    EXTRA_CALL_PENALTY,
-    FORMAT_REWARD,
-    OUTCOMES,
-    Outcome,
-    Score,
-)
+from zorplex_rl.task.episode import OUTCOMES, Episode, Outcome, Score
+from zorplex_rl.task.rewards import CORRECT_REWARD, EXTRA_CALL_PENALTY, FORMAT_REWARD
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-"""Check what is read from a run's folder. It may come from somebody else, and hold anything.
+"""Check the controller's state, read from a run's folder. That may come from somebody else, and hold anything.
 
-a link, a pipe, a device      refused: what is written would go elsewhere, and what is read come from there
-controller.json               as the controller writes it, in every type
-code of a task                see ``task/known_code.py``
-tensors                       ``learning/checkpoint.py`` reads numbers alone
+    controller.json ──read_state──► the state, as the controller writes it in every type, or ConfigError
+
+Of the rest of a folder, ``manifest.py`` checks that it holds files alone, ``task/known_code.py`` the code of a task, and
+``checkpoint.py`` the tensors.
 """
 
 import json
 import math
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,6 @@ STATE: dict[str, Any] = {
     "written": {"metrics.jsonl": 0, "episodes.jsonl": 0},
 }
 """What ``controller.json`` looks like: 0 stands for any count, 0.0 for any seconds, [0] for any number of counts."""
-
-
-def expect_plain(folder: Path, called: str) -> None:
-    """Raise ConfigError if ``folder``, which errors call ``called``, holds anything else than files and folders."""
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                what = "a link" if path.is_symlink() else "neither a file nor a folder"
-                raise ConfigError(
-                    f"{called} {str(folder)!r} holds {str(path.relative_to(folder))!r}, which is {what}; "
-                    f"a run's folder has files and folders alone: replace it, or use another run"
-                )
 
 
 def read_state(checkpoint: Path, file: str, config: Config | None = None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zorplex_rl.task.latency import lognormal
+
 
 @dataclass(frozen=True, slots=True)
 class Details:
@@ -96,9 +98,3 @@ class Setting:
         generate[self.groups_per_step * (self.steps // 2)] *= self.straggler
         train, transfer = (float(self.training_seconds),), (float(self.sync_seconds),)
         return Latencies(tuple(generate), train * self.steps, transfer * self.steps)
-
-
-def lognormal(rng: random.Random, mean: float, variation: float) -> float:
-    """Draw from the log-normal distribution with this mean and coefficient of variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
-    sigma = math.sqrt(math.log1p(variation**2))
-    return mean * math.exp(sigma * rng.gauss(0, 1) - sigma**2 / 2)

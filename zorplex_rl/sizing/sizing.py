@@ -54,7 +54,6 @@ SAMPLING_FRAGMENTATION = 0.15
 TRAINER_LIBRARIES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
 GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
-SLOWEST_BYTES_PER_SECOND = 50_000_000
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
@@ -434,15 +433,6 @@ def _sampling(
 def _mapped(n: int, work: Workload) -> int:
     """Return the bytes of the policy's file that are mapped while it is loaded as another number type."""
     return BYTES[work.stored] * n if work.stored != work.dtype else 0
-
-
-def transfer_seconds(size: int) -> int:
-    """Return how long ``size`` bytes of weights take over the slowest way that still makes sense, a gigabit network shared by two, rounded down.
-
-    >>> transfer_seconds(1_000_000), transfer_seconds(988_000_000)
-    (0, 19)
-    """
-    return size // SLOWEST_BYTES_PER_SECOND
 
 
 def divided(shape: ModelShape, work: Workload, data: int, tensor: int = 1) -> dict[int, int]:

@@ -29,12 +29,11 @@ from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.call_limit import ask, in_thread
 from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.episode import Episode, Finish, Task
+from zorplex_rl.task.episode import Episode, Finish, Score, Task
+from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
 from zorplex_rl.timeline import Span, SpanRecorder

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from zorplex_rl.drawing import look
 from zorplex_rl.drawing.svg import render
-from zorplex_rl.task.rewards import OUTCOMES
+from zorplex_rl.task.episode import OUTCOMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -53,6 +53,7 @@ def build_site(
     if record:
         # Calibrating imports torch, which a build needs for nothing else.
         from zorplex_rl.cli.notebook_seconds import NotebookSeconds
+        from zorplex_rl.course.lesson.lesson import machine
         from zorplex_rl.learning.calibration import seconds_per_step
 
         if not record.parent.is_dir():
@@ -89,7 +90,7 @@ def build_site(
     publish(course, pages, lessons, site, library)
     if record:
         calibration = median(calibrations)
-        NotebookSeconds.of_this_machine(calibration, seconds).write(record)
+        NotebookSeconds.of_today(machine(), calibration, seconds).write(record)
         say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
     say(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
