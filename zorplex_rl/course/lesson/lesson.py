@@ -101,7 +101,7 @@ def term(name: str, shown: str | None = None) -> str:
     """
     entry = entry_of(name)
     if entry is None:
-        raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.py")
+        raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml")
     # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without a page.
     address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
     return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
