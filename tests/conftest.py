@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -25,6 +26,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*FOLDERS, os.environ.ge
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items):
+    from quick import is_quick
+
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    from quick import Alone
+
+    with Alone(item.name) if item.get_closest_marker("quick") else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")
