@@ -9,20 +9,17 @@ an exception, a role that is lost         the same; what to lower or to do, and 
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from zorplex_rl.cli.failures import DONE, FAILED, INTERRUPTED, cause_of, sentence_of, settings_to_lower
 from zorplex_rl.cli.flags import Command
-from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.log_file import logged_to, record_traceback
 from zorplex_rl.cli.output import Output
-from zorplex_rl.cli.stop_wish import StopWish
 from zorplex_rl.cli.train_checks import check_needs, show_plan
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, HostError, StorageError, TaskError, TrainingDiverged
@@ -30,6 +27,10 @@ from zorplex_rl.manifest import storing
 from zorplex_rl.run_folder import ENVIRONMENT, RunFolder, step_of
 from zorplex_rl.sizing.presets import PresetName
 from zorplex_rl.task.call_limit import call_limit
+
+if TYPE_CHECKING:
+    from zorplex_rl.cli.live import LiveView
+    from zorplex_rl.cli.stop_wish import StopWish
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ def _continue(command: Train, path: Path) -> int:
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bool = False) -> int:
     """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the exit code."""
+    import asyncio
+
+    from zorplex_rl.cli.live import LiveView
+    from zorplex_rl.cli.stop_wish import StopWish
+
     # Taken before the view is there, which takes over both streams of a terminal.
     output, errors = Output.of(sys.stdout), Output.of(sys.stderr)
     view = LiveView(config.steps, cast("IO[str]", output))
@@ -195,6 +201,8 @@ async def _train(
     output: Output,
     errors: Output,
 ) -> int:
+    import asyncio
+
     from zorplex_rl.training.controller import StopRequested
     from zorplex_rl.training.loop import run_training
 
