@@ -21,4 +21,4 @@ if [ "$python" != python3 ] && ! "$python" -c 'import mkdocs' 2>/dev/null; then
     echo "Installing what makes the pages searchable, once"
     "$python" -m pip install --quiet --retries 1 --timeout 10 --editable "$here[site]" 2>/dev/null || true
 fi
-exec "$python" -m zorplex_rl.site --notebooks "$here/notebooks" "$@"
+exec "$python" -m zorplex_rl.course.site --notebooks "$here/notebooks" "$@"

@@ -1,6 +1,6 @@
 """Measure how fast weights travel between two hosts, against a plain socket between the same two; over TCP, and over TLS.
 
-The hosts are namespaces of this machine (``zorplex_rl/training/namespaces.py``), with a network, process ids, a host name and /dev/shm of their
+The hosts are namespaces of this machine (``zorplex_rl/course/namespaces.py``), with a network, process ids, a host name and /dev/shm of their
 own, so nothing but the network connects them. Needs Linux and root. Writer and reader are processes that a controller has started through
 ``zorplex-rl worker``; the socket is a Python program of 20 lines on each side. Over TLS it has the same certificates, and both
 sides show theirs, as in a run. A read of the weights and a transfer through the socket follow each other, and their ratio is taken.
@@ -31,9 +31,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.g
 from namespaced_hosts import Host, Network, namespaced_hosts, wait_for, why_not  # noqa: E402
 
 from zorplex_rl.config import Config  # noqa: E402
+from zorplex_rl.course.namespaces import Namespace  # noqa: E402
 from zorplex_rl.services.certificates import make_certificates  # noqa: E402
 from zorplex_rl.services.tls import TLS  # noqa: E402
-from zorplex_rl.training.namespaces import Namespace  # noqa: E402
 
 ASKED = (
     "How many bytes per second of weights does each transport carry between two hosts, compared with a plain TCP socket "
@@ -146,7 +146,7 @@ async def time_reads(
 
 async def measure(network: Network, options: Options, keys: Path | None) -> Report:
     from zorplex_rl.services.runtime import ActorError, ReplicaDied
-    from zorplex_rl.training.hosts import open_hosts
+    from zorplex_rl.training.hosts.openers import open_hosts
 
     a, b = network["a"], network["b"]
     scheme = "tls" if keys else "tcp"

@@ -1,4 +1,4 @@
-"""Compare what ``analysis/sizing.py`` and ``analysis/step_time.py`` compute with what real processes take.
+"""Compare what ``sizing/sizing.py`` and ``sizing/step_time.py`` compute with what real processes take.
 
     tuned       models and settings whose numbers were known when the formulas and their constants were last changed
     held out    models and settings that were invented after that: other vocabularies, depths, shares of heads, widths, lengths, updates, slots
@@ -18,9 +18,9 @@ from typing import Literal
 import tyro
 from log import Report, append_report, print_report
 
-from zorplex_rl.analysis.measured_size import Case, Measured, make_model, measure_all, workload_of
-from zorplex_rl.analysis.sizing import ModelShape, generator_memory, trainer_memory
-from zorplex_rl.analysis.step_time import Machine, sample_seconds, train_seconds
+from zorplex_rl.sizing.measured_size import Case, Measured, make_model, measure_all, workload_of
+from zorplex_rl.sizing.sizing import ModelShape, generator_memory, trainer_memory
+from zorplex_rl.sizing.step_time import Machine, sample_seconds, train_seconds
 
 ASKED = "Does the computed memory of a trainer and a generator agree with the measured one, and the computed time of a step?"
 EXPECTED = "Memory within 15 %, time within 30 %, also where nothing was tuned."

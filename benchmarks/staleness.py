@@ -7,7 +7,7 @@ Notebook 09 also shows a run that collapses, and the same run saved, on five see
     python benchmarks/staleness.py --learning-rates 8e-4 --lags 0 8 --losses grpo reinforce --seeds 5 --steps 20 --eval-every 2 \\
         --out benchmarks/collapse.jsonl
 
-A trial is ``train_with_lag`` of ``zorplex_rl/learning/staleness.py``. The study grows in ``benchmarks/staleness.jsonl``: a line for each trial,
+A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. The study grows in ``benchmarks/staleness.jsonl``: a line for each trial,
 written when the trial is done. A trial that is in the file is not run again, so a recording can be stopped at any time and goes on where it was.
 Seeds are the outer loop: half a study is the whole grid with half of the seeds. Trials run in processes of their own with one torch thread each.
 On a CPU the same trial gives the same numbers again, but the seconds of a trial mean little if the machine does something else.
@@ -29,11 +29,11 @@ import torch
 import tyro
 from log import Report, append_report, describe_machine, print_report
 
-from zorplex_rl.analysis.recorded_study import Row, Study, append_row, read_study, write_header
+from zorplex_rl.course.recorded_study import Row, Study, append_row, read_study, write_header
+from zorplex_rl.course.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.losses import Diagnostics
-from zorplex_rl.learning.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
 from zorplex_rl.task.environment import Zorplex
 
 STUDY = Path(__file__).with_name("staleness.jsonl")

@@ -30,7 +30,7 @@ from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import devices_of
-from zorplex_rl.training.hosts import Hosts
+from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.trainer import Trainer
 from zorplex_rl.training.trainer_group import trainer_of

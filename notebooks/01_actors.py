@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Actors: objects that take messages",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -31,6 +31,14 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
 
+    from zorplex_rl.course.figures.actor_charts import calls_chart, in_words, seconds_chart
+    from zorplex_rl.course.figures.actor_drawings import (
+        deadlock_drawing,
+        delivery_drawing,
+        mailbox_drawing,
+    )
+    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson.plug_in import plug_in
     from zorplex_rl.services.runtime import (
         Actor,
         ActorError,
@@ -40,14 +48,6 @@ with app.setup(hide_code=True):
         start_runtime,
         this_host,
     )
-    from zorplex_rl.viz import exercise, lesson, scene
-    from zorplex_rl.viz.actor_charts import calls_chart, in_words, seconds_chart
-    from zorplex_rl.viz.actor_drawings import (
-        deadlock_drawing,
-        delivery_drawing,
-        mailbox_drawing,
-    )
-    from zorplex_rl.viz.plug_in import plug_in
 
 
 @app.cell(hide_code=True)

@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Interactive work: change a mesh while it runs",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -33,6 +33,10 @@ with app.setup(hide_code=True):
     import torch.distributed as dist
     import torch.nn.functional as F
 
+    from zorplex_rl.course.figures.actor_charts import in_words, seconds_chart
+    from zorplex_rl.course.figures.actor_drawings import layers_drawing, processes_drawing
+    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson.plug_in import plug_in
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
@@ -40,10 +44,6 @@ with app.setup(hide_code=True):
         start_runtime,
         this_host,
     )
-    from zorplex_rl.viz import exercise, lesson, scene
-    from zorplex_rl.viz.actor_charts import in_words, seconds_chart
-    from zorplex_rl.viz.actor_drawings import layers_drawing, processes_drawing
-    from zorplex_rl.viz.plug_in import plug_in
 
 
 @app.cell(hide_code=True)

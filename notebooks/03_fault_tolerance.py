@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Fault tolerance: when a process dies",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -37,6 +37,8 @@ with app.setup(hide_code=True):
     os.environ["HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE"] = "3s"
     os.environ["HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE"] = "3s"
 
+    from zorplex_rl.course.figures import fault_charts
+    from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.services.options import ServiceOptions
     from zorplex_rl.services.replica import replicas_of
     from zorplex_rl.services.replica_set import ReplicaSet
@@ -47,7 +49,6 @@ with app.setup(hide_code=True):
         start_runtime,
         this_host,
     )
-    from zorplex_rl.viz import exercise, fault_charts, lesson
 
     # Every death below is intended; the page says more about it than a warning would.
     logging.getLogger("zorplex_rl").setLevel(logging.ERROR)

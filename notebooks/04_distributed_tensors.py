@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Distributed tensors: one tensor on several processes",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -34,6 +34,8 @@ with app.setup(hide_code=True):
     )
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+    from zorplex_rl.course.figures import shard_charts
+    from zorplex_rl.course.lesson import exercise, lesson, scene
     from zorplex_rl.services.runtime import (
         Actor,
         ActorError,
@@ -41,7 +43,6 @@ with app.setup(hide_code=True):
         start_runtime,
         this_host,
     )
-    from zorplex_rl.viz import exercise, lesson, scene, shard_charts
     from zorplex_rl.weights.reshard.plan import (
         bytes_moved,
         gather_then_scatter_bytes,

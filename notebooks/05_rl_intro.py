@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="RL at scale: the systems problem",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -31,12 +31,22 @@ with app.setup(hide_code=True):
         TASK_SPECS,
         get_spec,
     )
-    from zorplex_rl.analysis.batch_times import batch_times
-    from zorplex_rl.analysis.recorded import group_variation
-    from zorplex_rl.analysis.reward_weights import RewardWeights, lesson_of
-    from zorplex_rl.analysis.setting import Setting
-    from zorplex_rl.analysis.simulate import compare as simulate
-    from zorplex_rl.analysis.timeline import SpanRecorder, Timeline, group_latencies
+    from zorplex_rl.course.batch_times import batch_times
+    from zorplex_rl.course.figures import figures
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures.tokens import token_strip
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.time_limit import run_within
+    from zorplex_rl.course.reward_weights import RewardWeights, lesson_of
+    from zorplex_rl.course.widgets import LiveCurve, LoopPlayer, TimelineSimulator, WhatIf
+    from zorplex_rl.course.widgets.timeline_simulator import (
+        GRID,
+        ON_THE_GRID,
+        ONE_STRAGGLER,
+    )
+    from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
+    from zorplex_rl.course.word_problems import Recording, ask_word_problems
+    from zorplex_rl.drawing.plots import timeline_chart
     from zorplex_rl.errors import PolicyError
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.train_simple import compare, policy_gradient
@@ -44,24 +54,19 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
-    from zorplex_rl.policy.word_problems import Recording, ask_word_problems
+    from zorplex_rl.simulation.recorded import group_variation
+    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.simulation.simulate import compare as simulate
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.episode import OUTCOMES
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import (
         CORRECT_REWARD,
         EXTRA_CALL_PENALTY,
         FORMAT_REWARD,
-        OUTCOMES,
         score,
     )
-    from zorplex_rl.viz import exercise, figures, lesson
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plots import timeline_chart
-    from zorplex_rl.viz.time_limit import run_within
-    from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import LiveCurve, LoopPlayer, TimelineSimulator, WhatIf
-    from zorplex_rl.viz.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
-    from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
+    from zorplex_rl.timeline import SpanRecorder, Timeline, group_latencies
 
 
 @app.cell(hide_code=True)
@@ -346,7 +351,7 @@ def word_problems(config, model_folder, policy):
         _shown.append(
             lesson.md(
                 "No larger model was at hand, so none is shown. Name the folder of one in `ZORPLEX_MODEL`, or record its answers with "
-                "`python -m zorplex_rl.policy.word_problems FOLDER`. Look for right answers, with which RL can begin, and for right numbers without the tag."
+                "`python -m zorplex_rl.course.word_problems FOLDER`. Look for right answers, with which RL can begin, and for right numbers without the tag."
             )
         )
     mo.vstack(_shown)

@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Services that heal",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -34,6 +34,13 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.config import Config, LearnerConfig
+    from zorplex_rl.course.figures import service_charts
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures.service_charts import Fault
+    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson.plug_in import plug_in
+    from zorplex_rl.course.widgets import ServiceBoard, ServicePlayer
+    from zorplex_rl.course.widgets.service_player import RequestRecorder
     from zorplex_rl.services.options import ServiceOptions
     from zorplex_rl.services.registry import register_service, unregister_service
     from zorplex_rl.services.replica import replicas_of, spawn
@@ -63,12 +70,6 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.training.generator import GeneratorActor, episode_seed
     from zorplex_rl.training.trainer import TrainerActor
-    from zorplex_rl.viz import exercise, lesson, scene, service_charts
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plug_in import plug_in
-    from zorplex_rl.viz.service_charts import Fault
-    from zorplex_rl.viz.widgets import ServiceBoard, ServicePlayer
-    from zorplex_rl.viz.widgets.service_player import RequestRecorder
 
     # Every death below is intended; the page says more about it than a warning would.
     logging.getLogger("zorplex_rl").setLevel(logging.ERROR)

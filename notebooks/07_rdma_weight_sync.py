@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Moving weights",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -35,7 +35,17 @@ with app.setup(hide_code=True):
     from torch import nn
 
     from zorplex_rl import TASK_SPECS
-    from zorplex_rl.analysis.timeline import SpanRecorder, Timeline
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures.runs import paired_timelines
+    from zorplex_rl.course.figures.transfer import (
+        copies_chart,
+        ladder_chart,
+        planes_drawing,
+        waits_chart,
+    )
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.plug_in import plug_in
+    from zorplex_rl.course.widgets import TransferCalculator, WeightRingRace
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.losses import mismatch
     from zorplex_rl.policy.load import load_policy
@@ -48,18 +58,8 @@ with app.setup(hide_code=True):
         start_runtime,
     )
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.timeline import SpanRecorder, Timeline
     from zorplex_rl.training.transports import Publisher, connect, subscribe
-    from zorplex_rl.viz import exercise, lesson
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plug_in import plug_in
-    from zorplex_rl.viz.runs import paired_timelines
-    from zorplex_rl.viz.transfer import (
-        copies_chart,
-        ladder_chart,
-        planes_drawing,
-        waits_chart,
-    )
-    from zorplex_rl.viz.widgets import TransferCalculator, WeightRingRace
     from zorplex_rl.weights.fence import fence
     from zorplex_rl.weights.layout import Layout
     from zorplex_rl.weights.ring import WeightPullError, WeightRing, newest_slot, read_ring

@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Resharding: weights from one mesh to another",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -26,13 +26,14 @@ with app.setup(hide_code=True):
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 
+    from zorplex_rl.course.figures import shard_charts
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.plug_in import plug_in
+    from zorplex_rl.course.widgets import ReshardMap
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
     from zorplex_rl.training import shard_transports
-    from zorplex_rl.viz import exercise, lesson, shard_charts
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plug_in import plug_in
-    from zorplex_rl.viz.widgets import ReshardMap
     from zorplex_rl.weights.layout import named_weights
     from zorplex_rl.weights.reshard.plan import Move, plan
     from zorplex_rl.weights.reshard.sharded_model import (

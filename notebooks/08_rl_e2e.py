@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Closing the loop: asynchronous RL, end to end",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -33,10 +33,17 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
 
-    from zorplex_rl.analysis.recorded import predict, read_run
-    from zorplex_rl.analysis.recorded_study import read_study
-    from zorplex_rl.analysis.timeline import Span, Timeline
+    from zorplex_rl.cli.size import run_time
     from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
+    from zorplex_rl.course.figures import figures, runs
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures.tokens import token_strip
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.plug_in import plug_in
+    from zorplex_rl.course.recorded_study import read_study
+    from zorplex_rl.course.widgets import Dashboard, LiveCurve, WhatIf
+    from zorplex_rl.course.widgets.what_if import Answer, Knob
+    from zorplex_rl.drawing.plots import timeline_chart
     from zorplex_rl.learning.learner import Learner, response_logprobs, schedule
     from zorplex_rl.learning.replay import ReplayBuffer
     from zorplex_rl.learning.train_simple import compare, play
@@ -45,10 +52,11 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.runtime import run_together, start_runtime, this_host
-    from zorplex_rl.size_command import run_time
+    from zorplex_rl.simulation.recorded import predict, read_run
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.rewards import accuracy, final_answer
+    from zorplex_rl.timeline import Span, Timeline
     from zorplex_rl.training import loop
     from zorplex_rl.training.actors import AdvantageActor, DatasetActor, RewardActor
     from zorplex_rl.training.controller import Controller
@@ -56,13 +64,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.training.loop import run_training, train_async
     from zorplex_rl.training.run_log import RunLog
     from zorplex_rl.training.trainer import TrainerActor
-    from zorplex_rl.viz import exercise, figures, lesson, runs
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plots import timeline_chart
-    from zorplex_rl.viz.plug_in import plug_in
-    from zorplex_rl.viz.tokens import token_strip
-    from zorplex_rl.viz.widgets import Dashboard, LiveCurve, WhatIf
-    from zorplex_rl.viz.widgets.what_if import Answer, Knob
 
     # Seconds that a new process takes for the same imports.
     IMPORTS = time.process_time()
@@ -1404,7 +1405,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
 
     The run noted: {_noted}.{_left_out}
 
-    A trainer that dies comes back from its last checkpoint: `tests/test_faults.py` kills one.
+    A trainer that dies comes back from its last checkpoint: `tests/training/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(

@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Staleness: what old data cost, and the line that saves a run",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -24,20 +24,10 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
 
-    from zorplex_rl.analysis.recorded import group_variation
-    from zorplex_rl.analysis.recorded_study import read_study, warnings
-    from zorplex_rl.analysis.setting import Setting
-    from zorplex_rl.analysis.simulate import simulate_async, simulate_sync
-    from zorplex_rl.analysis.timeline import group_latencies
-    from zorplex_rl.learning.batches import collate
-    from zorplex_rl.learning.learner import schedule, token_logprobs
-    from zorplex_rl.learning.losses import (
-        LOSSES,
-        effective_sample_size,
-        episode_ratios,
-        mismatch,
-    )
-    from zorplex_rl.learning.staleness import (
+    from zorplex_rl.course.figures import staleness_charts
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.recorded_study import read_study, warnings
+    from zorplex_rl.course.staleness import (
         Conditions,
         Trial,
         advantages_of,
@@ -47,10 +37,21 @@ with app.setup(hide_code=True):
         train_with_lag,
         weights_of,
     )
+    from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
+    from zorplex_rl.learning.batches import collate
+    from zorplex_rl.learning.learner import schedule, token_logprobs
+    from zorplex_rl.learning.losses import (
+        LOSSES,
+        effective_sample_size,
+        episode_ratios,
+        mismatch,
+    )
     from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.simulation.recorded import group_variation
+    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.viz import exercise, lesson, staleness_charts
-    from zorplex_rl.viz.widgets import LiveCurve, PhaseDiagram
+    from zorplex_rl.timeline import group_latencies
 
     NAMES = {
         "reinforce": "plain",
@@ -711,7 +712,7 @@ def _(collapse, config, start_ageing):
 @app.cell(hide_code=True)
 def _(weights_apart):
     lesson.md(
-        "Two steps with the loop above, and two with `train_with_lag` of `learning/staleness.py`: "
+        "Two steps with the loop above, and two with `train_with_lag` of `course/staleness.py`: "
         + (
             f"the weights differ by at most {weights_apart:.0e}."
             if weights_apart

@@ -9,7 +9,7 @@ __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
     app_title="Scaling out: what a run needs, and who gets the GPUs",
-    css_file="../zorplex_rl/viz/lesson.css",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
@@ -34,7 +34,38 @@ with app.setup(hide_code=True):
     import torch
 
     import zorplex_rl
-    from zorplex_rl.analysis.allocation import (
+    from zorplex_rl.cli.size import run_time
+    from zorplex_rl.config import Config
+    from zorplex_rl.course.figures import budget_charts, host_charts
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures.stack_tables import (
+        axes_table,
+        choose_axis,
+        commands,
+        knob_table,
+        map_table,
+        named,
+        sources,
+    )
+    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson.plug_in import plug_in
+    from zorplex_rl.course.namespaces import namespaced_hosts, why_not
+    from zorplex_rl.course.stack_commands import COUNTED_IN, LAUNCHES
+    from zorplex_rl.course.stacks import (
+        FAULTS,
+        NOT_FOUND,
+        ORCHESTRATION,
+        READ_ON,
+        STACKS,
+        STALENESS,
+        groups,
+    )
+    from zorplex_rl.course.widgets import LiveCurve, WhatIf
+    from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
+    from zorplex_rl.run_folder import RunFolder
+    from zorplex_rl.services.host import MARGIN_SECONDS
+    from zorplex_rl.services.runtime import SECRET, Actor, endpoint
+    from zorplex_rl.sizing.allocation import (
         BANDWIDTH_SHARE,
         COMPUTE_SHARE,
         H100,
@@ -43,13 +74,13 @@ with app.setup(hide_code=True):
         best_split,
         splits,
     )
-    from zorplex_rl.analysis.measured_size import (
+    from zorplex_rl.sizing.measured_size import (
         Case,
         make_model,
         measure_all,
         workload_of,
     )
-    from zorplex_rl.analysis.sizing import (
+    from zorplex_rl.sizing.sizing import (
         CACHE_STEP,
         MicroBatch,
         ModelShape,
@@ -59,39 +90,10 @@ with app.setup(hide_code=True):
         generator_memory,
         trainer_memory,
     )
-    from zorplex_rl.analysis.step_time import Machine, calibrate, train_seconds
-    from zorplex_rl.analysis.timeline import Timeline
-    from zorplex_rl.config import Config
-    from zorplex_rl.run_folder import RunFolder
-    from zorplex_rl.services.host import MARGIN_SECONDS
-    from zorplex_rl.services.runtime import SECRET, Actor, endpoint
-    from zorplex_rl.size_command import run_time
-    from zorplex_rl.training.hosts import THIS, PlanRow, open_hosts
-    from zorplex_rl.training.namespaces import namespaced_hosts, why_not
-    from zorplex_rl.viz import budget_charts, exercise, host_charts, lesson, scene
-    from zorplex_rl.viz.loop_drawing import loop_drawing
-    from zorplex_rl.viz.plug_in import plug_in
-    from zorplex_rl.viz.stack_commands import COUNTED_IN, LAUNCHES
-    from zorplex_rl.viz.stack_tables import (
-        axes_table,
-        choose_axis,
-        commands,
-        knob_table,
-        map_table,
-        named,
-        sources,
-    )
-    from zorplex_rl.viz.stacks import (
-        FAULTS,
-        NOT_FOUND,
-        ORCHESTRATION,
-        READ_ON,
-        STACKS,
-        STALENESS,
-        groups,
-    )
-    from zorplex_rl.viz.widgets import LiveCurve, WhatIf
-    from zorplex_rl.viz.widgets.what_if import Answer, Bar, Knob, Panel
+    from zorplex_rl.sizing.step_time import Machine, calibrate, train_seconds
+    from zorplex_rl.timeline import Timeline
+    from zorplex_rl.training.hosts.openers import open_hosts
+    from zorplex_rl.training.hosts.placement import THIS, PlanRow
 
     # Seconds that a new process takes for the same imports.
     IMPORTS = time.process_time()
@@ -286,7 +288,7 @@ def _(ask_largest, by_hand, by_package, config):
         {(by_hand["weights"] + by_hand["gradients"] + by_hand["moments"]) / config.shape.parameters:.0f} bytes, without the ring. Activations and logits grow with
         the tokens that go through at once. In the package `token_budget` bounds those.
 
-        {len(_same)} of {len(by_hand)} parts are equal, byte for byte, to those of the package's `analysis/sizing.py`. That file also knows temporaries, copies, and what the allocator keeps.
+        {len(_same)} of {len(by_hand)} parts are equal, byte for byte, to those of the package's `sizing/sizing.py`. That file also knows temporaries, copies, and what the allocator keeps.
         """,
         shows=[
             lesson.figure(
@@ -684,7 +686,7 @@ def _(ask_speed, config, peak, trained, trainer_work):
         right=0 if _share > 0.8 else 1 if _share >= 0.4 else 2,
         why=f"""
         {_share:.0%}. The step has {sum(_operations.values()) / 1e9:.0f} billion operations and took {_taken:.2f} s of processor time. By hand it takes at least {sum(_operations.values()) / peak:.2f} s.
-        `analysis/step_time.py` counts the same operations ({_same} of {len(_operations)} numbers are equal), and also the bytes of everything in between. It measures the machine in the sizes of this model, and says {sum(_computed.values()):.2f} s.
+        `sizing/step_time.py` counts the same operations ({_same} of {len(_operations)} numbers are equal), and also the bytes of everything in between. It measures the machine in the sizes of this model, and says {sum(_computed.values()):.2f} s.
         """,
         shows=[
             lesson.table(
@@ -1360,7 +1362,7 @@ def cut_a_host(lease):
             "import asyncio, threading, time",
             "from zorplex_rl.config import Config",
             "from zorplex_rl.services.runtime import Actor, endpoint",
-            "from zorplex_rl.training.hosts import open_hosts",
+            "from zorplex_rl.training.hosts.openers import open_hosts",
             *map(source_of, (Clock, two_lives_of_the_package)),
         ]
     )
@@ -1392,7 +1394,7 @@ def cut_a_host(lease):
 def _(cut_for_real, hosts_config):
     if cut_for_real is None:
         _shown = lesson.md(
-            f"Not run here: {why_not()}. `tests/test_hosts.py` cuts a host off."
+            f"Not run here: {why_not()}. `tests/training/hosts/test_hosts.py` cuts a host off."
         )
     else:
         _lives, _noticed = cut_for_real
@@ -1498,7 +1500,7 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/keeper.py`), and a placement says who lives where (`training/hosts.py`). Where this
+    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/keeper.py`), and a placement says who lives where (`training/hosts/placement.py`). Where this
     page may make namespaces, its hosts are as real as one machine allows. Each has its own network, process ids, host name, `/dev/shm` and `/tmp`. Elsewhere two
     plain processes stand in for them.
     """)

@@ -10,8 +10,8 @@ Without variation, and if the generators divide a step's groups, the recursion o
 Such a path goes m times around the loop (sync, sampling, training). Each round advances L + 1 steps; the other steps follow one resource.
 """
 
-from zorplex_rl.analysis.bounds import Mode
-from zorplex_rl.analysis.setting import Setting
+from zorplex_rl.simulation.bounds import Mode
+from zorplex_rl.simulation.setting import Setting
 
 
 def exact_seconds(setting: Setting, mode: Mode) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Actors that are defined in a test are found by the processes that Monarch starts.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(__file__), os.environ.get("PYTHONPATH"))))
 
 import pytest
 import torch
@@ -19,9 +19,29 @@ from hypothesis import HealthCheck, settings
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run_folder import RunFolder
 
+# Every folder of tests: what one test file takes from another is found, and so are the actors of a test by the processes that Monarch starts.
+FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.rglob("*.py")})
+sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*FOLDERS, os.environ.get("PYTHONPATH"))))
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items):
+    from quick import is_quick
+
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    from quick import Alone
+
+    with Alone(item.name) if item.get_closest_marker("quick") else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,7 @@ import sys
 from zorplex_rl.config import Config
 from zorplex_rl.errors import HostError
 from zorplex_rl.services import host
-from zorplex_rl.training.hosts import open_hosts
+from zorplex_rl.training.hosts.openers import open_hosts
 
 
 async def main(seconds: str, *addresses: str) -> None:

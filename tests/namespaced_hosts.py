@@ -1,4 +1,4 @@
-"""The hosts of ``zorplex_rl.training.namespaces``, and what a test wants to know of them.
+"""The hosts of ``zorplex_rl.course.namespaces``, and what a test wants to know of them.
 
     with namespaced_hosts("a", "b") as network:
         network["a"].run("hostname")
@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from zorplex_rl.training import namespaces
-from zorplex_rl.training.namespaces import why_not as why_not
+from zorplex_rl.course import namespaces
+from zorplex_rl.course.namespaces import why_not as why_not
 
 
 class Host(namespaces.Host):

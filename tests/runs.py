@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from zorplex_rl.cli.train import draw_curve
 from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.learning.replay import Counters
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.curriculum import tiers_of
-from zorplex_rl.train_command import draw_curve
 
 SMALL = Config(
     task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,

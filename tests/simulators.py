@@ -6,11 +6,11 @@ import random
 
 from playwright.sync_api import Locator, expect
 
-from zorplex_rl.analysis.setting import Setting
-from zorplex_rl.analysis.simulate import compare
-from zorplex_rl.viz.ring_race import race
-from zorplex_rl.viz.widgets.timeline_simulator import GRID
-from zorplex_rl.viz.widgets.weight_ring_race import AXES
+from zorplex_rl.course.widgets.ring_race import race
+from zorplex_rl.course.widgets.timeline_simulator import GRID
+from zorplex_rl.course.widgets.weight_ring_race import AXES
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import compare
 
 
 def move(widget: Locator, label: str, values: list, value) -> None:

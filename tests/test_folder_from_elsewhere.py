@@ -16,14 +16,14 @@ import pytest
 from runs import SMALL, state_at
 from test_checkpoint import Runs
 
-from zorplex_rl.analysis.timeline import Span, Timeline
-from zorplex_rl.cli import main
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.manifest import seal
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.timeline import Span, Timeline
 
 TASK = """
 open({ran!r}, "w").close()
@@ -276,7 +276,7 @@ def test_a_pickle_in_any_place_of_the_folder_never_runs(tmp_path, ran, capsys):
         main(["export", str(path), "--to", str(tmp_path / "of_step"), "--step", "2"])
         main(["status", str(path)])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("zorplex_rl.train_command.run", lambda *_: 0)
+            patch.setattr("zorplex_rl.cli.train.run", lambda *_: 0)
             main(["train", "--resume", str(path)])
         assert not ran.exists(), file
         shutil.rmtree(path)

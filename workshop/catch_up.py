@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def solve(notebook: Path, count: int | None = None) -> tuple[str, list[str]]:
     """Return the source of ``notebook`` with the stubs of its first ``count`` exercises replaced, all without it, and the names of these."""
-    from zorplex_rl.viz import exercise
+    from zorplex_rl.course.lesson import exercise
 
     source = notebook.read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}

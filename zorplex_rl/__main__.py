@@ -1,6 +1,6 @@
 """The program ``zorplex-rl``, also as ``python -m zorplex_rl``. Whoever stops it, at any moment, gets one sentence and exit code 130.
 
-``train`` takes the signals itself once it has something to save (``train_command.py``).
+``train`` takes the signals itself once it has something to save (``cli/train.py``).
 """
 
 import atexit
@@ -30,9 +30,9 @@ def main() -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
-        from zorplex_rl import cli
+        from zorplex_rl.cli import commands
 
-        return cli.main()
+        return commands.main()
     except KeyboardInterrupt:
         print("zorplex-rl: interrupted", file=sys.stderr)
         return INTERRUPTED

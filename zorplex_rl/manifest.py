@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.errors import CheckpointError, StorageError
+from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
 
 MANIFEST = "manifest.json"
 
@@ -88,3 +88,15 @@ def _describe(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": checksum}
+
+
+def expect_plain(folder: Path, called: str) -> None:
+    """Raise ConfigError if ``folder``, which errors call ``called``, holds anything else than files and folders."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                what = "a link" if path.is_symlink() else "neither a file nor a folder"
+                raise ConfigError(
+                    f"{called} {str(folder)!r} holds {str(path.relative_to(folder))!r}, which is {what}; "
+                    f"a run's folder has files and folders alone: replace it, or use another run"
+                )

@@ -26,14 +26,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from zorplex_rl.analysis.timeline import Timeline
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, TaskError
-from zorplex_rl.folder_checks import expect_plain, read_state
-from zorplex_rl.manifest import seal, storing, sync, verify, write_whole
+from zorplex_rl.learning.controller_state import read_state
+from zorplex_rl.manifest import expect_plain, seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.known_code import is_known, remember
 from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.timeline import Timeline
 
 MetricsRow = dict[str, Any]
 """One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""

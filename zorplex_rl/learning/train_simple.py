@@ -7,7 +7,7 @@
     python -m zorplex_rl.learning.train_simple          trains the embedded policy, and prints a line for each step
 
 What it deliberately does not do: run parts in parallel, run a shared prompt only once in a training step, split a batch that is too large for the
-memory, clip ratios or correct for stale data, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (tests/test_train_simple.py).
+memory, clip ratios or correct for stale data, survive a crash. ``learner.py`` and ``training/`` do, and learn the same (``test_train_simple.py``).
 """
 
 import time

@@ -45,7 +45,7 @@ def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], c
     are less alike, the interval is wider than it has to be.
 
     Simulated with 1 to 400 clusters of 1 to 16 trials, equal and unequal, shares of 0.02 to 1 and correlations within clusters of
-    0 to 1, an interval of 95 % covers the true share in 93 % of the cases or more (tests/test_intervals.py).
+    0 to 1, an interval of 95 % covers the true share in 93 % of the cases or more (tests/policy/test_intervals.py).
 
     Raises ValueError without trials, or if the two lists differ in length.
 

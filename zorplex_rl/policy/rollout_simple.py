@@ -4,7 +4,7 @@
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
                 ^^^^^^^^                       fed: the tool's result
 
-``rollout.py`` does this for many episodes at once with a key-value cache, and returns the same episodes (tests/test_rollout_simple.py).
+``rollout.py`` does this for many episodes at once with a key-value cache, and returns the same episodes (tests/policy/test_rollout_simple.py).
 """
 
 import random

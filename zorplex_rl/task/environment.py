@@ -22,9 +22,9 @@ from functools import cache
 from typing import Protocol
 
 from zorplex_rl.task.curriculum import Tier, tier_of
-from zorplex_rl.task.episode import Finish, Task
+from zorplex_rl.task.episode import Finish, Score, Task
 from zorplex_rl.task.parser import ANSWER_TAG, TOOL_NAMES, Answer, ToolCall, find_answer
-from zorplex_rl.task.rewards import Score, score_turns
+from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import Split, TaskSpec, get_spec, run_tool
 
 

@@ -13,14 +13,13 @@ The trainer learns from exactly these ids. They are never decoded and tokenised 
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 from zorplex_rl.task.parser import Answer
 
-if TYPE_CHECKING:
-    from zorplex_rl.task.rewards import Score  # rewards.py imports this file
-
 Finish = Literal["eos", "answer", "turns", "tokens"]
+Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,27 @@ class Turn:
     version: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
+
+    outcome: Outcome
+    answer: Answer | None
+    correct: float
+    format: float
+    extra_calls: float
+
+    @property
+    def reward(self) -> float:
+        """The sum of the parts."""
+        return self.correct + self.format + self.extra_calls
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts of the reward by name."""
+        return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
+
+
 @dataclass(slots=True)
 class Episode:
     """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer line, or a limit.
@@ -94,10 +114,10 @@ class Episode:
     tool_seconds: float = 0.0
     generator: str = ""
     """The name of the actor that sampled it, if one did."""
-    score: "Score | None" = None
+    score: Score | None = None
 
     @property
-    def scored(self) -> "Score":
+    def scored(self) -> Score:
         """The score. Raises ValueError before there is one."""
         if self.score is None:
             raise ValueError("the episode has no score yet; call zorplex_rl.task.rewards.score")

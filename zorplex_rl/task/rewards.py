@@ -12,14 +12,9 @@ The outcome is the first of these that holds, so every episode has exactly one:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
 
-from zorplex_rl.task.episode import Episode, Finish, Task
+from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Outcome, Score, Task
 from zorplex_rl.task.parser import Answer, find_answer
-
-Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 CORRECT_REWARD = 1.0
 FORMAT_REWARD = 0.2
@@ -27,27 +22,6 @@ EXTRA_CALL_PENALTY = 0.1
 
 FindAnswer = Callable[[str], Answer | None]
 """Finds the answer in a text. Returns None where there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
-
-    outcome: Outcome
-    answer: Answer | None
-    correct: float
-    format: float
-    extra_calls: float
-
-    @property
-    def reward(self) -> float:
-        """The sum of the parts."""
-        return self.correct + self.format + self.extra_calls
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """The parts of the reward by name."""
-        return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
 
 
 def final_answer(turns: list[str], find: FindAnswer = find_answer) -> Answer | None:

@@ -30,9 +30,8 @@ from zorplex_rl.errors import TaskError
 from zorplex_rl.task.call_limit import MARK_BYTES, call_limit, mark_of
 from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.environment import Environment, Zorplex
-from zorplex_rl.task.episode import Finish, Task
+from zorplex_rl.task.episode import OUTCOMES, Finish, Score, Task
 from zorplex_rl.task.parser import Answer, ToolCall
-from zorplex_rl.task.rewards import OUTCOMES, Score
 from zorplex_rl.task.specs import Split
 
 GROUP = "zorplex_rl.environments"

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from zorplex_rl.analysis.setting import lognormal
-from zorplex_rl.analysis.timeline import Span, SpanRecorder
 from zorplex_rl.config import Config
 from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
@@ -33,11 +31,12 @@ from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.task.call_limit import ask, in_thread
 from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.episode import Episode, Finish, Task
+from zorplex_rl.task.episode import Episode, Finish, Score, Task
+from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
+from zorplex_rl.timeline import Span, SpanRecorder
 from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:

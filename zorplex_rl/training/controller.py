@@ -31,7 +31,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from zorplex_rl.analysis.timeline import Span
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import zero_variance_share
 from zorplex_rl.learning.learning_signal import LearningSignal
@@ -48,10 +47,12 @@ from zorplex_rl.task.call_limit import MARKS
 from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.timeline import Span
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices, roles_with_models
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
-from zorplex_rl.training.hosts import Hosts, open_hosts
+from zorplex_rl.training.hosts.openers import open_hosts
+from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import Trainer

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from zorplex_rl.analysis.timeline import Span, Timeline
 from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
+from zorplex_rl.timeline import Span, Timeline
 
 
 class RunLog:

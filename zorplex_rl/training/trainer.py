@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.analysis.timeline import group_latencies
 from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.manifest import storing, verify
 from zorplex_rl.services.options import ServiceOptions
@@ -27,6 +26,7 @@ from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.supply import GiveUp
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.timeline import group_latencies
 from zorplex_rl.training.actors import ModelActor
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from zorplex_rl.services.replica_process import ReplicaProcess
 from zorplex_rl.services.runtime import ReplicaDied, concurrent_endpoint, current_rank
 from zorplex_rl.training.actors import Result
 from zorplex_rl.training.devices import names_of_ranks, one_each, prepare
-from zorplex_rl.training.hosts import Hosts
+from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:

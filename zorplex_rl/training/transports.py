@@ -26,7 +26,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.analysis.sizing import transfer_seconds
 from zorplex_rl.config import Config
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.services.tls import client_context, server_context
@@ -47,6 +46,8 @@ from zorplex_rl.weights.socket_ring import SocketHandle, SocketRing, serve
 log = logging.getLogger(__name__)
 READ_TIMEOUT_SECONDS = 10
 """For one request; a bulk read has more, ``read_seconds``."""
+SLOWEST_BYTES_PER_SECOND = 50_000_000
+"""A gigabit network that two share."""
 SLOTS = 3
 """One that is being written, one that is being read, and one between them."""
 
@@ -157,8 +158,12 @@ def _serve(ring: WeightRing) -> SocketHandle | None:
 
 
 def read_seconds(size: int) -> int:
-    """Return how long a read of ``size`` bytes may take."""
-    return READ_TIMEOUT_SECONDS + transfer_seconds(size)
+    """Return how long a read of ``size`` bytes may take: as long as over the slowest way that still makes sense, and a little more.
+
+    >>> read_seconds(1_000_000), read_seconds(988_000_000)
+    (10, 29)
+    """
+    return READ_TIMEOUT_SECONDS + size // SLOWEST_BYTES_PER_SECOND
 
 
 class SharedReader:

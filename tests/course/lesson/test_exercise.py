@@ -1,0 +1,228 @@
+"""Whatever a learner's code does, its exercise says so in one sentence and keeps hints and solution at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+from zorplex_rl.course.lesson import exercise
+
+
+def double(x):
+    raise NotImplementedError
+
+
+def check_double(double):
+    exercise.expect(double, 3, result=6)
+
+
+def double_solution(x):
+    return 2 * x
+
+
+def said_of(attempt, check=check_double, seconds: float = 0.3) -> str | None:
+    before = threading.active_count()
+    said = exercise.complaint(check, attempt, seconds)
+    assert threading.active_count() <= before, "a stopped check leaves no thread"
+    return said
+
+
+def named(function):
+    function.__name__ = "double"
+    return function
+
+
+@named
+def loops(x):
+    while True:
+        x += 1
+
+
+@named
+def loops_and_catches_what_it_can(x):
+    while True:
+        try:
+            x += 1
+        except Exception:
+            x -= 1
+
+
+@named
+def catches_everything_twice(x):
+    for _ in range(2):
+        try:
+            while True:
+                x += 1
+        except BaseException:
+            pass
+    return x
+
+
+@named
+async def waits_for_ever(x):
+    while True:
+        await asyncio.sleep(0.01)
+
+
+@named
+def leaves(x):
+    sys.exit(3)
+
+
+@named
+def leaves_quietly(x):
+    raise SystemExit
+
+
+@named
+def interrupts(x):
+    raise KeyboardInterrupt
+
+
+@named
+def recurses(x):
+    return recurses(x)
+
+
+@named
+def divides(x):
+    return x / 0
+
+
+@named
+def misspells(x):
+    return 2 * y  # noqa: F821
+
+
+@named
+def takes_nothing():
+    return 6
+
+
+@named
+def adds(x):
+    return x + 1
+
+
+@named
+def returns_what_cannot_be_shown(x):
+    class Unshowable:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    return Unshowable()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "sentence"),
+    [
+        (double, "`double` is still to be written"),
+        (adds, "`double(3)` gives `4`, and should give `6`"),
+        (loops, "`double(3)` has not returned within 0.3 s"),
+        (loops_and_catches_what_it_can, "`double(3)` has not returned within 0.3 s"),
+        (catches_everything_twice, "`double(3)` has not returned within 0.3 s"),
+        (leaves, "`double(3)` raises `SystemExit: 3`"),
+        (leaves_quietly, "`double(3)` raises `SystemExit`"),
+        (interrupts, "`double(3)` raises `KeyboardInterrupt`"),
+        (divides, "`double(3)` raises `ZeroDivisionError: division by zero`"),
+        (misspells, "`double(3)` raises `NameError: name 'y' is not defined`"),
+        (takes_nothing, "`double(3)` raises `TypeError: takes_nothing() takes 0 positional arguments but 1 was given`"),
+    ],
+)
+def test_one_sentence_names_the_failing_call(attempt, sentence):
+    assert said_of(attempt) == sentence
+
+
+def test_a_result_that_cannot_be_shown_is_no_crash():
+    assert said_of(returns_what_cannot_be_shown).startswith("`double(3)` gives `<Unshowable instance at")
+
+
+def test_a_recursion_without_end_is_said():
+    assert said_of(recurses, seconds=5).startswith("`double(3)` raises `RecursionError")
+
+
+def test_an_attempt_that_waits_for_ever_is_stopped_too():
+    assert said_of(waits_for_ever, lambda f: asyncio.run(f(3))) == "`double(3)` has not returned within 0.3 s"
+
+
+def test_what_cannot_be_stopped_does_not_hold_the_notebook():
+    freed = threading.Event()
+
+    def waits_outside_python(x):
+        while not freed.wait(30):
+            pass
+
+    started = time.monotonic()
+    said = exercise.complaint(check_double, waits_outside_python, 0.2)
+    assert time.monotonic() - started < 10
+    assert (
+        said
+        == "`waits_outside_python(3)` has not returned within 0.2 s; it does not stop either, so restart the notebook"
+    )
+    freed.set()
+
+
+def test_the_first_argument_is_shown_as_it_was_before_the_call():
+    def empties(values):
+        values.clear()
+        raise ValueError("now what?")
+
+    assert said_of(empties, lambda f: f([1, 2])) == "`empties([1, 2])` raises `ValueError: now what?`"
+
+
+def test_the_check_may_run_in_any_thread():
+    said = []
+    thread = threading.Thread(target=lambda: said.append(exercise.complaint(check_double, loops, 0.2)))
+    thread.start()
+    thread.join(20)
+    assert said == ["`double(3)` has not returned within 0.2 s"]
+
+
+def test_a_check_that_needs_longer_may_say_so():
+    def slow(x):
+        time.sleep(0.4)
+        return 2 * x
+
+    assert exercise.complaint(check_double, slow, seconds=20) is None
+
+
+def feedback(attempt, **options) -> str:
+    return exercise.feedback(attempt, check_double, double_solution, seconds=0.3, **options).text
+
+
+@pytest.mark.parametrize("attempt", [double, loops, leaves, divides], ids=lambda attempt: attempt.__code__.co_name)
+def test_hints_and_solution_stay_at_hand_whatever_the_attempt_does(attempt):
+    shown = feedback(attempt, level="core", minutes=6, hints=("Think of `x`.", "Multiply."))
+    assert 'data-state="open"' in shown and "core · 6 minutes" in shown
+    assert shown.count("<details>") == 3
+    first, second, solution = (shown.index(text) for text in ("Think of", "Multiply.", "A solution"))
+    assert first < second < solution
+    assert shown.index("</details>") > second, "the second hint is inside the first"
+    assert "<code>double" in shown
+
+
+def test_a_solved_exercise_says_so():
+    assert "Solved: <code>double</code> passes its check." in feedback(double_solution)
+
+
+def test_a_stub_whose_cell_has_a_syntax_error_keeps_hints_and_solution():
+    shown = feedback(lambda: not_there, level="core", hints=("Think.", "Multiply."))  # noqa: F821
+    assert "Not yet: <code>double</code> does not exist, because its cell has an error; marimo shows it there." in shown
+    assert "Multiply." in shown and "A solution" in shown and "double" in shown
+    assert "Solved: <code>double</code>" in feedback(lambda: double_solution)
+
+
+def test_what_a_learner_wrote_is_text_on_the_page():
+    def breaks(x):
+        raise ValueError("`</code><script>f()</script>")
+
+    assert "<script>" not in feedback(breaks)
+
+
+def test_a_level_is_one_of_three():
+    with pytest.raises(ValueError, match="expected one of warm-up, core, stretch"):
+        feedback(double, level="hard")

@@ -1,0 +1,194 @@
+"""Where text becomes HTML: what somebody else wrote is shown, and does nothing."""
+
+from __future__ import annotations
+
+import doctest
+import html
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from zorplex_rl.course.figures.tokens import token_strip
+from zorplex_rl.course.lesson import lesson, markup
+from zorplex_rl.course.lesson.markup import block, fence, inline, quote
+from zorplex_rl.task.episode import Episode, Task
+
+TAGS = set(
+    "a blockquote br code del div em h1 h2 h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split()
+)
+ATTRIBUTES = {"class", "href", "start", "style", "title"}
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "`<img src=x onerror=alert(1)>",
+    "``` <img src=x onerror=alert(1)> ```",
+    "```\n<script>alert(1)</script>\n```\n<img src=x onerror=alert(1)>",
+    "</code></td></table><script>alert(1)</script>",
+    "<svg/onload=alert(1)>",
+    "<scr<script>ipt>",
+    "<div>\n\n<iframe srcdoc='<script>alert(1)</script>'></iframe>\n\n</div>",
+    "![picture](x)",
+    "![picture][1]\n\n[1]: x",
+    "[link](javascript:alert(1))",
+    "[link](java\tscript&colon;alert(1))",
+    "[link](&#106;avascript:alert(1))",
+    "[link][1]\n\n[1]: javascript:alert(1)",
+    '[link](x" onclick="alert(1))',
+    "<javascript:alert(1)>",
+    '```python title="<img src=x onerror=alert(1)>"\n1\n```',
+    "&lt;img src=x onerror=alert(1)&gt; &#60;",
+    "\x02wzxhzdk:0\x03 \x02amp\x03lt;",
+    "a \\` b ` c `` d",
+    "# *heading* | 1. _list_\n- **x**",
+]
+every_hostile = pytest.mark.parametrize("text", HOSTILE)
+
+
+class Read(HTMLParser):
+    """What a browser would make of some HTML: its elements, and the text that is seen."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    @property
+    def dangers(self) -> list:
+        return [
+            (tag, attributes)
+            for tag, attributes in self.elements
+            if tag not in TAGS
+            or not attributes.keys() <= ATTRIBUTES
+            or html.unescape(attributes.get("href") or "")
+            .strip()
+            .lower()
+            .startswith(("javascript", "data", "vbscript"))
+        ]
+
+
+def seen(text: str) -> str:
+    """What of ``text`` a page can show: no control characters, blanks as one."""
+    return " ".join("".join(c for c in text if c not in "\x02\x03").split())
+
+
+@every_hostile
+@pytest.mark.parametrize("convert", [block, inline])
+def test_no_text_becomes_an_element_that_runs_or_loads_something(convert, text):
+    for form in (text, f"`{text}`", f"**{text}**", f"- {text}", f"| a |\n|---|\n| {text} |", f"```\n{text}\n```"):
+        assert Read(convert(form)).dangers == []
+
+
+@every_hostile
+def test_quoted_text_is_shown_character_by_character(text):
+    shown = seen(text.strip().replace("\n", "⏎"))
+    assert seen(Read(inline(quote(text))).text) == shown
+    assert seen(Read(block(f"It wrote {quote(text)}.")).text) == f"It wrote {shown}."
+
+
+@every_hostile
+def test_fenced_text_is_shown_line_by_line(text):
+    read = Read(block(f"It wrote\n\n{fence(text)}"))
+    assert seen(read.text) == seen(f"It wrote {text}")
+    assert [tag for tag, _ in read.elements].count("pre") == 1
+
+
+words = st.lists(
+    st.sampled_from(
+        [
+            "`",
+            "``",
+            "<img src=x>",
+            "<",
+            ">",
+            "&lt;",
+            "&",
+            "[a](",
+            ")",
+            "!",
+            "\\",
+            "\n",
+            "*",
+            "_",
+            "|",
+            " ",
+            "x",
+            "javascript:",
+        ]
+    )
+    | st.characters(blacklist_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]),
+    min_size=1,
+).map("".join)
+
+
+@given(words)
+@example("\\`x`")
+def test_whatever_the_text_it_is_shown_and_nothing_else_happens(text):
+    shown = seen(text.strip().replace("\n", "⏎"))
+    assert seen(Read(inline(quote(text))).text) == shown
+    assert Read(inline(text)).dangers == Read(block(text)).dangers == Read(block(fence(text))).dangers == []
+
+
+def test_what_an_author_writes_is_markdown_as_ever():
+    assert inline("`kill -9` and [a page](https://x.org/?a=1&b=2)") == (
+        '<code>kill -9</code> and <a href="https://x.org/?a=1&amp;b=2">a page</a>'
+    )
+    said = block(
+        "## A heading\n\nSome **bold** and *slanted* `code`.\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | `x` |"
+    )
+    assert [tag for tag, _ in Read(said).elements[1:]] == (
+        "h2 span strong em code ul li li table thead tr th th tbody tr td td code".split()
+    )
+    assert '<span class="nb">print</span>' in block('```python\nprint("<b>")\n```')
+
+
+@every_hostile
+def test_a_table_shows_what_a_policy_wrote(text):
+    said = lesson.table(text, [{text: text, "quoted": quote(text), "in ticks": f"`{text}`"}]).text
+    assert {tag for tag, _ in Read(said).elements} <= {*"div table caption thead tr th tbody td code a".split()}
+    shown = said.split("<td>")[2]
+    assert seen(Read(shown.partition("</td>")[0]).text) == seen(text.strip().replace("\n", "⏎"))
+
+
+def tokens_of(text: str) -> str:
+    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``; a line break would begin another row."""
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text.replace("\n", " ")))
+    task = Task("simple", "?", 1, 1, "", ())
+    return token_strip(policy, Episode(task, [], [0, 1], [True, False], [-0.5, 0.0], [], "eos"))
+
+
+def shape_of(source: str) -> list:
+    """The elements of some HTML with the names of their attributes, without those that a line of Markdown may make."""
+    return [(tag, sorted(attributes)) for tag, attributes in Read(source).elements if tag not in ("code", "a")]
+
+
+@every_hostile
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda text: lesson.table(text, [{text: text}]),
+        lambda text: lesson.header(__file__, 1, text, [text]),
+        lambda text: lesson.figure("<svg></svg>", text),
+        lambda text: lesson.recap(text),
+        lambda text: lesson.figure(tokens_of(text)),
+    ],
+    ids=["table", "header", "figure", "recap", "tokens"],
+)
+def test_no_text_adds_an_element_or_an_attribute_to_a_part_of_a_page(part, text):
+    hostile = part(text).text
+    assert shape_of(hostile) == shape_of(part("harmless").text)
+    added = [attributes for tag, attributes in Read(hostile).elements if tag in ("code", "a")]
+    assert all(attributes.keys() <= ATTRIBUTES for attributes in added)
+
+
+def test_the_examples_hold():
+    assert doctest.testmod(markup).failed == 0

@@ -1,0 +1,56 @@
+"""What a notebook keeps running: never twice, and nothing after it was left."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from zorplex_rl.course.lesson import scene
+
+
+@asynccontextmanager
+async def noted(log, name):
+    log.append(f"open {name}")
+    try:
+        yield name
+    finally:
+        log.append(f"close {name}")
+
+
+def test_what_is_entered_again_is_closed_first():
+    async def scenario():
+        log = []
+        assert await scene.enter("a", noted(log, "first")) == "first"
+        await scene.enter("b", noted(log, "other"))
+        await scene.enter("a", noted(log, "second"))
+        assert log == ["open first", "open other", "close first", "open second"]
+        await scene.leave("a")
+        await scene.leave("a")
+        await scene.leave("b")
+        assert log[4:] == ["close second", "close other"]
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_opened_is_not_kept():
+    @asynccontextmanager
+    async def broken():
+        raise OSError("no room")
+        yield
+
+    async def scenario():
+        with pytest.raises(OSError, match="no room"):
+            await scene.enter("a", broken())
+        await scene.leave("a")
+
+    asyncio.run(scenario())
+
+
+def test_what_an_event_loop_has_taken_with_it_is_forgotten():
+    log = []
+    asyncio.run(scene.enter("a", noted(log, "first")))
+    asyncio.run(scene.enter("a", noted(log, "second")))
+    assert log.count("open second") == 1
+    asyncio.run(scene.leave("a"))

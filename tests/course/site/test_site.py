@@ -1,0 +1,991 @@
+"""The site, as a build makes it and as a browser shows it.
+
+The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folder of a site to have the same tests look at that one instead:
+`.ci/run` does so with the real course.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from pages import launched, served
+from runs import eventually
+from simulators import expect_figures, expect_race, random_positions, sliders_to
+
+from zorplex_rl.course.figures.loop_drawing import loop_drawing
+from zorplex_rl.course.lesson import lesson
+from zorplex_rl.course.lesson.glossary import GLOSSARY
+from zorplex_rl.course.site import search
+from zorplex_rl.course.site.__main__ import main
+from zorplex_rl.course.site.arc import Station, arc_drawing
+from zorplex_rl.course.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
+from zorplex_rl.course.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of
+from zorplex_rl.course.site.export import export
+from zorplex_rl.course.site.page import Cell, Lesson, Page
+from zorplex_rl.course.widgets import TimelineSimulator
+from zorplex_rl.drawing.svg import render
+from zorplex_rl.errors import ConfigError, SiteError
+
+with_a_library = pytest.mark.skipif(search.library() is None, reason=search.WITHOUT)
+about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
+
+TOP = """
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(app_title="{title}")
+
+with app.setup(hide_code=True):
+    import signal
+    from types import SimpleNamespace
+
+    import anywidget
+    import marimo as mo
+    import traitlets
+
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.drawing.svg import render
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(__file__, minutes={minutes}, hardware="one core", goals=["read a `page`", "open a fold"])
+    return
+
+
+@app.cell
+def _():
+    lesson.ran_on()
+    return
+"""
+READING = (
+    TOP.format(title="Reading & writing", minutes=10)
+    + '''
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A section
+
+    Some *text* with `code`, and a list:
+
+    - one
+    - two
+
+    | role | waits for |
+    |---|---|
+    | trainer | a batch |
+
+    Some **meshes**, a **walrus**, and **meshes** again.
+    """)
+    return
+
+
+@app.cell
+def _():
+    lesson.md(f"An {lesson.term('actor')} and **another actor**.")
+    return
+
+
+@app.cell
+def _():
+    # A comment that is rather long, so that this line of code is wider than the column of a phone, and of a desktop as well, by far.
+    total = sum(number**2 for number in range(10))
+    print(f"printed: {total} < 1000")
+    total
+    return
+
+
+@app.cell
+def _():
+    lesson.predict("Which is larger?", "the first", "the second")
+    return
+
+
+@app.cell
+def _():
+    lesson.reveal("The **second**.")
+    return
+
+
+@app.cell
+def _():
+    lesson.table("Times", [{"kind": f"`{kind}`", "seconds": "0.25", "what it was": "long words " * 12} for kind in "ab"])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("## Another section")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    first = 1
+    second = 2
+    return first, second
+
+
+@app.cell(hide_code=True)
+def _():
+    # Not for the reader.
+    helper = 1
+    helper
+    return (helper,)
+
+
+@app.cell
+def _():
+    lesson.recap("It ends.", *["There is a lot to say."] * 40)
+    return
+
+
+@app.cell
+def _():
+    lesson.table("What is in it", [{"": "pages", "count": 2}])
+    return
+
+
+@app.cell
+def _():
+    lesson.figure(render(lambda figure: figure.subplots().plot([1, 2]), 200, "A line", "from 1 to 2"), "A line.")
+    return
+
+
+@app.function
+def double(x):
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(double, check_double, double_solution)
+    return
+
+
+@app.function(hide_code=True)
+def check_double(double):
+    exercise.expect(double, 2, result=4)
+
+
+@app.function(hide_code=True)
+def double_solution(x):
+    return 2 * x
+'''
+)
+TURNING = (
+    TOP.format(title="Turning a knob", minutes=5)
+    + '''
+
+@app.class_definition(hide_code=True)
+class Knob(anywidget.AnyWidget):
+    _esm = """
+    export default {
+      initialize({ model }) { model.set("ready", true); },
+      render({ model, el }) {
+        const label = document.createElement("label");
+        const knob = Object.assign(document.createElement("input"), { type: "range", min: 0, max: 3, value: model.get("position") });
+        const said = document.createElement("output");
+        const show = () => { said.textContent = `${model.get("table")[model.get("position")]} of ${model.get("raw").byteLength} bytes`; };
+        knob.oninput = () => { model.set("position", Number(knob.value)); model.save_changes(); };
+        model.on("change:position", show);
+        show();
+        label.append("Position ", knob);
+        el.append(label, said);
+        if (typeof window.__MARIMO_STATIC__ === "undefined" || !model.get("ready")) el.append("no host");
+      },
+    };
+    """
+    _css = "output { display: block; }"
+    position = traitlets.Int(1).tag(sync=True)
+    ready = traitlets.Bool(False).tag(sync=True)
+    table = traitlets.List(["zero", "one", "two", "three </script>"]).tag(sync=True)
+    raw = traitlets.Bytes(b"abc").tag(sync=True)
+
+
+@app.cell
+def _():
+    knob = Knob()
+    knob
+    return (knob,)
+
+
+@app.cell
+def _(knob):
+    knob.position = 2
+    return
+'''
+)
+BARE = (
+    TOP[: TOP.index("@app.cell\ndef _():\n    lesson.ran_on()")]
+    .replace("    import anywidget\n", "")
+    .replace("    import traitlets\n", "")
+)
+REFUSED = (
+    BARE.format(title="Refused", minutes=1)
+    + """@app.cell
+def _():
+    1 / 0
+    return
+
+
+@app.cell
+def _():
+    lesson.wait_for(SimpleNamespace(value=False))
+    return
+
+
+@app.cell
+def _():
+    mo.ui.slider(0, 9)
+    return
+"""
+)
+SKIPPED = (
+    BARE.format(title="Skipped", minutes=1)
+    + """@app.cell
+def _():
+    signal.raise_signal(signal.SIGINT)
+    return
+
+
+@app.cell
+def _():
+    2
+    return
+"""
+)
+ENDLESS = (
+    BARE.format(title="Endless", minutes=1)
+    + """@app.cell
+def _():
+    import time
+
+    time.sleep(600)
+    return
+"""
+)
+
+WAITS = (
+    BARE.format(title="Waits", minutes=1)
+    + """@app.cell
+def _():
+    import os, time
+    from pathlib import Path
+
+    Path("FOLDER", f"pid-{os.getpid()}").touch()
+    time.sleep(600)
+    return
+"""
+)
+
+
+def write(folder: Path, **notebooks: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in notebooks.items():
+        (folder / f"{name}.py").write_text(source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(once) -> Path:
+    """The folder of a site, and its zip beside it."""
+    if given := os.environ.get("ZORPLEX_SITE"):
+        return Path(given).resolve()
+    notebooks = {"01_reading": READING, "02_turning": TURNING}
+    return (
+        once("course", lambda folder: build_site(write(folder / "notebooks", **notebooks), folder / "pages")) / "pages"
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(site) -> Path:
+    if "ZORPLEX_SITE" in os.environ:
+        pytest.skip("this test is about the tiny notebooks")
+    return site
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for this file; beyond it, playwright's event loop would be in the way of other tests' own."""
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(chromium):
+    """Opens an address in a fresh browser; fails if the page met a script error or asked for anything but itself."""
+    left, errors, contexts = [], [], []
+
+    def open_page(
+        url: str,
+        width: int = 1280,
+        dark: bool = False,
+        scripts: bool = True,
+        first: str = "",
+        motion: str = "no-preference",
+    ):
+        """``first`` is a script that runs before the page's own."""
+        scheme = "dark" if dark else "light"
+        viewport = {"width": width, "height": 900}
+        context = chromium.new_context(
+            viewport=viewport, color_scheme=scheme, java_script_enabled=scripts, reduced_motion=motion
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+
+        def filter_request(route):
+            if route.request.url.startswith((url.rpartition("/")[0], "data:", "blob:")):
+                route.continue_()
+            else:
+                left.append(route.request.url)
+                route.abort()
+
+        page.route("**/*", filter_request)
+        page.add_init_script(first)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert left == [], "requests left the page"
+    assert errors == []
+
+
+def names_of_pages(site: Path) -> list[str]:
+    return sorted(path.name for path in site.glob("*.html"))
+
+
+# What a build refuses
+
+
+def test_no_site_is_built_if_a_cell_fails_waits_or_needs_a_kernel(tmp_path):
+    with pytest.raises(SiteError) as refused:
+        build_site(write(tmp_path / "notebooks", **{"01_first": REFUSED}), tmp_path / "site")
+    assert "01_first.py: cell 3 (1 / 0) failed: exception division by zero" in str(refused.value)
+    assert "cell 4 (lesson.wait_for(SimpleNamespace(value=False))) still waits for a button" in str(refused.value)
+    assert "cell 5 (mo.ui.slider(0, 9)) puts out <marimo-slider>" in str(refused.value)
+    assert not (tmp_path / "site").exists()
+
+
+def test_no_site_is_built_if_a_cell_is_skipped_although_marimo_says_nothing(tmp_path):
+    notebooks = write(tmp_path / "notebooks", **{"01_first": SKIPPED})
+    page = export(notebooks / "01_first.py")
+    assert "cell 4 (2) failed: interruption" in str(Page.read(page).complaints)
+
+
+def test_a_cell_without_a_result_did_not_run():
+    source = '\n"notebook": {"cells": [{"id": "a", "code": "x = 1", "config": {"hide_code": false}}]},\n"session": {"cells": []}'
+    assert Page.read(source).complaints == ["cell 1 (x = 1) did not run"]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"site/thesis.txt": "years of work"},
+        {"site/index.html": "a thesis as a page", "site/.git/HEAD": "ref"},
+        {"site": "a file"},
+        {"site.zip": "not even a zip"},
+        {"site/.zorplex-site": "index.html\n", "site/01_first.html": "written by hand"},
+        {"site/.zorplex-site": "../notebooks/01_first.py\n01_first.html/x\n", "site/index.html": "not listed"},
+    ],
+)
+def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays(tmp_path, capsys, found):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    for name, content in found.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    before = tree(tmp_path)
+    assert main([str(tmp_path / "site"), "--notebooks", str(tmp_path / "notebooks")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert tree(tmp_path) == before
+
+
+def test_a_zip_of_something_else_beside_the_site_is_not_replaced(tmp_path):
+    with zipfile.ZipFile(tmp_path / "site.zip", "w") as archive:
+        archive.writestr("thesis.txt", "years of work")
+    with pytest.raises(ConfigError, match="is no zip of this course"):
+        check_place(tmp_path / "site", [])
+
+
+LIBRARY = "window.lunr = null;"
+
+
+def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
+    site = tmp_path / "site"
+    publish([], [], [], site, LIBRARY)
+    assert set(tree(site)) == {*FRAME, MARKER}
+    zip_site(site)
+    (site / ".git").mkdir()
+    (site / ".git" / "HEAD").write_text("ref")
+    (site / "CNAME").write_text("example.org")
+    (site / "09_gone.html").write_text("of the last build")
+    (site / MARKER).write_text("\n".join([*FRAME, "09_gone.html"]))
+    publish([], [], [], site, LIBRARY)
+    assert set(tree(site)) == {*FRAME, MARKER, ".git/HEAD", "CNAME"}
+    with zipfile.ZipFile(zip_site(site)) as archive:
+        assert set(archive.namelist()) == {f"site/{name}" for name in (*FRAME, MARKER)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--serve", "--port", "99999"], "ports go from 0 to 65535"),
+        (["--port", "many"], "invalid int value: 'many'"),
+        (["--prot", "1"], "--prot"),
+        (["--notebooks", "nowhere"], "has no notebook"),
+        (["--jobs", "0"], "--jobs must be 1 or more"),
+        (["--jobs", "2", "--record", "seconds.json"], "disturb each other's seconds"),
+    ],
+)
+def test_a_mistaken_argument_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, arguments, said):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said_before_the_notebooks_run(tmp_path, capsys):
+    write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert (
+            main([str(tmp_path / "site"), "--notebooks", str(tmp_path / "notebooks"), "--serve", "--port", port]) == 2
+        )
+    assert f"--port {port} cannot be had" in capsys.readouterr().err
+
+
+def test_a_notebook_that_does_not_end_is_ended(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(SiteError, match="has not ended within 4 s"):
+        export(write(tmp_path, **{"01_endless": ENDLESS}) / "01_endless.py", timeout=4)
+    assert time.monotonic() - start < 600, "the notebook sleeps that long"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_the_build_and_the_notebooks_that_run(tmp_path, jobs):
+    notebook = WAITS.replace("FOLDER", str(tmp_path))
+    write(tmp_path / "notebooks", **{f"0{number}_waits": notebook for number in (1, 2, 3)})
+    command = [
+        sys.executable,
+        "-m",
+        "zorplex_rl.course.site",
+        "--notebooks",
+        str(tmp_path / "notebooks"),
+        "--jobs",
+        str(jobs),
+    ]
+    with subprocess.Popen([*command, str(tmp_path / "site")], stderr=subprocess.PIPE, text=True) as build:
+        assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == jobs)
+        build.send_signal(signal.SIGINT)
+        build.communicate(timeout=60)
+    for file in tmp_path.glob("pid-*"):
+        assert not is_alive(int(file.name.removeprefix("pid-")))
+    assert len(list(tmp_path.glob("pid-*"))) == jobs, "no other notebook was begun"
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    "link", ['<a href="missing.html">on</a>', '<a href="#nowhere">on</a>', '<img src="https://example.org/a.png">']
+)
+def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
+    (tmp_path / "page.html").write_text(link)
+    with pytest.raises(SiteError, match="page.html"):
+        check_links(tmp_path / "page.html")
+
+
+def test_a_site_without_the_library_has_no_search_and_the_build_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "library", lambda: None)
+    said = []
+    build_site(
+        write(tmp_path / "notebooks", **{"01_first": BARE.format(title="First", minutes=1)}),
+        tmp_path / "site",
+        said.append,
+    )
+    assert said.count(search.WITHOUT) == 1
+    assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html"]
+    assert not any(search.PAGE in (tmp_path / "site" / name).read_text() for name in names_of_pages(tmp_path / "site"))
+
+
+# What it builds
+
+
+def test_what_the_reader_shall_find_out_first_is_not_searched():
+    question = lesson.predict("Which is faster?", "a zebra", "a yak")
+    answer = lesson.reveal(question, right=0, why="Zebras have a gnu.")
+    folded = lesson.folded("A solution", "It is an okapi.")
+    (found,) = search.passages("a.html", "A", f"<p>Before.</p>{question.text}{answer.text}{folded.text}<p>After.</p>")
+    assert found.text == "Before. Predict first Which is faster? After."
+
+
+def test_the_zip_holds_every_file_of_the_site(site):
+    with zipfile.ZipFile(site.with_name(f"{site.name}.zip")) as archive:
+        inside = {Path(name).relative_to(site.name).as_posix() for name in archive.namelist()}
+    assert inside == {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+
+
+def test_the_contents_name_title_minutes_goals_and_machine(tiny):
+    text = (tiny / "index.html").read_text()
+    assert "Reading &amp; writing" in text
+    assert "2 notebooks, 15 minutes" in text
+    assert "read a <code>page</code>" in text
+    assert "Computed on: " in text
+    assert 'href="02_turning.html"' in text
+
+
+def page_of(*outputs: str, code: str = "") -> Page:
+    """A page whose cells put out ``outputs``; ``code`` is that of the last."""
+    cells = [Cell("", True, [{"data": {"text/html": markup}}], []) for markup in outputs]
+    return Page([*cells[:-1], replace(cells[-1], code=code)], {})
+
+
+def test_a_headline_is_what_the_notebook_computed():
+    seconds, recap = 0.25, lesson.recap("Typed: 3 s.", "Measured: 0.25 s.").text
+    computed = 'lesson.recap("Typed: 3 s.", f"Measured: {seconds} s.")'
+    assert headline_of(page_of(recap, code=computed)) == "Measured: 0.25 s."
+    assert headline_of(page_of(recap, code='lesson.recap("Typed: 3 s.", "Measured: 0.25 s.")')) == ""
+    stated = lesson.headline(f"it took `{seconds}` s.").text
+    assert headline_of(page_of(recap, stated, code=computed)) == "It took <code>0.25</code> s."
+    asked, open_question = lesson.predict("Which?", "one", "two"), lesson.predict("And now?", "three", "four")
+    answers = [lesson.reveal(asked, right=1).text, lesson.reveal(open_question, right=[]).text]
+    found = headline_of(page_of(asked.text, open_question.text, *answers))
+    assert "Which?" in found and "Measured here: <q>two</q>." in found and "And now?" not in found
+
+
+def test_the_drawing_of_a_notebook_is_its_first_that_no_prediction_folds():
+    chart = lesson.figure(render(lambda figure: figure.subplots().plot([1, 2]), 200, "A line", "from 1 to 2")).text
+    whole, part = lesson.figure(loop_drawing()).text, lesson.figure(loop_drawing("tools"), "Here: tools.").text
+    folded = lesson.reveal(
+        lesson.predict("Which?", "one", "two"), right=0, shows=[lesson.figure("<svg>own</svg>")]
+    ).text
+    assert drawing_of(page_of("<p>nothing</p>")) == drawing_of(page_of(folded)) == ""
+    assert "A line" in drawing_of(page_of(folded, whole, chart))
+    assert drawing_of(page_of(whole, chart, part)) == loop_drawing("tools")
+    assert drawing_of(page_of(folded, whole)) == loop_drawing()
+
+
+def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
+    drawn = arc_drawing(
+        [
+            Station("01", "Actors", False, ()),
+            Station("07", "Moving <weights>", True, ("weights",)),
+            Station("07b", "Resharding", False, ()),
+        ]
+    )
+    told = re.search('aria-label="([^"]*)"', drawn)[1]
+    assert "take apart: 07 Moving &lt;weights&gt;, 07b Resharding. What it stands on: 01 Actors." in told
+    assert [drawn.count(f">{number}</text>") for number in ("01", "07", "07b")] == [1, 2, 1]
+
+
+def test_a_card_names_the_earlier_notebooks_that_its_text_names():
+    facts = {"drawing": "", "headline": "", "shows_loop": False, "lit": ()}
+    cards = [
+        Card(f"{number}_x.html", Lesson(f"Title {number}", 1, "one core"), named=named, **facts)
+        for number, named in (("05", ("08",)), ("07", ()), ("07b", ("07",)), ("08", ("05", "07b", "08")))
+    ]
+    assert [[other.number for other in builds_on(card, cards)] for card in cards] == [[], [], ["07"], ["05", "07b"]]
+    text = "<main><p>As in notebooks 05, 06 and 07b, and Notebook 01; not in file 09.</p></main>"
+    assert card_of("08_x.html", page_of(""), Lesson("A", 1, "one core"), text).named == ("05", "06", "07b", "01")
+
+
+def test_what_one_will_have_built_stands_in_the_readme():
+    built = built_by(Path(__file__).parents[3] / "README.md")
+    assert "`" not in "".join(built) and "05_rl_intro" in built and built["05_rl_intro"].startswith("the task")
+    assert built_by(Path("nowhere")) == {}
+
+
+def test_a_bold_term_is_linked_to_its_explanation_once_and_the_glossary_names_the_page(tiny):
+    page = (tiny / "01_reading.html").read_text()
+    assert page.count('href="glossary.html#mesh"') == 1
+    assert "<strong>meshes</strong></a>" in page and "<strong>walrus</strong></a>" not in page
+    assert page.count('href="glossary.html#actor"') == 1
+    assert f'title="{GLOSSARY["actor"][:24]}' in page
+    glossary = (tiny / "glossary.html").read_text()
+    assert '<dt id="mesh">mesh</dt>' in glossary
+    assert glossary.count('Used in <a href="01_reading.html">Reading &amp; writing</a>') == 2
+
+
+def test_no_page_names_a_folder_of_the_machine_that_built_it(site):
+    for name in names_of_pages(site):
+        text = (site / name).read_text()
+        assert str(Path.home()) + "/" not in text
+        assert str(Path(__file__).parents[3]) not in text
+
+
+# What a browser shows
+
+
+@with_a_library
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_the_search_of_any_page_leads_to_the_section_with_the_words(tiny, address, visit, served):
+    page = visit(f"{address if served else f'file://{tiny}/'}02_turning.html")
+    page.get_by_role("searchbox", name="Search the course").fill("meshes walrus")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=meshes+walrus")
+    page.get_by_text("1 section found for “meshes walrus”.").wait_for()
+    assert page.locator(".results mark").all_inner_texts() == ["meshes", "walrus", "meshes"]
+    page.get_by_role("link", name="A section").press("Enter")
+    assert page.url.endswith("/01_reading.html#a-section")
+    assert page.get_by_role("heading", name="A section").is_visible()
+
+
+@with_a_library
+def test_the_search_answers_while_one_types_and_forgives_a_slip(tiny, address, visit):
+    page = visit(address + "search.html")
+    field, status = page.get_by_role("searchbox", name="Search the course"), page.get_by_role("status")
+    assert field.evaluate("(field) => field === document.activeElement"), "one can type at once"
+    for typed in ("walr", "wallrus", "the walrus"):
+        field.fill(typed)
+        status.get_by_text(f"1 section found for “{typed}”.").wait_for()
+    field.fill("staleness")
+    assert page.get_by_role("link", name="staleness", exact=True).get_attribute("href") == "glossary.html#staleness"
+    field.fill("<b>zyzzyva")
+    status.get_by_text("Nothing found for “<b>zyzzyva”.").wait_for()
+    page.keyboard.press("Enter")
+    page.reload()
+    assert status.inner_text() == "Nothing found for “<b>zyzzyva”.", "its address keeps the words"
+
+
+@with_a_library
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_in_what_was_found(tiny, address, visit, dark):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = visit(address + "search.html?q=actor", width=390, dark=dark)
+    page.locator(".results mark").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert Axe().run(page).generate_snapshot() == ""
+
+
+@with_a_library
+def test_the_search_without_scripts_says_where_else_to_look(tiny, address, visit):
+    page = visit(address + "01_reading.html", scripts=False)
+    page.get_by_role("searchbox", name="Search the course").fill("walrus")
+    page.get_by_role("button", name="Search").click()
+    assert "Searching needs scripts." in page.locator("main").inner_text()
+
+
+@with_a_library
+@about_the_course
+def test_the_search_finds_every_notebook_by_its_title(site, address, visit):
+    page = visit(address + "search.html")
+    for name in names_of_pages(site):
+        if name[0].isdigit():
+            title = visit(address + name).locator("h1").inner_text()
+            page.get_by_role("searchbox", name="Search the course").fill(title)
+            page.locator(f'.results a[href="{name}"]').first.wait_for()
+
+
+def test_what_stands_before_the_text_is_small_and_nothing_of_it_runs_or_is_fetched(site):
+    for name in names_of_pages(site):
+        before, text = (site / name).read_text().split("<main>")
+        assert len(before.encode()) < 64_000, name
+        up_to_the_end_of_the_text = before + text.partition("</main>")[0]
+        assert "<script" not in up_to_the_end_of_the_text, name
+        assert "stylesheet" not in before and "@import" not in before and "@font-face" not in before, name
+
+
+STATE = """() => ({
+  titles: document.querySelectorAll("h1").length,
+  text: document.querySelector("main").innerText,
+  asked: performance.getEntriesByType("resource").map((entry) => entry.name),
+})"""
+AT_ONCE = f'addEventListener("DOMContentLoaded", () => {{ window.atOnce = ({STATE})(); }});'
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, address, visit, scripts):
+    """Once the HTML is parsed, its text is there, and the browser has asked for nothing else. ``benchmarks/pages.py`` measures the seconds."""
+    for name in names_of_pages(site):
+        page = visit(address + name, scripts=scripts, first=AT_ONCE)
+        found = page.evaluate("window.atOnce") if scripts else page.evaluate(f"({STATE})()")
+        assert found["titles"] == 1, name
+        assert len(found["text"]) > 200, name
+        assert [asked for asked in found["asked"] if not asked.startswith(("data:", "blob:"))] == [], name
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1500, 1280, 390])
+def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark):
+    for number, name in enumerate(names_of_pages(site)):
+        page = unfolded(visit(address + name, width=width, dark=dark))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+        assert overlapping(page) == [], name
+        assert page.evaluate(CUT) == [], f"{name} cuts code"
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") != dark
+        if (width, dark) == AXE_LOOKS_AT[number % 2]:
+            assert found_by_axe(page) == "", name
+
+
+AXE_LOOKS_AT = (1500, False), (390, True)
+"""Wide and light, narrow and dark: the pages take turns. Axe needs twelve seconds for a page, whichever of its rules are asked for."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "dark"), AXE_LOOKS_AT)
+def test_axe_finds_nothing_on_any_page(site, address, visit, width, dark):
+    for name in names_of_pages(site):
+        assert found_by_axe(unfolded(visit(address + name, width=width, dark=dark))) == "", name
+
+
+def unfolded(page):
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    return page
+
+
+def found_by_axe(page) -> str:
+    from axe_playwright_python.sync_playwright import Axe
+
+    return Axe().run(page).generate_snapshot()
+
+
+CUT = """() => [...document.querySelectorAll("pre")].filter((block) => block.checkVisibility() && block.scrollWidth > block.clientWidth + 1)
+  .map((block) => block.innerText.slice(0, 60))"""
+
+
+def overlapping(page) -> list[str]:
+    """Cells and blocks that reach into the next one, or out of the page."""
+    return page.evaluate(
+        """() => {
+          const blocks = [...document.querySelectorAll("nav.course, .cell > *")].filter((block) => block.getClientRects().length);
+          const boxes = blocks.map((block) => block.getBoundingClientRect());
+          const name = (index) => blocks[index].outerHTML.slice(0, 80);
+          return boxes.flatMap((box, index) => {
+            const next = boxes[index + 1];
+            const outside = box.left < -1 || box.right > innerWidth + 1;
+            return outside || (next && next.top < box.bottom - 1) ? [name(index)] : [];
+          });
+        }"""
+    )
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_the_contents_begin_with_a_run_that_plays_by_itself_and_stops_when_asked(site, address, visit, served):
+    page = visit(f"{address if served else f'file://{site}/'}index.html")
+    player = page.get_by_role("region", name="Loop player")
+    time_slider = player.get_by_role("slider", name="Time")
+    page.wait_for_function("(slider) => slider.valueAsNumber > 3", arg=time_slider.element_handle())
+    player.get_by_role("button", name="Pause").press("Enter")
+    stopped = time_slider.input_value()
+    player.get_by_role("button", name="Play").wait_for()
+    time_slider.press("ArrowRight")
+    assert int(time_slider.input_value()) == int(stopped) + 1
+    source = page.locator(".film .source").inner_text()
+    assert source.startswith(("Simulated for this page", "Computed by the notebook"))
+    assert page.locator("main > :nth-child(2)").get_attribute("class") == "film"
+
+
+def test_where_less_motion_is_wanted_the_run_waits(tiny, address, visit):
+    page = visit(address + "index.html", motion="reduce")
+    player = page.get_by_role("region", name="Loop player")
+    player.get_by_role("button", name="Play").wait_for()
+    assert player.get_by_role("slider", name="Time").input_value() == "0"
+
+
+@about_the_course
+def test_the_contents_say_of_every_notebook_what_it_draws_and_what_it_builds(site, address, visit):
+    page = visit(address + "index.html")
+    entries = page.locator("ol.lessons > li").all()
+    assert len(entries) == len([name for name in names_of_pages(site) if name[0].isdigit()])
+    for entry in entries:
+        assert entry.locator("svg").count() >= 1
+        assert re.search(r"\d+ minutes · .* · (builds on \d\d|needs none)", entry.locator(".facts").inner_text())
+
+
+def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):
+    page = visit(address + "index.html")
+    lessons = [name for name in names_of_pages(site) if name[0].isdigit()]
+    page.locator("ol.lessons a").first.click()
+    for name in lessons[1:]:
+        page.locator("nav.course [rel=next]").first.click()
+        assert page.url == address + name
+    for name in reversed(lessons[:-1]):
+        page.locator("nav.course [rel=prev]").last.click()
+        assert page.url == address + name
+    page.get_by_role("link", name="Contents").first.click()
+    assert page.url == address + "index.html"
+
+
+def test_code_output_and_print_are_shown_and_plumbing_is_not(tiny, address, visit):
+    text = visit(address + "01_reading.html").locator("main").inner_text()
+    assert "total = sum(number**2 for number in range(10))" in text
+    assert "printed: 285 < 1000" in text
+    assert "import marimo" not in text
+    assert "Not yet: double is still to be written." in text
+
+
+def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    assert not page.get_by_text("return 2 * x").is_visible()
+    page.get_by_text("A solution").click()
+    assert page.get_by_text("def double(x):").last.is_visible()
+    page.get_by_label("the second").check()
+    page.get_by_text("Compare with your prediction").press("Enter")
+    assert page.get_by_text("The second.").is_visible()
+
+
+def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the_reader_is(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    outline = page.get_by_role("navigation", name="Sections of this page")
+    assert outline.get_by_role("link").all_inner_texts() == ["A section", "Another section", "Recap"]
+    assert (
+        outline.bounding_box()["x"] + outline.bounding_box()["width"]
+        < page.locator("main h2").first.bounding_box()["x"]
+    )
+    outline.get_by_role("link", name="Recap").click()
+    page.wait_for_function("document.querySelector('.outline [aria-current]')?.textContent === 'Recap'")
+    assert outline.is_visible(), "it stays"
+    assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
+
+
+@pytest.mark.parametrize(("width", "shown"), [(1600, True), (1408, True), (1280, False), (390, False)])
+def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, visit, width, shown):
+    page = visit(address + "01_reading.html", width=width)
+    note = (
+        "(link) => { const note = getComputedStyle(link, '::after'); return [note.content, note.float, note.display]; }"
+    )
+    content, side, display = page.locator("a.noted", has_text="meshes").evaluate(note)
+    assert (side == "right" and display != "none" and GLOSSARY["mesh"] in content) == shown
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):
+    page = visit(address + "01_reading.html")
+    folds = page.locator(".plumbing summary").all_inner_texts()
+    assert folds == ["Setup, 9 lines", "Plumbing, 5 lines"], "two cells, one fold"
+    assert not page.get_by_text("helper = 1").is_visible()
+    page.get_by_text("Plumbing, 5 lines").click()
+    assert page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
+    assert "double_solution" not in (tiny / "01_reading.html").read_text()
+
+
+def test_a_long_line_of_code_goes_on_further_to_the_right_and_is_copied_as_one(tiny, address, visit):
+    page = visit(address + "01_reading.html", width=390)
+    block = page.locator("pre.codehilite", has_text="A comment that is rather long")
+    comment, second = block.locator(".line").all()[:2]
+    assert comment.bounding_box()["height"] > second.bounding_box()["height"]
+    assert comment.evaluate("(line) => getComputedStyle(line).textIndent.startsWith('-')")
+    copied = block.evaluate("(block) => { getSelection().selectAllChildren(block); return getSelection().toString(); }")
+    lines = [line.rstrip() for line in copied.splitlines()]
+    assert lines[:2] == [comment.inner_text().strip(), second.inner_text().strip()]
+
+
+def test_the_tab_key_stops_at_a_table_only_where_it_scrolls(tiny, address, visit):
+    for width, stops in ((1280, "-1"), (160, "0")):
+        page = visit(address + "01_reading.html", width=width)
+        assert page.get_by_role("region", name="Times").get_attribute("tabindex") == stops
+    without_scripts = visit(address + "01_reading.html", scripts=False)
+    assert without_scripts.get_by_role("region", name="Times").get_attribute("tabindex") == "0"
+
+
+def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):
+    page = visit(address + "01_reading.html", width=700)
+    page.emulate_media(media="print")
+    assert page.get_by_text("return 2 * x").is_visible()
+    assert page.evaluate(CUT) == []
+    assert not page.locator("nav.course").first.is_visible()
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
+def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(tiny, address, visit, served):
+    page = visit(f"{address}02_turning.html" if served else f"file://{tiny}/02_turning.html")
+    said = page.locator(".widget output")
+    said.get_by_text("two of 3 bytes").wait_for()
+    page.locator(".widget input").press("ArrowRight")
+    assert said.inner_text() == "three </script> of 3 bytes"
+    assert "no host" not in page.locator("main").inner_text()
+
+
+def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(tiny, address, visit):
+    said = "The widget here needs scripts."
+    assert said in visit(address + "02_turning.html", scripts=False).locator("main").inner_text()
+    page = visit(address + "02_turning.html")
+    page.get_by_text("two of 3 bytes").wait_for()
+    assert said not in page.locator("main").inner_text()
+
+
+@about_the_course
+def test_every_simulator_of_the_course_shows_what_python_computes(site, address, visit):
+    simulator, drawings, rings, maps = TimelineSimulator(), set(), 0, 0
+    for name in names_of_pages(site):
+        page = visit(address + name)
+        for widget in page.get_by_role("region", name="Timeline simulator").all():
+            widget.get_by_role("radio", name="balanced").check(force=True)
+            for params in random_positions(4):
+                sliders_to(widget, params)
+                expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
+                drawings.add(widget.locator("svg").first.inner_html())
+        for widget in page.get_by_role("region", name="Weight ring").all():
+            for position in ((2, 3, 0, True), (3, 4, 0, False)):
+                expect_race(widget, *position)
+            rings += 1
+        for widget in page.get_by_role("region", name="Resharding map").all():
+            shown = set()
+            for choice in widget.get_by_role("radio").all():
+                choice.check(force=True)
+                shown.add(widget.inner_text())
+            assert len(shown) > 1
+            maps += 1
+    assert len(drawings) == 4
+    assert rings
+    assert maps
+
+
+def cells_of(page, caption: str) -> dict[str, list[str]]:
+    """The rows of the table under ``caption``, which may be folded: the first cell of each → the others."""
+    rows = page.locator(f'.lesson-table[aria-label="{caption}"] tbody tr').all()
+    return {first: others for first, *others in (row.locator("td").all_inner_texts() for row in rows)}
+
+
+@about_the_course
+def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visit):
+    fates = cells_of(visit(address + "06_services.html"), "What became of every request")
+    assert all(int(count) > 100 for count in fates["answered"])
+    assert fates["answered, but not done"] == ["0", "0"]
+    assert fates["done twice"][1] == "0"
+    books = cells_of(visit(address + "08_rl_e2e.html"), "The books of the run")
+    assert books["processes replaced"] == ["1"]
+    assert books["unaccounted for"] == ["0"]
+    assert "each once" in str(books)
+
+
+@about_the_course
+def test_both_loops_of_the_course_learn_on_its_page(site, address, visit):
+    runs = cells_of(visit(address + "08_rl_e2e.html"), "The two runs")
+    (afterwards,) = (shares for label, shares in runs.items() if re.fullmatch(r"right of \d+ held-out tasks", label))
+    assert min(int(share.rstrip("%")) for share in afterwards) >= 90

@@ -1,0 +1,167 @@
+"""A recorded study: written line by line, read at any time, and continued where it stopped. The pure parts of its benchmark."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from zorplex_rl.course.recorded_study import Row, append_row, first_below, read_study, warnings, write_header
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+CONDITIONS = {"steps": 6, "eval_every": 3}
+
+
+def row(loss="grpo", lag=8, rate=4e-4, seed=0, accuracy=0.5, **changes) -> Row:
+    series = {"eval_steps": [3, 6], "accuracies": [0.4, accuracy], "token_sample_sizes": [1.0] * 6}
+    found = Row(
+        loss, lag, rate, seed, accuracy, None, 3.0, 40.0, "2026-01-02", **series, episode_sample_sizes=[1.0] * 5 + [0.3]
+    )
+    return replace(found, **changes)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A study without a trial."""
+    write_header(tmp_path / "study.jsonl", "benchmarks/staleness.py", "2 cores", CONDITIONS)
+    return tmp_path / "study.jsonl"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    """The module ``benchmarks/staleness.py``."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("staleness")
+    sys.path.remove(str(BENCHMARKS))
+
+
+def test_a_study_is_what_was_written(file):
+    rows = (row(), row(seed=1, date="2026-01-04"), row("tis", accuracy=0.0, diverged_at=4))
+    for found in rows:
+        append_row(file, found)
+    study = read_study(file)
+    assert study.rows == rows
+    assert (study.command, study.machine, study.conditions) == ("benchmarks/staleness.py", "2 cores", CONDITIONS)
+    assert study.dates == "2026-01-02 to 2026-01-04"
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_a_broken_line_in_the_middle_is_an_error(file):
+    append_row(file, row())
+    whole = file.read_text()
+    file.write_text(whole + '{"loss": "grp')
+    assert len(read_study(file).rows) == 1
+    file.write_text(whole + '{"loss": "grp\n' + whole.splitlines()[-1] + "\n")
+    with pytest.raises(ValueError, match="Unterminated string"):
+        read_study(file)
+
+
+def test_a_recording_goes_on_after_a_line_that_was_cut_off(file):
+    append_row(file, row())
+    file.write_text(file.read_text() + '{"loss": "grp')
+    write_header(file, "benchmarks/staleness.py", "2 cores", CONDITIONS)
+    append_row(file, row(seed=1))
+    assert [found.seed for found in read_study(file).rows] == [0, 1]
+
+
+def test_trials_under_other_conditions_get_a_file_of_their_own(file):
+    write_header(file, "benchmarks/staleness.py", "another machine", CONDITIONS)
+    with pytest.raises(ValueError, match="another steps: give --out another file"):
+        write_header(file, "benchmarks/staleness.py", "2 cores", CONDITIONS | {"steps": 60})
+
+
+def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(file):
+    for found in (row(seed=1, accuracy=0.25), row("tis"), row(seed=0, accuracy=0.75)):
+        append_row(file, found)
+    study = read_study(file)
+    assert len(study.cells()) == 2
+    (cell,) = study.cells(seeds=2)
+    assert (cell.loss, cell.accuracies, cell.accuracy) == ("grpo", [0.75, 0.25], 0.5)
+
+
+def test_a_value_that_comes_back_was_not_lost():
+    assert first_below([1, 2, 3], [0.1, 0.9, 0.1], 0.5) == 3
+    assert first_below([1, 2, 3], [0.1, 0.1, 0.1], 0.5) == 1
+    assert first_below([1, 2, 3], [0.1, 0.1, 0.5], 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("low_at", "announced"), [(2, 1), (3, 1), (4, 0), (5, 0), (None, 0)], ids=lambda value: f"{value}"
+)
+def test_a_collapse_is_announced_if_the_sample_size_was_low_while_the_accuracy_was_not(low_at, announced):
+    shares = [0.4 if low_at is not None and step >= low_at else 0.9 for step in range(1, 7)]
+    fell = row(accuracy=0.1, accuracies=[0.8, 0.1], episode_sample_sizes=shares)
+    found = warnings([fell], before=0.35)
+    assert (found.collapsed, found.announced, found.healthy) == (1, announced, 0)
+
+
+def test_a_low_sample_size_without_a_collapse_is_a_false_alarm():
+    found = warnings([row(accuracy=0.9), row(accuracy=0.9, episode_sample_sizes=[1.0] * 6)], before=0.35)
+    assert (found.collapsed, found.healthy, found.false_alarms) == (0, 2, 1)
+
+
+def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds(benchmark):
+    options = benchmark.Options(learning_rates=(1e-4, 2e-4), lags=(0, 8), losses=("tis", "grpo"), seeds=2)
+    points = list(benchmark.grid(options))
+    assert len(points) == len({(rate, t.lag, t.loss, t.seed) for rate, t in points}) == 16
+    assert [trial.seed for _, trial in points] == [0] * 8 + [1] * 8
+
+
+def test_a_trial_that_is_in_the_file_is_not_run_again(benchmark, file):
+    options = benchmark.Options(learning_rates=(2e-4, 4e-4), lags=(8,), losses=("grpo", "tis"), seeds=1)
+    append_row(file, row("grpo", rate=4e-4))
+    left = [(rate, trial.loss) for rate, trial in benchmark.missing(options, read_study(file))]
+    assert left == [(2e-4, "grpo"), (2e-4, "tis"), (4e-4, "tis")]
+
+
+def test_a_file_names_the_command_that_recorded_it_and_no_path_of_the_machine(benchmark, tmp_path):
+    options = benchmark.Options(
+        lags=(0, 8), learning_rates=(8e-4,), steps=20, out=tmp_path / "other.jsonl", budget=1, log=False
+    )
+    assert benchmark.command_of(benchmark.Options()) == "benchmarks/staleness.py"
+    assert benchmark.command_of(options) == (
+        "benchmarks/staleness.py --learning-rates 0.0008 --lags 0 8 --steps 20 --out benchmarks/other.jsonl"
+    )
+
+
+def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(benchmark, file):
+    for found in (row(accuracy=0.25), row(seed=1, accuracy=0.75), row(lag=32), row(rate=8e-4)):
+        append_row(file, found)
+    (report,) = benchmark.tabulate(read_study(file), seeds=2)
+    assert (report.title, report.columns) == ("Learning rate 0.0004", ["loss", "lag 8"])
+    assert report.rows == [["grpo", "0.50 (0.25 – 0.75)"]]
+
+
+def test_a_trial_of_the_benchmark_is_a_row_with_its_series(benchmark):
+    from zorplex_rl.course.staleness import Trial
+
+    found = benchmark.run_trial(4e-4, Trial("grpo", 1, 0), benchmark.Options(steps=2, eval_every=2, eval_tasks=4))
+    assert found.key == ("grpo", 1, 4e-4, 0)
+    assert (found.eval_steps, len(found.accuracies)) == ([2], 1)
+    assert found.token_sample_sizes[0] == found.episode_sample_sizes[0] == 1.0
+    assert found.episode_sample_sizes[1] < found.token_sample_sizes[1] < 1.0
+    assert found.mean_lag == 0.5
+
+
+def test_a_trial_that_diverges_is_a_row_too(benchmark, monkeypatch):
+    from zorplex_rl.course.staleness import Trial
+    from zorplex_rl.errors import TrainingDiverged
+
+    def diverge(trial, conditions, watch):
+        watch(SimpleNamespace(version=1), {"lag_mean": 0.0, "effective_sample_size": 1.0, "episode_sample_size": 1.0})
+        raise TrainingDiverged("the loss of step 2 is nan")
+
+    monkeypatch.setattr(benchmark, "train_with_lag", diverge)
+    found = benchmark.run_trial(1.0, Trial("grpo", 0, 0), benchmark.Options(eval_every=1000))
+    assert (found.accuracy, found.diverged_at, found.episode_sample_sizes) == (0.0, 2, [1.0])
+
+
+def test_the_study_that_09_shows_has_three_seeds_of_every_cell_and_says_with_what_it_was_recorded():
+    study = read_study(BENCHMARKS / "staleness.jsonl")
+    assert len(study.cells()) == 36
+    assert study.whole_seeds >= 3
+    assert study.command.startswith("benchmarks/staleness.py")
+    assert len(study.dates) >= len("2026-11-22")

@@ -1,0 +1,144 @@
+"""The map of other stacks: complete, with a source for each line, and right about this package."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from prose import too_long
+
+from zorplex_rl import __version__
+from zorplex_rl.config import Config, LossName, TransportName
+from zorplex_rl.course import stack_commands, stacks
+from zorplex_rl.course.figures import stack_tables
+from zorplex_rl.course.stacks import AXES, NOT_FOUND, OURS, QUESTIONS, STACKS, STALENESS, TRANSFER
+from zorplex_rl.training.hosts.spec import parse_hosts
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
+every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+
+
+def test_the_map_has_sixteen_stacks_on_seven_axes_ours_first():
+    assert len(STACKS) == len({stack.name for stack in STACKS}) == 16
+    assert len(AXES) == len(set(AXES)) == len(QUESTIONS) == 7
+    assert STACKS[0] is OURS
+    assert [stack.name for stack in STACKS[1:]] == sorted((s.name for s in STACKS[1:]), key=str.lower)
+
+
+@every_stack
+def test_every_line_has_a_source_and_every_source_a_version(stack):
+    assert len(stack.cells) == len(AXES)
+    for cell in stack.cells:
+        assert cell.kind and cell.said
+        assert cell.read_in, cell
+        assert all(1 <= number <= len(stack.sources) for number in cell.read_in), cell
+    used = {number for cell in stack.cells for number in cell.read_in}
+    assert stack.sources
+    for source in stack.sources:
+        assert source.version
+        assert stack is OURS or re.fullmatch(r"https://[^\s/]+/\S+", source.address)
+    if stack is OURS:
+        assert used == {1, 2}
+    assert not re.search(r"\b(probably|likely|presumably|seems?)\b", " ".join(cell.said for cell in stack.cells))
+
+
+def test_the_map_says_when_it_was_read():
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", stacks.READ_ON)
+    assert 'map_table(f"Sixteen stacks on seven axes, read on {READ_ON}")' in NOTEBOOK.read_text()
+
+
+@every_stack
+def test_every_source_of_a_stack_is_cited(stack):
+    cited = {number for cell in stack.cells for number in cell.read_in}
+    assert cited == set(range(1, len(stack.sources) + 1))
+
+
+def test_what_the_map_says_of_ours_is_what_the_package_does():
+    transports = set(re.findall(r"`(\w+)`", OURS.cells[TRANSFER].said))
+    assert transports == set(get_args(TransportName)) - {"auto"}
+    settings = Config().settings()
+    flags = {flag for cell in OURS.cells for flag in re.findall(r"`--([\w-]+)`", cell.said)}
+    assert {"max-lag", "slots", "trainer-processes"} <= flags
+    assert all(flag.replace("-", "_") in settings for flag in flags)
+    assert OURS.cells[STALENESS].kind == "holds back"
+    assert "spares" in settings
+    assert all(source.version == __version__ for source in OURS.sources)
+
+
+def test_what_the_knob_table_says_of_ours_is_a_setting():
+    ours = " ".join(knob.names[0] for knob in stack_commands.KNOBS)
+    settings = Config().settings()
+    flags = re.findall(r"--([\w-]+)(?: (\w+))?", ours)
+    assert {flag for flag, _ in flags} == {"max-lag", "generators", "slots", "transport", "loss"}
+    assert all(flag.replace("-", "_") in settings for flag, _ in flags)
+    assert {value for flag, value in flags if flag == "loss"} <= set(get_args(LossName))
+
+
+def test_our_command_is_one_that_the_command_line_takes():
+    words = shlex.split(stack_commands.LAUNCHES[0].command.replace("\\\n", " "))
+    assert words[:2] == ["zorplex-rl", "train"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    values = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
+    defaults = Config().settings()
+    typed = {name: value if name in ("hosts", "tls") else type(defaults[name])(value) for name, value in values.items()}
+    config = Config().changed(**typed)
+    config.check()
+    assert (config.max_lag, config.services.generators) == (4, 2)
+    assert parse_hosts(values["hosts"]).count == 2
+    with pytest.raises(ValueError, match=r"prompts|generators"):
+        Config().changed(**(typed | {"generators": 99})).check()
+
+
+def test_five_commands_stand_beside_five_names_of_every_knob():
+    names = [launch.stack for launch in stack_commands.LAUNCHES]
+    assert names == ["Zorplex RL", "OpenRLHF", "TRL", "verl", "torchforge"]
+    assert all(len(knob.names) == len(names) for knob in stack_commands.KNOBS)
+    assert all(
+        launch.sources and all(source.version for source in launch.sources) for launch in stack_commands.LAUNCHES
+    )
+    on_map = {stack.name.removesuffix(" (ours)") for stack in STACKS}
+    assert set(names) <= on_map
+
+
+@pytest.mark.parametrize("axis", range(len(AXES)), ids=AXES)
+def test_the_chooser_shows_every_stack_once_on_every_axis(axis):
+    shown = stack_tables.choose_axis().text
+    listed = re.search(rf'<div class="stacks-on axis-{axis}">(.*?)</div>', shown, re.DOTALL)[1]
+    found = re.findall(r"<li>(.*?):", listed)
+    assert sorted(found) == sorted(stack.name for stack in STACKS)
+    kinds = {cell.kind for cell in (stack.cells[axis] for stack in STACKS)}
+    assert all(f"<p>{kind}" in listed for kind in kinds)
+    assert f'id="stacks-axis-{axis}"' in shown
+    assert f"#stacks-axis-{axis}:checked) .stacks-on.axis-{axis}" in shown
+
+
+def test_every_explained_kind_is_on_the_map():
+    assert set(stacks.KINDS) <= {cell.kind for stack in STACKS for cell in stack.cells}
+
+
+def test_groups_hold_every_stack_once_the_largest_first():
+    for axis in range(len(AXES)):
+        found = stacks.groups(axis)
+        assert sorted(s.name for group in found.values() for s in group) == sorted(s.name for s in STACKS)
+        sizes = [len(group) for group in found.values()]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_what_was_not_found_is_said_in_the_same_words():
+    said = [cell.said for stack in STACKS for cell in stack.cells]
+    said += [name for knob in stack_commands.KNOBS for name in knob.names]
+    assert sum(NOT_FOUND in line for line in said) >= 5
+    assert not [line for line in said if "not found" in line and NOT_FOUND not in line]
+
+
+def test_no_sentence_is_too_long():
+    texts = [cell.said for stack in STACKS for cell in stack.cells]
+    texts += [launch.note for launch in stack_commands.LAUNCHES]
+    texts += [name for knob in stack_commands.KNOBS for name in knob.names]
+    texts += [*QUESTIONS, *stacks.KINDS.values()]
+    assert len(texts) > 120
+    assert not [sentence for text in texts for sentence in too_long(text)]
+    assert too_long("word " * 31)

@@ -1,0 +1,62 @@
+"""The study of staleness: data as old as was asked for as soon as they can be, the same outcome every time, losses that agree where they have to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from zorplex_rl.course import staleness
+from zorplex_rl.course.staleness import (
+    Conditions,
+    Trial,
+    fresh_learner,
+    train_with_lag,
+)
+
+SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, held_out_tasks=8, learning_rate=3e-3)
+
+
+@pytest.fixture
+def sampled_with(monkeypatch):
+    """For each training step, how many of the versions before it have the weights that its data were sampled with."""
+    versions, found = [], []
+    weights_of, sample_batch = staleness.weights_of, staleness.sample_batch
+
+    def remember(policy):
+        versions.append(weights_of(policy))
+        return versions[-1]
+
+    def compare(policy, *arguments):
+        mine = weights_of(policy)
+        same = [all(torch.equal(mine[name], theirs[name]) for name in mine) for theirs in versions]
+        found.append([len(versions) - 1 - index for index, equal in enumerate(same) if equal])
+        return sample_batch(policy, *arguments)
+
+    monkeypatch.setattr(staleness, "weights_of", remember)
+    monkeypatch.setattr(staleness, "sample_batch", compare)
+    return found
+
+
+@pytest.mark.parametrize(("lag", "lags"), [(0, [0, 0, 0, 0]), (2, [0, 1, 2, 2])])
+def test_data_are_exactly_as_stale_as_asked_for_once_there_are_so_many_versions(lag, lags, sampled_with):
+    train_with_lag(Trial("grpo", lag, 0), SHORT)
+    assert [min(step) for step in sampled_with] == lags
+
+
+@pytest.mark.parametrize(("lag", "mean"), [(0, 0.0), (2, (0 + 1 + 2 + 2) / 4), (8, (0 + 1 + 2 + 3) / 4)])
+def test_a_trial_says_how_old_its_data_were_on_average_and_not_only_how_old_they_were_meant_to_be(lag, mean):
+    assert train_with_lag(Trial("grpo", lag, 0), SHORT).mean_lag == pytest.approx(mean)
+
+
+def test_a_study_may_ask_for_full_steps_from_the_first_one():
+    full = fresh_learner(Trial("grpo", 0, 0), replace(SHORT, warmup_steps=0))
+    assert full.config.warmup_steps == 0
+    assert fresh_learner(Trial("grpo", 0, 0), SHORT).config.warmup_steps == 5
+
+
+def test_only_stale_data_disagree_with_the_trainer():
+    fresh, stale = (train_with_lag(Trial("tis", lag, 0), SHORT) for lag in (0, 2))
+    assert fresh.max_logp_difference < 1e-4 < stale.max_logp_difference
+    assert fresh.effective_sample_size > 0.9999 > stale.effective_sample_size

@@ -1,0 +1,716 @@
+"""Widgets in a real browser: what a slider shows is what Python computes, with and without a kernel, for every eye and every hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from pages import bare_page, launched, served, state_of
+from playwright.sync_api import Page, expect
+from simulators import expect_figures, expect_race, move, random_positions, sliders_to
+from test_service_charts import FAULT, KILLED
+
+from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.course.site.build import build_site
+from zorplex_rl.course.widgets import (
+    Dashboard,
+    LiveCurve,
+    LoopPlayer,
+    PhaseDiagram,
+    ReshardMap,
+    ServiceBoard,
+    ServicePlayer,
+    TimelineSimulator,
+    TransferCalculator,
+    WeightRingRace,
+    WhatIf,
+)
+from zorplex_rl.course.widgets.loop_player import film
+from zorplex_rl.course.widgets.reshard_map import byte_matrix
+from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
+from zorplex_rl.course.widgets.transfer_calculator import AXES as CALCULATOR
+from zorplex_rl.course.widgets.transfer_calculator import in_words
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
+from zorplex_rl.course.widgets.widget import look_up, unpack
+from zorplex_rl.drawing.svg import drawing
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import compare
+from zorplex_rl.timeline import Span, Timeline
+
+MEASURED = Setting(
+    generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014
+)
+NOTEBOOK = """
+import marimo
+
+app = marimo.App(app_title="Simulators")
+
+with app.setup:
+    import marimo as mo
+    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.widgets import TimelineSimulator, TransferCalculator, WeightRingRace
+
+    static = "execute" in mo.cli_args()
+
+
+@app.cell
+def _():
+    lesson.header(__file__, minutes=1, hardware="none", goals=["move a slider"])
+    return
+
+
+@app.cell
+def _():
+    lesson.ran_on()
+    return
+
+
+@app.cell
+def _():
+    TimelineSimulator(measured={measured}, static=static)
+    return
+
+
+@app.cell
+def _():
+    WeightRingRace(static=static)
+    return
+
+
+@app.cell
+def _():
+    TransferCalculator({links}, static=static)
+    return
+"""
+STATUS = {
+    "name": "policy",
+    "replicas": [
+        {"place": 0, "replica": "policy_0", "state": "ready", "pid": 11, "in_flight": 2, "queued": 3, "requests": 9, "up": 5.2},
+        {"place": 1, "replica": "—", "state": "starting", "pid": 0, "in_flight": 0, "queued": 0, "requests": 0, "up": 0.0},
+    ],
+    "answered": 7, "errors": 1, "retries": 2, "restarts": 1, "queue_depth": 3, "in_flight": 2, "p50": 1.5, "p99": 9.0,
+}  # fmt: skip
+SHARDS = {
+    ("rows", "columns"): [[1_000_000, 250_000], [250_000, 1_000_000]],
+    ("rows", "whole"): [[2_000_000, 2_000_000], [500, 0]],
+}
+
+
+def trial(loss, lag, seed, accuracy) -> Row:
+    series = {"eval_steps": [3, 6], "accuracies": [0.4, accuracy], "token_sample_sizes": [1.0] * 6}
+    return Row(
+        loss, lag, 4e-4, seed, accuracy, None, 3.0, 40.0, "2026-01-02", **series, episode_sample_sizes=[1.0] * 5 + [0.3]
+    )
+
+
+def phase_diagram() -> PhaseDiagram:
+    """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed only."""
+    rows = [trial("reinforce", 0, 0, 0.9), trial("reinforce", 0, 1, 0.8), trial("reinforce", 8, 0, 0.0)]
+    rows += [
+        trial("reinforce", 8, 1, 0.1),
+        trial("grpo", 8, 0, 0.7),
+        trial("grpo", 8, 1, 0.5),
+        trial("grpo", 0, 0, 1.0),
+    ]
+    study = Study("benchmarks/staleness.py --seeds 2", "2 cores", {"steps": 6}, tuple(rows))
+    return PhaseDiagram(study, {"reinforce": "plain", "grpo": "clipped"}, before=0.35, seeds=2)
+
+
+def live_curve() -> LiveCurve:
+    curve = LiveCurve(total_steps=20)
+    for step in range(8):
+        curve.add_row({"event": "step", "step": step, "accuracy": 0.3 + 0.05 * step})
+    curve.add_row({"event": "eval", "step": 7, "greedy_accuracy": 0.75, "sampled_accuracy": 0.625})
+    return curve
+
+
+def loop_player(**options) -> LoopPlayer:
+    both = compare(replace(MEASURED, steps=4, generators=2, max_lag=2))
+    return LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options)
+
+
+def paid(form: float, extra_call: float) -> Answer:
+    """What two outcomes earn, as a stand-in for what a notebook computes."""
+    wrong = form - 2 * extra_call
+    bars = [
+        Bar("success", 1 + form, f"{1 + form:+.2f}", "green"),
+        Bar("wrong_answer", wrong, f"{wrong:+.2f}", "vermilion"),
+    ]
+    return Answer([Panel("Reward of each outcome", bars, most=3.0, least=-2.0)], f"A wrong answer earns {wrong:.2f}.")
+
+
+KNOBS = (Knob("form", "The form", [0.0, 0.2, 1.0]), Knob("extra_call", "An extra call", [0.0, 0.5], "−{:g}"))
+
+
+def what_if(**options) -> WhatIf:
+    return WhatIf("Reward weights", KNOBS, paid, {"form": 0.2, "extra_call": 0.0}, **options)
+
+
+def dashboard() -> Dashboard:
+    board = Dashboard(20, {"reward": "mean reward", "entropy": "entropy", "lag_max": "largest lag", "loss": "loss"})
+    for step in range(1, 9):
+        board.add("this one", step, {"reward": 0.1 * step, "entropy": 0.5, "lag_max": step % 2, "loss": float("nan")})
+        board.add("another", step, {"reward": 0.05 * step, "entropy": 0.6})
+    return board
+
+
+def square(side: int) -> Answer:
+    shape = f'<rect width="{side}" height="{side}"/>'
+    return Answer(figure=drawing(shape, 60, "Square", f"side {side}", 200), numbers=[("Area", str(side**2), "px²")])
+
+
+def what_figure(static: bool = False) -> WhatIf:
+    return WhatIf("A square", [Knob("side", "Side", [1, 2, 40])], square, {"side": 2}, static)
+
+
+def service_player(**options) -> ServicePlayer:
+    """A service of two, one request in its queue, one lost with the first replica and sent again."""
+    legs = [
+        ["execute", 9.2, 9.2, 0, 9.6, False],
+        ["charge", 9.8, 9.8, 0, 11.0, True],
+        ["execute", 9.9, 9.9, 1, 10.3, False],
+        ["execute", 10.1, 10.2, 1, 10.6, False],
+        ["charge", 11.0, 11.1, 1, 11.5, False],
+        ["execute", 12.8, None, None, None, False],
+    ]
+    return ServicePlayer(SimpleNamespace(legs=legs), KILLED, FAULT, **options)
+
+
+LINKS = {"message": 0.3, "RDMABuffer over TCP, tuned": 2.5, "shared memory": 9.0, "memcpy": 10.0}
+
+MAKERS = {
+    "what if": what_if,
+    "dashboard": dashboard,
+    "empty dashboard": lambda: Dashboard(10, {"reward": "mean reward"}),
+    "a figure of knobs": what_figure,
+    "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
+    "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
+    "weight ring": WeightRingRace,
+    "transfer calculator": lambda: TransferCalculator(LINKS, {"a network card": 50.0}),
+    "resharding map": lambda: ReshardMap(
+        SHARDS, axes=("trainer holds", "generators want"), notes={("rows", "whole"): "A note."}
+    ),
+    "dense resharding map": lambda: ReshardMap(
+        {"all": [[10**7 + row + column for column in range(8)] for row in range(8)]}
+    ),
+    "phase diagram": phase_diagram,
+    "live curve": live_curve,
+    "empty live curve": lambda: LiveCurve(10),
+    "loop player": loop_player,
+    "service player": service_player,
+    "service board": lambda: ServiceBoard(STATUS, queue_limit=3),
+    "empty service board": ServiceBoard,
+}
+
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+@contextmanager
+def guarded_page(browser):
+    """A page on which any error, and any request that leaves this machine, fails the test."""
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        context.set_default_timeout(120_000)
+        page, wrong = context.new_page(), []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+
+        def refuse_what_leaves(route):
+            if route.request.url.startswith("http://127.0.0.1"):
+                route.continue_()
+            else:
+                wrong.append(route.request.url)
+                route.abort()
+
+        context.route(lambda url: url.startswith("http"), refuse_what_leaves)
+        yield page
+        assert wrong == []
+
+
+@pytest.fixture
+def page(browser):
+    """A fresh page."""
+    with guarded_page(browser) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def site(once):
+    """A site of one page with both simulators."""
+
+    def build(folder):
+        (folder / "notebooks").mkdir(parents=True)
+        (folder / "notebooks" / "01_simulators.py").write_text(
+            NOTEBOOK.replace("{measured}", repr(MEASURED)).replace("{links}", repr(LINKS))
+        )
+        build_site(folder / "notebooks", folder / "site")
+
+    return once("simulators", build) / "site"
+
+
+@pytest.fixture(scope="module")
+def exported(browser, site):
+    """Its page in a browser: no kernel, no network."""
+    with served(site) as address, guarded_page(browser) as page:
+        page.goto(f"{address}01_simulators.html")
+        yield page
+
+
+def open_bare(page: Page, *widgets, **options) -> None:
+    """Show ``widgets`` on a bare page in which this process answers as their kernel."""
+
+    def kernel(index: int, changed: dict) -> dict:
+        for name, value in changed.items():
+            setattr(widgets[index], name, value)
+        return {name: value for name, value in state_of(widgets[index]).items() if name == "result"}
+
+    page.expose_function("kernel", kernel)
+    page.set_content(bare_page(*widgets, **options))
+    page.wait_for_function("window.ready")
+
+
+def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
+    embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
+    tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
+    timelines, ring, _ = sorted(tables, key=len, reverse=True)
+    assert len(timelines) < 2_000_000
+    simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
+    for params in random_positions(60):
+        expected = simulator.answer(params | {"fixed": None})
+        assert {mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")} == expected
+    for fixed in ("one straggler", "this machine"):
+        for params in random_positions(20, COUNTS):
+            expected = simulator.answer(params | {"fixed": fixed})
+            assert {mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")} == expected
+    assert len(ring) < 200_000
+    start = WeightRingRace()
+    assert look_up(unpack(ring), start.params)["whole"] == start.result["whole"]
+
+
+def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Timeline simulator")
+    python = TimelineSimulator(measured=MEASURED)
+    drawings = set()
+    for params in random_positions(8):
+        sliders_to(widget, params)
+        expect_figures(widget, python.setting_of(params | {"fixed": None}))
+        drawings.add(widget.locator("svg").first.inner_html())
+    assert len(drawings) == 8
+
+
+@pytest.mark.parametrize(
+    "scenario", ["balanced", "no variance", "trainer-bound", "slow network", "one straggler", "this machine"]
+)
+def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported, scenario):
+    widget = exported.get_by_role("region", name="Timeline simulator")
+    widget.get_by_role("radio", name=scenario).check(force=True)
+    expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
+    fixed = scenario in ("one straggler", "this machine")
+    # What a scenario fixes has no slider: a thumb could only stand at another value.
+    assert widget.get_by_role("slider", name="Training step", exact=True).is_visible() != fixed
+    assert widget.get_by_text("fixed by the scenario").count() == (4 if fixed else 0)
+    assert widget.get_by_text("the first four numbers are fixed").is_visible() == fixed
+    move(widget, "Max lag", COUNTS["max_lag"], 4)
+    move(widget, "Generators", COUNTS["generators"], 8)
+    changed = replace(TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8)
+    expect_figures(widget, changed)
+    assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
+
+
+def test_what_a_scenario_fixes_is_a_number_without_a_thumb_and_the_page_says_why(page):
+    open_bare(page, TimelineSimulator(measured=MEASURED))
+    widget = page.get_by_role("region", name="Timeline simulator")
+    for scenario, fixed in (("this machine", True), ("balanced", False), ("one straggler", True)):
+        widget.get_by_role("radio", name=scenario).check(force=True)
+        expect(widget.get_by_text("fixed by the scenario")).to_have_count(4 if fixed else 0)
+        expect(widget.get_by_text("the first four numbers are fixed")).to_be_visible(visible=fixed)
+        for label in ("Sample a group", "Its variation", "Training step", "Weight sync"):
+            expect(widget.get_by_label(label, exact=True)).to_be_visible(visible=not fixed)
+        expect(widget.get_by_label("Max lag", exact=True)).to_be_visible()
+        expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
+
+
+def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Weight ring")
+    for seqlock in (True, False):
+        for slots, pace in ((2, 3), (4, 2), (3, 4)):
+            expect_race(widget, slots, pace, 0, seqlock)
+
+
+def test_in_an_exported_page_the_calculator_shows_what_python_computes(exported):
+    widget = exported.get_by_role("region", name="Transfer calculator")
+    for billions, bytes_each in ((70, 2), (0.5, 4), (1000, 1)):
+        move(widget, "Parameters", CALCULATOR["billions"], billions)
+        move(widget, "Each of them", CALCULATOR["bytes_each"], bytes_each)
+        said = "; ".join(f"{name}: {in_words(billions * bytes_each / rate)}" for name, rate in LINKS.items())
+        expect(widget.get_by_role("img", name=f"Seconds for one copy. {said}.")).to_be_visible()
+
+
+def test_play_moves_the_ring_on_and_stops_when_asked(page):
+    open_bare(page, WeightRingRace())
+    tick = page.get_by_role("slider", name="Tick")
+    tick.press("Home")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function(
+        "document.querySelector('main div').shadowRoot.querySelectorAll('input[type=range]')[3].value > 2"
+    )
+    page.get_by_role("button", name="Pause").click()
+    stopped = tick.input_value()
+    page.wait_for_timeout(400)
+    assert tick.input_value() == stopped
+
+
+def test_with_a_kernel_python_answers(page):
+    simulator = TimelineSimulator(measured=MEASURED)
+    open_bare(page, simulator)
+    widget = page.get_by_role("region", name="Timeline simulator")
+    for params in random_positions(3):
+        sliders_to(widget, params)
+        expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
+        assert {name: simulator.params[name] for name in GRID} == params
+        assert simulator.comparison == compare(simulator.setting)
+
+
+def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
+    open_bare(page, TimelineSimulator(), static=True)
+    expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
+    open_bare(page, what_if(static=static), static=static)
+    widget = page.get_by_role("region", name="Reward weights")
+    for form, extra_call in ((1.0, 0.5), (0.0, 0.5), (0.0, 0.0)):
+        move(widget, "The form", list(KNOBS[0].values), form)
+        move(widget, "An extra call", list(KNOBS[1].values), extra_call)
+        expected = paid(form, extra_call)
+        expect(widget.get_by_text(expected.said).first).to_be_visible()
+        bars = widget.locator("svg rect")
+        for index, bar in enumerate(expected.panels[0].bars):
+            assert float(bars.nth(index).get_attribute("data-value")) == pytest.approx(bar.value)
+    assert widget.get_by_role("img", name="Reward of each outcome: success +1.00, wrong_answer +0.00.").is_visible()
+
+
+def test_a_finger_moves_a_slider(browser):
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        simulator = TimelineSimulator()
+        open_bare(page, simulator)
+        control = page.get_by_role("slider", name="Generators", exact=True)
+        control.scroll_into_view_if_needed()
+        box = control.bounding_box()
+        page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + box["height"] / 2)
+        expect(control).to_have_attribute("aria-valuetext", "8")
+        expect_figures(page.get_by_role("region", name="Timeline simulator"), replace(simulator.setting, generators=8))
+
+
+def test_a_change_is_said_to_who_cannot_see_it(page):
+    simulator = TimelineSimulator()
+    open_bare(page, simulator)
+    move(page.get_by_role("region", name="Timeline simulator"), "Generators", COUNTS["generators"], 1)
+    both = compare(replace(simulator.setting, generators=1))
+    expect(page.get_by_role("status")).to_contain_text(f"speed-up {both.speed_up:.2f}")
+    expect(page.get_by_role("img", name="Two timelines on one axis. Synchronous:")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overlaps_or_sticks_out(page, name, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    open_bare(page, MAKERS[name]())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    overlapping = page.evaluate(
+        """() => {
+          const root = document.querySelector("main div").shadowRoot, texts = [];
+          const unseen = (element) => element && (getComputedStyle(element).clipPath === "inset(50%)" || unseen(element.parentElement));
+          for (const element of root.querySelectorAll("section *")) {
+            const own = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+            if (!own.length || unseen(element)) continue;
+            const range = document.createRange();
+            range.setStartBefore(own[0]);
+            range.setEndAfter(own.at(-1));
+            texts.push([element, range.getBoundingClientRect()]);
+          }
+          const found = [];
+          for (const [i, [one, a]] of texts.entries()) for (const [other, b] of texts.slice(i + 1)) {
+            if (one.contains(other) || other.contains(one)) continue;
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (across > 1 && down > 3) found.push(`${one.textContent} / ${other.textContent}`);
+          }
+          const section = root.querySelector("section").getBoundingClientRect();
+          for (const [element, { left, right }] of texts) {
+            if (left < section.left - 1 || right > section.right + 1) found.push(`${element.textContent} sticks out`);
+          }
+          return found;
+        }"""
+    )
+    assert overlapping == []
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(page, name, dark):
+    open_bare(page, MAKERS[name](), dark=dark)
+    # Rules about whole pages, which a widget cannot keep alone.
+    found = Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}})
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_resharding_map_shows_the_bytes_of_the_chosen_option(page):
+    open_bare(page, ReshardMap(SHARDS, axes=("trainer holds", "generators want")))
+    expect(page.locator("dd[data-value]").first).to_have_text("2.5 MB")
+    page.get_by_role("radio", name="whole").check(force=True)
+    expect(page.locator("dd[data-value]").first).to_have_text("4 MB")
+    expect(page.get_by_role("cell")).to_have_text(["2 MB", "2 MB", "500 B", "0"])
+
+
+def test_bytes_of_several_moves_between_one_pair_are_added_up():
+    assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [[0, 15], [2, 0]]
+
+
+def test_a_resharding_map_without_a_matrix_for_every_combination_is_refused():
+    with pytest.raises(ValueError, match="no matrix for columns / columns"):
+        ReshardMap(SHARDS | {("columns", "whole"): [[1]]}, axes=("trainer", "generator"))
+    with pytest.raises(ValueError, match="2 words each, but there are 1 axes"):
+        ReshardMap(SHARDS)
+
+
+def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
+    diagram = phase_diagram()
+    open_bare(page, diagram)
+    cells = page.get_by_role("radio")
+    expect(cells).to_have_count(3)
+    expect(page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")).to_be_visible()
+    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60%").check(force=True)
+    expect(page.locator("dd[data-value]")).to_have_text(["60%", "50%", "70%", "30%"])
+    expect(page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")).to_be_visible()
+    assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("dd[data-value]").first).to_have_text("5%")
+    assert diagram.chosen == {"loss": "reinforce", "lag": 8, "learning_rate": 4e-4}
+    expect(
+        page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
+    ).to_be_visible()
+
+
+def test_a_phase_diagram_without_the_cell_that_was_asked_for_shows_its_first_one():
+    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
+    first = {"loss": "grpo", "lag": 0, "learning_rate": 4e-4}
+    assert PhaseDiagram(study, {"grpo": "clipped"}, 0.35, chosen=first | {"lag": 8}).chosen == first
+
+
+def test_a_phase_diagram_of_a_study_without_enough_seeds_is_refused():
+    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
+    with pytest.raises(ValueError, match="no cell of the study has 3 trials"):
+        PhaseDiagram(study, {"grpo": "clipped"}, before=0.35, seeds=3)
+
+
+def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):
+    curve = live_curve()
+    open_bare(page, curve)
+    line = page.locator("polyline").first
+    expect(page.get_by_text("step 7 of 20")).to_be_visible()
+    before = line.get_attribute("points")
+    assert page.locator("circle").count() == 8 + 2, "every point of a short line is marked"
+    curve.add_row({"event": "step", "step": 8, "accuracy": 0.9})
+    curve.add_row({"event": "step", "step": 9, "accuracy": float("nan")})
+    page.evaluate("state => window.models[0].receive(state)", {"series": curve.series})
+    expect(page.get_by_text("step 8 of 20")).to_be_visible()
+    assert line.get_attribute("points").startswith(before)
+    expect(page.get_by_role("img", name="90% at step 8")).to_be_visible()
+    assert page.locator("circle").count() == 3, "of a long line only the last point is marked"
+
+
+def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backwards():
+    setting = replace(MEASURED, steps=5, generators=2, max_lag=2)
+    both = compare(setting)
+    for run, oldest in ((both.sync, 0), (both.asynchronous, max(both.asynchronous.staleness))):
+        found = film(run.timeline)
+        assert len(found["dots"]) == setting.steps * setting.groups_per_step
+        assert all(begun < written <= taken < trained for _, _, begun, written, taken, trained, _ in found["dots"])
+        assert max(step - version for version, *_, step in found["dots"]) == oldest
+        assert found["seconds"] == pytest.approx(run.seconds, abs=1e-3)
+        assert found["most"] >= setting.groups_per_step
+    assert oldest > 0
+
+
+def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_groups_is_refused():
+    spans = [Span("generator_0", "generate", 0.0, 1.0, {"group": group, "version": 0}) for group in (0, 1)]
+    train = Span("trainer", "train", 1.0, 2.0, {"step": 0, "groups": [0]})
+    dots = film(Timeline([*spans, train]))["dots"]
+    assert dots == [[0, 0, 0.0, 1.0, 1.0, 2.0, 0], [0, 0, 0.0, 1.0, None, None, None]]
+    with pytest.raises(ValueError, match="no train span names its groups"):
+        film(Timeline([*spans, replace(train, args={"step": 0})]))
+    with pytest.raises(ValueError, match="start is 2"):
+        loop_player(start=2)
+
+
+def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put(page):
+    player = loop_player()
+    open_bare(page, player)
+    widget, time = page.get_by_role("region", name="Loop player"), page.get_by_role("slider", name="Time")
+    end = max(run["seconds"] for run in player.runs)
+    for presses in (0, 60, 140):
+        time.press("Home")
+        for _ in range(presses):
+            time.press("ArrowRight")
+        now = end * presses / 240
+        for index, run in enumerate(player.runs):
+            alive = [dot for dot in run["dots"] if dot[2] <= now < dot[5]]
+            picture = widget.get_by_role("img").nth(index)
+            expect(picture.locator("circle")).to_have_count(len(alive))
+            done = sum(dot[5] <= now for dot in run["dots"])
+            expect(widget.get_by_text(f"{done} of {len(run['dots'])} trained").nth(0)).to_be_visible()
+    time.press("End")
+    expect(widget.get_by_text("done after")).to_have_count(2)
+
+
+def test_the_loop_player_plays_until_it_is_paused_or_touched(page):
+    open_bare(page, loop_player(start=0.0))
+    time = page.get_by_role("slider", name="Time")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("document.querySelector('main div').shadowRoot.querySelector('input').value > 3")
+    page.get_by_role("button", name="Pause").click()
+    stopped = time.input_value()
+    page.wait_for_timeout(300)
+    assert time.input_value() == stopped
+    page.get_by_role("button", name="Play").click()
+    time.press("ArrowRight")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+
+
+def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_put(page):
+    player = service_player(start=0.0)
+    open_bare(page, player)
+    widget, time = page.get_by_role("region", name="Service player"), page.get_by_role("slider", name="Time")
+    run = player.run
+    for presses in (12, 80, 140, 239):
+        time.press("Home")
+        for _ in range(presses):
+            time.press("ArrowRight")
+        now = run["from"] + (run["to"] - run["from"]) * presses / 240
+        seen = [leg for leg in run["legs"] if leg[1] <= now and (leg[4] is None or now < leg[4])]
+        expect(widget.get_by_role("img").locator("circle")).to_have_count(len(seen))
+        answered = sum(leg[4] is not None and leg[4] <= now and not leg[5] for leg in run["legs"])
+        expect(widget.get_by_text(f"{answered} answered").first).to_be_visible()
+    expect(
+        widget.get_by_text("2 of 2 replicas in rotation; 1 requests wait, 0 are under way, 4 answered, 1 lost")
+    ).to_be_visible()
+    time.press("Home")
+    assert time.get_attribute("aria-valuetext") == "1.00 s before kill -9"
+
+
+def test_a_film_of_a_service_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
+    run = service_player().run
+    assert (run["from"], run["to"], run["places"], run["methods"]) == (-1.0, 3.0, 2, ["charge", "execute"])
+    assert (run["slots"], run["most"], run["usual"]) == (2, 1, pytest.approx(0.4))
+    lanes = {(leg[3], leg[6]) for leg in run["legs"] if leg[3] == 1}
+    assert lanes == {(1, 0), (1, 1)}
+    with pytest.raises(ValueError, match="1 samples show no time"):
+        ServicePlayer(SimpleNamespace(legs=[]), KILLED[:1], FAULT)
+    with pytest.raises(ValueError, match="start is 2"):
+        service_player(start=2)
+
+
+def test_a_finger_moves_the_time_of_the_loop_player_and_stops_it(browser):
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        open_bare(page, loop_player(start=0.0))
+        time = page.get_by_role("slider", name="Time")
+        box = time.bounding_box()
+
+        def tap(share: float) -> None:
+            page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+        tap(0.5)
+        middle = int(time.input_value())
+        assert 100 < middle < 140
+        page.get_by_role("button", name="Play").tap()
+        page.wait_for_function(
+            "document.querySelector('main div').shadowRoot.querySelector('input').valueAsNumber > 145"
+        )
+        tap(0.25)
+        expect(page.get_by_role("button", name="Play")).to_be_visible()
+        assert 40 < int(time.input_value()) < 80
+
+
+def test_with_forced_colours_sliders_and_what_is_chosen_can_be_seen(browser):
+    with browser.new_context(viewport={"width": 1280, "height": 900}, forced_colors="active") as context:
+        page = context.new_page()
+        open_bare(page, TimelineSimulator(measured=MEASURED))
+        background = "(choice) => getComputedStyle(choice).backgroundColor"
+        chosen, other = (
+            page.locator(f".zx-choice{state}").first for state in (":has(:checked)", ":not(:has(:checked))")
+        )
+        assert chosen.evaluate(background) != other.evaluate(background)
+        slider = page.get_by_role("slider", name="Generators", exact=True)
+        shown = slider.screenshot()
+        slider.evaluate("(input) => { input.style.opacity = 0; }")
+        assert slider.screenshot() != shown
+
+
+def test_a_service_board_follows_the_service(page):
+    board = ServiceBoard(STATUS, queue_limit=3)
+    open_bare(page, board)
+    expect(page.get_by_role("row", name="policy_0")).to_contain_text("ready")
+    expect(page.locator("dd[data-value]").first).to_have_text("1 of 2")
+    up = STATUS["replicas"][1] | {"replica": "policy_2", "state": "ready", "pid": 12}
+    board.show(STATUS | {"replicas": [STATUS["replicas"][0], up], "restarts": 2})
+    page.evaluate("state => window.models[0].receive(state)", {"status": board.status})
+    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2 ms"])
+    expect(page.get_by_text("replicas, 2 replaced so far")).to_be_visible()
+    expect(page.get_by_role("row", name="policy_2")).to_contain_text("ready")
+
+
+def test_a_position_or_scenario_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="no scenario 'calm'; choose one of balanced, no variance"):
+        TimelineSimulator(scenario="calm")
+    with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
+        WeightRingRace(slots=1)
+    with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
+        WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})
+
+
+def test_a_dashboard_has_a_line_for_every_run_that_has_the_metric(page):
+    board = dashboard()
+    assert [(metric, run) for metric, run, _ in board.series].count(("reward", "another")) == 1
+    assert not any(metric == "loss" for metric, _, _ in board.series), "what is no number is left out"
+    open_bare(page, board)
+    assert page.locator("svg").count() == 4
+    assert page.locator("svg").nth(0).locator("polyline").count() == 2
+    heading = page.locator(".zx-heading").filter(has_text="mean reward")
+    expect(heading.locator("strong")).to_have_text(["0.8", "0.4"])
+    assert heading.locator(".zx-swatch").count() == 2
+    assert "this one: 0.1 at step 1, 0.8 at step 8" in page.locator("svg").nth(0).get_attribute("aria-label")
+    board.clear("another")
+    assert {run for _, run, _ in board.series} == {"this one"}
+    board.clear()
+    assert board.series == []
+
+
+def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):
+    figure = what_figure(static=True)
+    table = unpack(figure.table)
+    areas = [look_up(table, {"side": side})["numbers"] for side in (1, 2, 40)]
+    assert areas == [[["Area", area, "px²"]] for area in ("1", "4", "1600")]
+    open_bare(page, figure)
+    assert page.locator("dd[data-value='4']").count() == 1
+    assert "side 2" in page.locator("svg").get_attribute("aria-label")
+    with pytest.raises(ValueError, match="start names height, which is no knob"):
+        WhatIf("A square", [Knob("side", "Side", [1])], square, {"side": 1, "height": 3})
+    with pytest.raises(ValueError, match="bytes_each is 3; the widget can show 1, 2, 4"):
+        TransferCalculator(LINKS, bytes_each=3)
+    with pytest.raises(ValueError, match="the link 'a wire' has 0.0 GB/s; give a bandwidth above 0"):
+        TransferCalculator({"a wire": 0.0})

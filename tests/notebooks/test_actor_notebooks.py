@@ -1,0 +1,190 @@
+"""Notebooks 01 and 02: what they write out does what Monarch and PyTorch do, and what the reader writes drives the processes."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+from test_notebooks import NOTEBOOKS, load
+
+from zorplex_rl.course.lesson.plug_in import plug_in
+from zorplex_rl.services.runtime import start_runtime, this_host
+
+ACTORS, INTERACTIVE = (
+    next(path for path in NOTEBOOKS if path.stem == stem) for stem in ("01_actors", "02_interactive_devx")
+)
+
+
+def travelling(notebook: Path) -> Iterator[ModuleType]:
+    """Load a notebook so that its classes and functions are copied to other processes, as when it runs by itself."""
+    module = load(notebook)
+    cloudpickle.register_pickle_by_value(module)
+    yield module
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(scope="module")
+def actors() -> Iterator[ModuleType]:
+    yield from travelling(ACTORS)
+
+
+@pytest.fixture(scope="module")
+def interactive() -> Iterator[ModuleType]:
+    yield from travelling(INTERACTIVE)
+
+
+@asynccontextmanager
+async def mesh(**per_host: int):
+    start_runtime()
+    procs = this_host().spawn_procs(per_host=per_host)
+    try:
+        yield procs
+    finally:
+        await procs.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("notebook", [ACTORS, INTERACTIVE], ids=lambda path: path.stem)
+def test_as_a_script_it_is_silent_and_leaves_no_process(notebook):
+    script = subprocess.Popen(
+        [sys.executable, str(notebook)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    printed, complained = script.communicate(timeout=500)
+    left = [process for process in psutil.process_iter() if _session(process.pid) == script.pid]
+    assert (script.returncode, printed, complained) == (0, "", "")
+    assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def written_out(notebook: Path, *names: str) -> str:
+    """Return the source of these top-level definitions, without decorators: what a reader would type again."""
+    found = {node.name: node for node in ast.parse(notebook.read_text()).body if hasattr(node, "name")}
+    for name in names:
+        found[name].decorator_list = []
+    return "\n\n".join(ast.unparse(found[name]) for name in names)
+
+
+def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
+    alone: dict = {}
+    exec("import asyncio, pickle, queue, threading, time\nfrom concurrent.futures import Future", alone)
+    exec(written_out(ACTORS, "TinyActor", "Basket", "go_shopping"), alone)
+
+    async def both():
+        tiny = alone["TinyActor"](alone["Basket"]())
+        here = await alone["go_shopping"](tiny.send)
+        with pytest.raises(AttributeError):
+            await tiny.send("no_such_method")
+        await tiny.send("stop")
+        async with mesh(procs=1) as procs:
+            basket = procs.spawn("basket", actors.BasketActor)
+            there = await alone["go_shopping"](lambda method, *sent: getattr(basket, method).call_one(*sent))
+        return here, there
+
+    here, there = asyncio.run(both())
+    assert here == there == (["milk", "eggs", "chocolate"], ["milk", "eggs", "tea"])
+
+
+def test_01_the_readers_parts_decide_what_the_mesh_adds(actors):
+    async def sum_with(part_of):
+        async with mesh(rows=2, columns=2) as procs:
+            summers = procs.spawn("summers", actors.Summer)
+            meshes = summers, summers.slice(rows=1)
+            return [sum(v for _, v in (await m.add_up_my_part.call(part_of, 1001)).items()) for m in meshes]
+
+    def with_gaps(total, rank, size):
+        return rank * (total // size), (rank + 1) * (total // size)
+
+    assert asyncio.run(sum_with(actors.my_part_solution)) == [sum(range(1001))] * 2
+    assert asyncio.run(sum_with(with_gaps)) == [sum(range(1000))] * 2
+
+
+@pytest.mark.parametrize("total", [0, 1, 3, 4, 5, 1000])
+def test_01_the_parts_of_the_solution_cover_everything_once(actors, total):
+    parts = [actors.my_part_solution(total, rank, 4) for rank in range(4)]
+    assert parts[0][0] == 0 and parts[-1][1] == total
+    assert all(end == first for (_, end), (first, _) in pairwise(parts))
+
+
+def for_ever(*arguments):
+    while True:
+        pass
+
+
+def test_01_what_the_actors_cannot_add_is_not_sent_to_them(actors):
+    def used(attempt):
+        return plug_in(attempt, actors.my_part_solution, lambda part: actors.stays_within(part, 1000), seconds=0.3)[0]
+
+    def wrong(total, rank, size):
+        return 0, 1
+
+    def too_much(total, rank, size):
+        return 0, 10**15
+
+    assert used(wrong) is wrong
+    for attempt in (actors.my_part, too_much, for_ever):
+        assert used(attempt) is actors.my_part_solution
+
+
+def test_02_what_would_hang_the_ranks_is_not_sent_to_them(interactive):
+    def used(attempt):
+        return plug_in(attempt, interactive.average_gradient_solution, interactive.gives_a_gradient, seconds=0.3)[0]
+
+    def adds_up_twice(gradient, examples, everybody, add_up):
+        return add_up(gradient) / add_up(gradient)
+
+    assert used(interactive.plain_average) is interactive.plain_average
+    for attempt in (interactive.average_gradient, adds_up_twice, for_ever):
+        assert used(attempt) is interactive.average_gradient_solution
+
+
+def test_02_steps_by_hand_and_with_ddp_agree_with_one_process_and_the_readers_average_decides(interactive):
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(8, 8), torch.randn(8, 1)
+    alone = interactive.new_model()
+    interactive.step(alone, inputs, targets, lambda model: None, 0.1)
+
+    async def all_steps():
+        from monarch.spmd import setup_torch_elastic_env_async
+
+        async with mesh(ranks=2) as procs:
+            await setup_torch_elastic_env_async(procs)
+            workers = procs.spawn("workers", interactive.Worker)
+            await workers.join.call()
+
+            async def off(function: Callable, *more):
+                found = await workers.run.call(function, inputs, targets, 0.1, *more)
+                return interactive.furthest([weights for _, weights in found.items()], alone)
+
+            unequal = interactive.step_on_unequal_parts
+            return {
+                "by hand": await off(interactive.step_by_hand),
+                "DDP": await off(interactive.step_with_ddp),
+                "solution": await off(unequal, 6, interactive.average_gradient_solution),
+                "plain": await off(unequal, 6, interactive.plain_average),
+            }
+
+    found = asyncio.run(all_steps())
+    assert max(found["by hand"], found["DDP"], found["solution"]) < 1e-6
+    assert found["plain"] > 1e-3

@@ -1,0 +1,177 @@
+"""What every notebook of the course keeps."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from prose import texts_of, too_long
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
+
+
+def load_minutes():
+    spec = importlib.util.spec_from_file_location("minutes", ROOT / "workshop" / "minutes.py")
+    module = sys.modules["minutes"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+minutes = load_minutes()
+
+
+def calls_of(notebook: Path, name: str) -> list[ast.Call]:
+    tree = ast.parse(notebook.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+
+
+every_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+
+
+@every_notebook
+def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
+    asked, revealed = (calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("predict", "reveal"))
+    assert len(asked) == len(revealed) >= 3
+    assert [ast.unparse(call) for call in revealed if "right" not in {key.arg for key in call.keywords}] == []
+    (counted,) = calls_of(NOTEBOOKS[name], "lesson.predicted")
+    assert ast.literal_eval(counted.args[0]) == len(asked)
+
+
+@every_notebook
+def test_a_headline_is_computed(name):
+    stated = calls_of(NOTEBOOKS[name], "lesson.headline")
+    assert len(stated) <= 1
+    for call in stated:
+        (result,) = call.args
+        assert isinstance(result, ast.JoinedStr)
+        assert any(isinstance(part, ast.FormattedValue) for part in result.values)
+
+
+@every_notebook
+def test_exercises_are_graded_and_have_two_hints(name):
+    given = [{key.arg: key.value for key in call.keywords} for call in calls_of(NOTEBOOKS[name], "exercise.feedback")]
+    assert {ast.literal_eval(options["level"]) for options in given} == {"warm-up", "core", "stretch"}
+    assert all(ast.literal_eval(options["minutes"]) > 0 for options in given)
+    assert all(len(options["hints"].elts) == 2 for options in given)
+
+
+@every_notebook
+def test_an_exercise_survives_a_syntax_error_in_its_stub(name):
+    given = calls_of(NOTEBOOKS[name], "exercise.feedback")
+    assert given and all(isinstance(call.args[0], ast.Lambda) for call in given)
+
+
+@every_notebook
+def test_the_minutes_of_a_header_are_honest_and_at_most_45(name):
+    found = minutes.estimate(NOTEBOOKS[name])
+    assert found.seconds is not None, (
+        f"{name} is not in {minutes.RECORDED.name}; ./build_site.sh site --record {minutes.RECORDED}"
+    )
+    assert found.stated == pytest.approx(found.minutes, rel=0.2)
+    assert max(found.stated, found.minutes) <= 45
+
+
+@every_notebook
+def test_no_sentence_of_a_notebook_is_too_long(name):
+    assert [sentence for text in texts_of(NOTEBOOKS[name]) for sentence in too_long(text)] == []
+
+
+NOTEBOOK = '''
+import marimo
+
+app = marimo.App()
+
+with app.setup(hide_code=True):
+    from zorplex_rl.course.lesson import exercise, lesson
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(__file__, minutes=9, hardware="two cores", goals=["see it"])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""Three words: {1 + 1}. A {lesson.term("mesh")}.""")
+    return
+
+
+@app.cell
+def _():
+    x = 1  # why
+
+    if x:
+        x = 2
+    return (x,)
+
+
+@app.function
+def double(x):
+    """Double it."""
+    raise NotImplementedError
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(double, None, None, level="core", minutes=7, hints=("Think.", "Multiply."))
+    return
+'''
+
+
+@pytest.fixture
+def notebook(tmp_path) -> Path:
+    (tmp_path / "01_one.py").write_text(NOTEBOOK)
+    return tmp_path / "01_one.py"
+
+
+def test_the_rule_counts_words_visible_lines_exercises_and_measured_seconds(notebook, tmp_path):
+    recorded = tmp_path / "seconds.json"
+    recorded.write_text(json.dumps({"measured": "2026-11-22", "seconds": {"01_one": 90.0}}))
+    found = minutes.estimate(notebook, recorded)
+    assert (found.words, found.lines, found.exercises, found.seconds, found.stated) == (9, 6, 7, 90.0, 9)
+    assert found.minutes == pytest.approx(9 / 200 + 6 / 15 + 7 + 1.5)
+    assert minutes.estimate(notebook, tmp_path / "none").seconds is None
+
+
+def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_one_word(notebook):
+    notebook.write_text(
+        NOTEBOOK.replace(
+            "{1 + 1}", "{'one two three' if found['five words are not shown'] == 'no' else 'one'} {found['a b c']:.2f}"
+        )
+    )
+    assert minutes.estimate(notebook).words == 9 + 3
+
+
+def test_what_is_folded_inside_another_part_is_not_counted(notebook):
+    folded = """, lesson.folded("A title", "And much that nobody has to read."))"""
+    notebook.write_text(
+        NOTEBOOK.replace("""{lesson.term("mesh")}.\"\"\")""", """{lesson.term("mesh")}.\"\"\"""" + folded)
+    )
+    assert minutes.estimate(notebook).words == 9
+
+
+def test_minutes_are_found_in_the_headings_of_exercises_that_have_not_moved(notebook):
+    notebook.write_text(NOTEBOOK.replace("minutes=7, ", "").replace("Three", "### Exercise 1: x (12 minutes)\n\nThree"))
+    assert minutes.estimate(notebook).exercises == 12
+
+
+def test_the_words_of_a_notebook_are_those_that_it_shows(notebook):
+    assert "Three words: …. A …." in texts_of(notebook)
+    assert "Think." in texts_of(notebook)
+    assert not any("Double it" in text for text in texts_of(notebook))
+
+
+def test_a_long_sentence_is_found_wherever_it_stands():
+    long = "word " * 31
+    assert too_long("word " * 30 + ".") == []
+    assert len(too_long(f"Short. A {long}. Short.")) == 1
+    assert len(too_long(f"- short\n- {long}\n- short")) == 1
+    assert too_long("- " + "\n- ".join(["word " * 20] * 3)) == []
+    assert too_long("| a | b |\n|---|---|\n" + "| word word | word word |\n" * 20) == []
+    assert too_long(f"```\n{long}\n```\n\n## {long}\n\nThis is `{long}`.") == []

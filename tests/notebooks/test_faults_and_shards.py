@@ -1,0 +1,246 @@
+"""Notebooks 03 and 04 as code: what they write out works alone, agrees with the package, and leaves no process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from runs import command
+from test_notebooks import NOTEBOOKS, load
+from torch.distributed.tensor import Shard
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.services.runtime import ReplicaDied
+from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
+
+RUN = """
+import json, runpy, sys
+from types import SimpleNamespace
+
+notebook = runpy.run_path(sys.argv[1], run_name="notebook")
+_, values = notebook["app"].run(defs={"config": SimpleNamespace(**json.loads(sys.argv[2]))})
+print(json.dumps(eval(sys.argv[3], dict(values))))
+"""
+
+
+def run(stem: str, config: dict, wanted: str):
+    """Run a notebook as a script does, in its own process; the value of ``wanted``. It may print nothing, and leave no process."""
+    notebook = next(path for path in NOTEBOOKS if path.stem == stem)
+    with command(str(notebook), json.dumps(config), wanted, program=(sys.executable, "-c", RUN)) as running:
+        code, printed = running.finish(timeout=500)
+        assert code == 0, printed
+        assert running.all_gone(), f"{len(running.members())} processes are left"
+    assert printed.count("\n") == 1, printed
+    return json.loads(printed)
+
+
+@pytest.mark.long
+def test_03_breaks_its_workers_and_says_what_it_measured():
+    config = {
+        "seed": 0, "kills": 2, "hangs": 1, "patience": 60.0, "probe_every": 0.5, "probe_limit": 1.5, "busy_seconds": 4.0,
+        "checkpoints": [1, 10], "deaths": 1, "learners": 2, "rounds": 30, "killed_in": 10, "local_steps": 5, "rate": 0.002,
+        "deadline": 20.0,
+        "learner_probe_limit": 30.0,
+    }  # fmt: skip
+    found = run(
+        "03_fault_tolerance",
+        config,
+        "dict(saw=[one.saw for one in suffered], next=[one.next for one in suffered], woken=woken, late=[written_before, written_after],"
+        "back=[ours.back, theirs.back], probed=[probed.saw, probed.killed], pinged=pinged.killed, poisoned=vars(poisoned),"
+        "resumed=[[row.known, row.saved, row.every] for rows in resumed.values() for row in rows],"
+        "present={name: [round[0] for round in history] for name, (_, history) in trained.items()})",
+    )
+    assert found["saw"] == ["ActorError", *["SupervisionError"] * 3]
+    assert found["next"] == [7, *["SupervisionError"] * 3]
+    assert found["late"] == [False, True], "a stopped process goes on where it was"
+    assert found["woken"] == "SupervisionError"
+    assert all(0 < back < 30 for back in found["back"])
+    assert found["probed"] == ["done", 0]
+    assert found["pinged"] >= 1
+    assert found["poisoned"]["gave_up"]
+    # Three failures within ten seconds; on a busy machine the first ones may be too old to count.
+    assert found["poisoned"]["failures"] == found["poisoned"]["starts"] + 1 >= 3
+    assert all(0 <= known - saved < every or saved == known + 1 for known, saved, every in found["resumed"])
+    assert found["present"]["undisturbed"] == [2] * 30
+    assert found["present"]["one fewer"] == [2] * 9 + [1] * 21
+
+
+@pytest.mark.long
+def test_04_agrees_with_torch_and_with_its_own_formulas():
+    config = {
+        "ranks": 2, "seed": 0, "megabytes": 4, "batch": 256, "width": 64, "steps": 2, "rate": 0.1, "momentum": 0.9,
+    }  # fmt: skip
+    found = run(
+        "04_distributed_tensors",
+        config,
+        "dict(held=list(held.values()), four=[four_by_hand, four_in_package], collectives=collectives,"
+        "parallel=[bool((a == b).all()) for rank in (0, 1) for a, b in zip(by_hand[rank][0], by_library[rank][0])],"
+        "talks=[by_hand[0][1], by_library[0][1], layer_x.nbytes], relu=relu_right,"
+        "products=[[*pair, *found] for pair, found in products.items()],"
+        "fsdp={name: [float((w - fsdp['FSDP by hand'][0]).abs().max()), sent] for name, (w, sent) in fsdp.items()},"
+        "turned=turned, moved=moved_equal, received=received, planned=sum(move.bytes for move in moves))",
+    )
+    assert all(same for _, same in found["held"])
+    assert found["four"] == [[2, 2, 1, 0]] * 2
+    assert found["parallel"] == [True] * 8
+    assert found["relu"]
+    for x, w, placed, _ in found["products"]:
+        by_rule = load_04().placement_of_product_solution(x, w)
+        assert by_rule in (None, placed)
+    assert max(apart for apart, _ in found["fsdp"].values()) < 1e-5
+    assert all(right == [True, True] for right, *_ in found["turned"])
+    assert found["moved"] == [True, True]
+    assert found["received"] == found["planned"]
+    if sys.platform == "linux":
+        for name in ("all_gather", "all_reduce", "all_to_all"):
+            formula, sent = found["collectives"][name]
+            assert formula <= sent < 1.05 * formula + 10_000, "the rest are headers, and what was sent again"
+        by_hand, by_library, activation = found["talks"]
+        assert by_hand == pytest.approx(2 * activation, rel=0.1)
+        assert by_library == pytest.approx(2 * activation, rel=0.1)
+        free = [sent for x, w, _, sent in found["products"] if load_04().placement_of_product_solution(x, w)]
+        assert len(free) == 6
+        assert max(free) < 1000 < min(s for x, w, _, s in found["products"] if s not in free)
+
+
+def load_03() -> ModuleType:
+    return load(next(path for path in NOTEBOOKS if path.stem == "03_fault_tolerance"))
+
+
+def load_04() -> ModuleType:
+    return load(next(path for path in NOTEBOOKS if path.stem == "04_distributed_tensors"))
+
+
+def worker(ping: Callable[[], object]):
+    """A worker whose probe answers with what ``ping`` returns or raises."""
+
+    async def answer():
+        return ping()
+
+    call = SimpleNamespace(call_one=lambda: SimpleNamespace(as_asyncio=answer))
+    return SimpleNamespace(probe=SimpleNamespace(ping=call))
+
+
+def dead():
+    raise ReplicaDied("gone")
+
+
+def supervise(monkeypatch, workers, seconds=0.3, **options):
+    """Give a supervisor of 03 these workers, one after the other; (supervisor, what it did, in order)."""
+    notebook, did = load_03(), []
+
+    async def end(one):
+        did.append(("end", workers.index(one)))
+
+    async def begin():
+        did.append(("begin", sum(what == "begin" for what, _ in did)))
+        return workers[did[-1][1]]
+
+    async def watch():
+        async with notebook.Supervisor(begin, 0.01, 0.05, **options) as guard:
+            await asyncio.sleep(seconds)
+        return guard
+
+    monkeypatch.setattr(notebook, "end", end)
+    return asyncio.run(watch()), did
+
+
+def test_the_supervisor_of_03_ends_the_dead_before_it_begins_the_next_and_leaves_the_living_alone(monkeypatch):
+    guard, did = supervise(monkeypatch, [worker(dead), worker(lambda: "here")])
+    assert did == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
+    assert len(guard.failed_at) == len(guard.starts) == 1
+
+
+def test_the_supervisor_of_03_ends_also_where_the_end_comes_in_the_moment_of_an_answer(monkeypatch):
+    notebook = load_03()
+    answer: asyncio.Future[str]
+
+    async def watch() -> bool:
+        nonlocal answer
+        answer = asyncio.get_running_loop().create_future()
+        asked = asyncio.Event()
+
+        def ping():
+            asked.set()
+            return SimpleNamespace(as_asyncio=lambda: answer)
+
+        async def begin():
+            return SimpleNamespace(probe=SimpleNamespace(ping=SimpleNamespace(call_one=ping)))
+
+        async def end(one):
+            pass
+
+        monkeypatch.setattr(notebook, "end", end)
+        async with notebook.Supervisor(begin, 0.01, 10.0) as guard:
+            await asked.wait()
+            await asyncio.sleep(0.01)
+            # The watcher has its answer, and has not run since: asyncio.wait_for of Python 3.11 forgets a cancellation then.
+            answer.set_result("here")
+            guard.watching.cancel()
+            await asyncio.wait([guard.watching], timeout=1)
+            return guard.watching.cancelled()
+
+    assert asyncio.run(watch())
+
+
+def test_the_supervisor_of_03_does_what_its_rule_says(monkeypatch):
+    guard, did = supervise(monkeypatch, [worker(dead)] * 5, may_restart=load_03().may_restart_solution)
+    assert len(guard.failed_at) == 3
+    assert [what for what, _ in did] == ["begin", "end"] * 3
+    assert guard.worker is None
+    wrong, _ = supervise(monkeypatch, [worker(dead)] * 5, may_restart=lambda failed_at, now: False)
+    assert len(wrong.failed_at) == 1
+
+
+def train(merge, present=(0, 1, 2), rounds=20):
+    """Train as 03 does, with learners in this process; the mean error at the end."""
+    notebook = load_03()
+
+    def guard(share):
+        async def steps(*args):
+            return notebook.local_steps(*notebook.curve(share, 3), *args)
+
+        call = SimpleNamespace(call_one=lambda *args: SimpleNamespace(as_asyncio=lambda: steps(*args)))
+        return SimpleNamespace(worker=SimpleNamespace(actor=SimpleNamespace(train=call)) if share in present else None)
+
+    config = SimpleNamespace(rounds=rounds, local_steps=20, rate=0.003, deadline=60.0, learners=3)
+    _, history = asyncio.run(notebook.semi_sync([guard(share) for share in range(3)], config, merge))
+    assert {learners for learners, *_ in history} == {len(present)}
+    return sum(history[-1][1]) / 3
+
+
+def test_the_merge_that_is_plugged_into_03_is_the_one_that_trains():
+    notebook = load_03()
+
+    def stands_still(weights, changes):
+        return weights
+
+    assert train(notebook.merge_solution) < 0.9 * train(stands_still)
+    assert exercise.complaint(notebook.check_merge, stands_still)
+
+
+def test_03_trains_on_with_whoever_is_there():
+    merge = load_03().merge_solution
+    assert train(merge, present=(0, 1)) != train(merge)
+    assert train(merge, present=()) == train(lambda weights, changes: weights)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 5, 7])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_cut_of_04_holds_what_the_package_says(length, ranks, dim):
+    whole = torch.arange(6.0 * length).reshape((length, 6) if dim == 0 else (6, length))
+    parts = [load_04().cut(whole, dim, rank, ranks) for rank in range(ranks)]
+    sharding = Sharding((ranks,), (Shard(dim),))
+    assert [tuple(part.shape) for part in parts] == [local_shape(whole.shape, sharding, rank) for rank in range(ranks)]
+    assert torch.equal(torch.cat(parts, dim), whole)
+
+
+def test_a_wrong_share_that_is_plugged_into_04_is_refused():
+    notebook = load_04()
+    assert exercise.complaint(notebook.check_share_of, lambda flat, rank, ranks: flat.chunk(ranks)[rank])

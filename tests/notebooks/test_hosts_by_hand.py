@@ -1,0 +1,38 @@
+"""The lease that a notebook writes out: one trainer at most, whatever befalls the host, and two of them if the rule is wrong."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from test_course import minutes
+from test_notebooks import load
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+PATH = next(path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists())
+LEASE = 0.5
+
+
+def test_the_lease_on_the_page_has_at_most_40_lines():
+    tree = ast.parse(PATH.read_text())
+    tree.body = [n for n in tree.body if getattr(n, "name", "") in ("trainer", "host", "renew", "two_lives")]
+    assert 0 < minutes.visible_lines(tree) <= 40
+
+
+@pytest.mark.parametrize("fault", ["kill -9", "cut off"])
+def test_a_successor_waits_for_the_lease_whatever_has_befallen_the_host(fault):
+    page = load(PATH)
+    lives = page.two_lives(fault, LEASE, page.successor_may_start_solution)
+    assert lives.together < 0
+    assert lives.second[0] > lives.over
+    # Cut off, the first one goes on for a while; killed, it does not.
+    assert (lives.first[-1] > 0.1) == (fault == "cut off")
+
+
+def test_a_rule_that_forgets_the_slow_clock_has_two_trainers_alive():
+    page = load(PATH)
+    hasty = page.two_lives("cut off", LEASE, lambda now, heard, lease, drift: now >= heard + lease, drift=15.0)
+    assert hasty.together > 0
+    patient = page.two_lives("cut off", LEASE, page.successor_may_start_solution, drift=3.0)
+    assert patient.together < 0

@@ -1,0 +1,248 @@
+"""The files with which machines know each other: made once, added to, never overwritten; what is wrong with them is one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from zorplex_rl.cli.commands import main
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError, HostError
+from zorplex_rl.services import certificates, lifeline, tls
+from zorplex_rl.services.certificates import make_certificates
+from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, ask, check_files, client_context, server_context
+from zorplex_rl.training.hosts.checks import check_cluster
+from zorplex_rl.weights import socket_ring
+from zorplex_rl.weights.ring import WeightRing
+from zorplex_rl.weights.socket_ring import SocketRing, serve
+
+HERE = "tls://127.0.0.1:4444"
+
+
+@pytest.fixture
+def made(tmp_path) -> Path:
+    """Files for host a, which is this machine, for b, and for the controller."""
+    make_certificates(tmp_path / "made", ["a,localhost,127.0.0.1", "b"], None, days=1)
+    return tmp_path / "made"
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """``use(folder)``: have this process use the files in ``folder``."""
+    return lambda folder: monkeypatch.setenv(tls.TLS, str(folder))
+
+
+def test_each_machine_gets_its_own_key_and_none_the_authoritys(made):
+    check_files(made / "a", HERE)
+    keys = {path.parent.name: path for path in made.rglob("*key.pem")}
+    assert keys.keys() == {"authority", "controller", "a", "b"}
+    assert len({path.read_bytes() for path in keys.values()}) == 4
+    assert all(path.stat().st_mode & 0o077 == 0 for path in made.rglob("*"))
+    assert {path.name for path in (made / "a").iterdir()} == {AUTHORITY, CERTIFICATE, KEY}
+
+
+def test_the_command_adds_hosts_with_the_same_authority_and_overwrites_nothing(made, capsys):
+    before = {path: path.read_bytes() for path in made.rglob("*.pem")}
+    assert main(["certificates", "--to", str(made), "c,10.0.0.4"]) == 0
+    assert "copy it to c" in capsys.readouterr().out
+    check_files(made / "c", "tls://10.0.0.4:4444")
+    assert (made / "c" / AUTHORITY).read_bytes() == (made / "a" / AUTHORITY).read_bytes()
+    assert main(["certificates", "--to", str(made), "d", "a"]) == 2
+    assert "exists already, and is not overwritten" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before and not (made / "d").exists()
+
+
+@pytest.mark.parametrize("hosts", [["a b"], ["../a"], ["controller"], ["a", "a"], [""], ["a,"]])
+def test_what_is_no_name_of_a_host_is_refused(tmp_path, hosts):
+    with pytest.raises(ConfigError, match="a host is called|give each a name of its own"):
+        make_certificates(tmp_path / "made", hosts, None, days=1)
+    assert not (tmp_path / "made").exists()
+
+
+def lose_key(folder: Path) -> None:
+    (folder / KEY).unlink()
+
+
+def show_key(folder: Path) -> None:
+    (folder / KEY).chmod(0o644)
+
+
+def damage_certificate(folder: Path) -> None:
+    (folder / CERTIFICATE).write_text("-----BEGIN CERTIFICATE-----\nmoon\n-----END CERTIFICATE-----\n")
+
+
+def take_key_of_another(folder: Path) -> None:
+    shutil.copy(folder.parent / "b" / KEY, folder / KEY)
+
+
+def take_another_authority(folder: Path) -> None:
+    make_certificates(folder.parent / "other", ["a"], None, days=1)
+    shutil.copy(folder.parent / "other" / "a" / AUTHORITY, folder / AUTHORITY)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (shutil.rmtree, "where authority.pem cannot be read"),
+        (lose_key, "where key.pem cannot be read"),
+        (show_key, "can be read by others .mode 644.; make it yours alone: chmod 600"),
+        (damage_certificate, "certificate.pem is damaged"),
+        (take_key_of_another, "key.pem does not belong to .*certificate.pem"),
+        (take_another_authority, "is of another authority than"),
+    ],
+)
+def test_files_that_cannot_work_are_refused_in_one_sentence(made, spoil, said):
+    spoil(made / "a")
+    with pytest.raises(ConfigError, match=said) as refused:
+        check_files(made / "a", HERE)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_certificate_is_refused_when_it_has_expired_before_it_is_valid_and_under_another_name(tmp_path, monkeypatch):
+    make_certificates(tmp_path / "past", ["a,127.0.0.1"], None, days=-0.5)
+    with pytest.raises(ConfigError, match="has expired .*; make new certificates"):
+        check_files(tmp_path / "past" / "a", HERE)
+    monkeypatch.setattr(certificates, "CLOCKS_DIFFER", -certificates.CLOCKS_DIFFER)
+    make_certificates(tmp_path / "future", ["a,127.0.0.1"], None, days=1)
+    with pytest.raises(ConfigError, match="is not valid yet .*; look at this machine's clock"):
+        check_files(tmp_path / "future" / "a", HERE)
+    monkeypatch.undo()
+    make_certificates(tmp_path / "made", ["a,10.0.0.2"], None, days=1)
+    with pytest.raises(ConfigError, match="is for a, 10.0.0.2, and not for 127.0.0.1"):
+        check_files(tmp_path / "made" / "a", HERE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hosts": "attach:tls://10.0.0.2:4444"}, "give --tls FOLDER, which `zorplex-rl certificates` makes"),
+        ({"hosts": "attach:tcp://10.0.0.2:4444"}, "nothing is encrypted .*; use tls://"),
+        ({"hosts": "attach:tcp://10.0.0.2:4444", "tls": "x"}, "write tls://, or leave --tls out"),
+        ({"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "insecure": True}, "leave one of them out"),
+        ({"hosts": "attach:tls://10.0.0.2:4444,tcp://10.0.0.3:4444"}, "all machines of a run use one of them"),
+        ({"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "listen": "tcp://10.0.0.1:5"}, "use one of them"),
+        ({"hosts": "slurm:2"}, "give --tls FOLDER/controller.* or --insecure if you trust that network"),
+        ({"hosts": "slurm:2", "tls": "x", "insecure": True}, "--tls or ZORPLEX_TLS is 'x'; leave one of them out"),
+        ({"hosts": "kubernetes:2", "image": "x"}, "channel to pods is plain TCP.*--insecure"),
+    ],
+)
+def test_other_machines_need_tls_or_a_permission(settings, said, monkeypatch):
+    monkeypatch.delenv(tls.TLS, raising=False)
+    with pytest.raises(ConfigError, match=said):
+        check_cluster(Config().changed(**settings))
+
+
+def test_this_machine_needs_neither_and_the_environment_names_the_files(monkeypatch):
+    for hosts in ("this", "processes:2", "attach:tcp://127.0.0.1:4444,tcp://localhost:4445"):
+        check_cluster(Config().changed(hosts=hosts))
+    monkeypatch.setenv(tls.TLS, "/somewhere")
+    with pytest.raises(ConfigError, match="--tls is '/somewhere', where authority.pem cannot be read"):
+        check_cluster(Config().changed(hosts="attach:tls://127.0.0.1:4444"))
+
+
+def make_ring() -> WeightRing:
+    model = torch.nn.Linear(512, 512)
+    ring = WeightRing(model, 3)
+    ring.publish(model, 1)
+    return ring
+
+
+def test_weights_over_tls_are_what_was_published_and_both_ends_are_verified(made, use, tmp_path, monkeypatch):
+    monkeypatch.setattr(socket_ring, "STALL_SECONDS", 2.0)
+    ring, staging = make_ring(), torch.zeros(4 * 513 * 512, dtype=torch.uint8)
+    staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
+    use(made / "a")
+    handle = serve(ring, "127.0.0.1", server_context())
+    make_certificates(tmp_path / "others", ["a,127.0.0.1"], None, days=1)
+
+    def refused(context: ssl.SSLContext | None) -> None:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            SocketRing(handle, context).read_headers(3)
+
+    refused(None)
+    without = ssl.create_default_context(cafile=str(made / "a" / AUTHORITY))
+    refused(without)
+    use(tmp_path / "others" / "a")
+    refused(client_context())
+    # Nothing of this has harmed the port, and one that says nothing holds up nobody.
+    use(made / "controller")
+    with socket.create_connection((handle.host, handle.port)):
+        reader = SocketRing(handle, client_context())
+        for slot in range(3):
+            reader.read_slot(slot, staging)
+            assert torch.equal(staging, ring.slots[slot])
+        assert reader._socket.version() == "TLSv1.3"
+    # A publisher under another name is refused by the reader.
+    use(made / "b")
+    stranger = serve(ring, "127.0.0.1", server_context())
+    with pytest.raises(ssl.SSLCertVerificationError, match="127.0.0.1"):
+        SocketRing(stranger, client_context())
+
+
+def test_a_controller_is_told_within_seconds_why_a_host_does_not_take_it(made, use, tmp_path):
+    make_certificates(tmp_path / "others", ["a,127.0.0.1"], None, days=1)
+    use(made / "a")
+    good, plain, port_of = server_context(), socket.create_server(("127.0.0.1", 0)), []
+    use(made / "b")
+    misnamed = server_context()
+    for context in (good, misnamed):
+        listener = socket.create_server(("127.0.0.1", 0))
+        port_of.append(listener.getsockname()[1])
+        threading.Thread(target=answer_with, args=(context, listener), daemon=True).start()
+    threading.Thread(target=answer_with, args=(None, plain), daemon=True).start()
+
+    def said(port: int) -> str:
+        with pytest.raises(HostError) as refused:
+            ask(f"tls://127.0.0.1:{port}")
+        return str(refused.value)
+
+    use(made / "controller")
+    ask(f"tls://127.0.0.1:{port_of[0]}")
+    assert "does not speak TLS" in said(plain.getsockname()[1])
+    assert "the certificate of host" in said(port_of[1]) and "127.0.0.1" in said(port_of[1])
+    use(tmp_path / "others" / "controller")
+    assert "is not accepted here" in said(port_of[0])
+    # It knows the host's authority, but comes with a certificate of another one.
+    both = tmp_path / "both"
+    shutil.copytree(tmp_path / "others" / "controller", both)
+    shutil.copy(made / "a" / AUTHORITY, both / AUTHORITY)
+    use(both)
+    assert "does not accept the certificate of this machine" in said(port_of[0])
+
+
+def test_a_hosts_lifeline_goes_through_tls_and_is_held_only_with_a_certificate(made, use, tmp_path):
+    make_certificates(tmp_path / "others", ["a"], None, days=1)
+
+    async def main() -> None:
+        use(made / "a")
+        there = await lifeline.serve("127.0.0.1", server_context())
+        use(made / "controller")
+        held = asyncio.create_task(lifeline.hold(there, client_context()))
+        use(tmp_path / "others" / "controller")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await lifeline.hold(there, client_context())
+        await asyncio.wait([held], timeout=3 * lifeline.BYTE_SECONDS)
+        assert not held.done()
+        held.cancel()
+
+    asyncio.run(main())
+
+
+def answer_with(context: ssl.SSLContext | None, listener: socket.socket) -> None:
+    """Greet whoever connects, and then say nothing, as Monarch does; without ``context`` in words that are not TLS."""
+    kept = []
+    while True:
+        accepted, _ = listener.accept()
+        try:
+            if context is None:
+                accepted.sendall(b"hello\r\n" * 100)
+            kept.append(context.wrap_socket(accepted, server_side=True) if context else accepted)
+        except OSError:
+            accepted.close()

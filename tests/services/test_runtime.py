@@ -1,0 +1,94 @@
+"""Who can reach the sockets of a run: this user, and as few others as Monarch allows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from echo import Echo
+from runs import SMALL, as_flags, command, rows
+
+from zorplex_rl.services.replica import spawn
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+LISTENING = "01"
+SOMEBODY_ELSE = 65534
+
+
+def listening_sockets(pid):
+    """The names of the Unix sockets on which process ``pid`` listens; those in the abstract namespace begin with @."""
+    inodes = set()
+    # A process may end, and a descriptor be closed, while it is looked at.
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").rstrip("]"))
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {line[7] for line in lines if line[6] in inodes and line[5] == LISTENING and len(line) > 7}
+
+
+def somebody_else_connects_to(name):
+    """What another user is told who tries."""
+    address = "\0" + name[1:] if name.startswith("@") else name
+    program = f"import os, socket; os.setgroups([]); os.setgid({SOMEBODY_ELSE}); os.setuid({SOMEBODY_ELSE})\n"
+    program += f"socket.socket(socket.AF_UNIX).connect({address!r})"
+    theirs = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False)
+    return "connected" if theirs.returncode == 0 else theirs.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_refused_by_every_socket_but_what_readme_warns_of():
+    async def run():
+        replica = await spawn("echo", Echo)
+        try:
+            names = listening_sockets(os.getpid()) | listening_sockets(await replica.actor.who.call_one())
+            return {name: somebody_else_connects_to(name) for name in names}
+        finally:
+            await replica.stop()
+
+    answers = asyncio.run(run())
+    paths = [name for name in answers if not name.startswith("@")]
+    assert len(paths) >= 2
+    assert all("PermissionError" in answers[path] for path in paths)
+    assert "connected" in answers.values(), "then README need not warn any more"
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "On a shared machine" in readme
+
+
+def test_the_socket_that_starts_processes_is_in_a_folder_that_only_this_user_can_enter():
+    async def run():
+        replica = await spawn("echo", Echo)
+        try:
+            return listening_sockets(os.getpid())
+        finally:
+            await replica.stop()
+
+    hosts = [Path(name) for name in asyncio.run(run()) if not name.startswith("@")]
+    assert len(hosts) == 1
+    folder = hosts[0].parent.stat()
+    assert folder.st_uid == os.getuid() and stat.S_IMODE(folder.st_mode) == 0o700
+
+
+def test_a_run_has_one_abstract_socket_and_while_processes_start_one_more_for_each(tmp_path):
+    """README, "On a shared machine", says so. Whatever is more is another door for the other users of the machine."""
+    config = SMALL.changed(max_lag=1, steps=8)
+    most_at_start, in_mid_run = 0, set()
+    with command("train", *as_flags(config), "--out", str(tmp_path / "run")) as run:
+        while run.process.poll() is None:
+            is_trained_on = bool(rows(tmp_path / "run", "step")) and not rows(tmp_path / "run", "end")
+            abstract = {pid: {name for name in listening_sockets(pid) if name.startswith("@")} for pid in run.members()}
+            assert not any(names for pid, names in abstract.items() if pid != run.process.pid)
+            count = sum(map(len, abstract.values()))
+            if is_trained_on:
+                in_mid_run.add(count)
+            most_at_start = max(most_at_start, count)
+        assert run.process.returncode == 0, run.finish()[1]
+    # At its end the run closes the socket. Its processes are six.
+    assert in_mid_run - {0} == {1}
+    assert 1 <= most_at_start <= 1 + 6

@@ -1,0 +1,179 @@
+"""Latencies read off a run's timeline, and what the simulation predicts from them: for made-up runs exactly, for real ones within 15 %."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from runs import SMALL, train_here
+
+from zorplex_rl.config import Config
+from zorplex_rl.simulation.recorded import group_variation, predict, read_run, read_timeline
+from zorplex_rl.simulation.setting import Details, Setting
+from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
+from zorplex_rl.timeline import Span, Timeline, group_latencies
+from zorplex_rl.training.controller import Controller
+
+SYNC = Config(max_lag=0, steps=3, prompts_per_step=2, eval_tasks=8)
+
+
+def sync_timeline() -> Timeline:
+    """Three synchronous steps on the beat: every kind of span has a length of its own, and so has every hop between two of them."""
+    spans = [
+        Span("trainer", "publish", 0.0, 0.5, {"version": 0}),
+        Span("generator_0", "pull", 1.0, 2.0, {"version": 0}),
+        Span("generator_0", "evaluate", 2.0, 4.0, {"version": 0}),
+        Span("reward", "reward", 4.0, 4.5, {"episodes": 16}),
+    ]
+    now = 10.0
+    for step in range(3):
+        # A pull that brings nothing new is over at once.
+        pulled = now + (1.0 if step else 0.0)
+        spans.append(Span("generator_0", "pull", now, pulled, {"version": step}))
+        began = pulled + 0.25
+        spans += [Span("generator_0", "generate", began + i, began + i + 1, {"version": step}) for i in range(4)]
+        scored = began + 4 + 0.5
+        spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16}))  # As many as an evaluation has.
+        train = scored + 0.25 + 0.75
+        groups = [[2 * step, step, 3.0, 0.0], [2 * step + 1, step, 4.0, 0.0]]
+        spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups}))
+        spans.append(Span("trainer", "publish", train + 5.5, train + 6, {"version": step + 1}))
+        now = train + 6 + 2
+    return Timeline(spans)
+
+
+def test_every_latency_is_read_off_its_spans():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    latencies, details = recorded.latencies, recorded.latencies.details
+    assert latencies.generate == pytest.approx((2.0,) * 6)
+    assert latencies.train == pytest.approx((6.0,) * 3)
+    assert latencies.transfer == pytest.approx((0.0, 2.0, 2.0))
+    assert dict(details.load) == pytest.approx({1: 1.0, 2: 1.0})
+    assert (details.start, details.deliver, details.share) == pytest.approx((0.25, 1.5, 2))
+    assert not details.evaluate
+    assert recorded.setting.variation == pytest.approx(0.5 / 3.5)
+
+
+def test_a_run_on_the_beat_is_predicted_exactly():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    assert recorded.seconds == pytest.approx(3 * (0.25 + 4 + 1.5 + 6) + 2 * (2 + 1))
+    assert predict(recorded).seconds == pytest.approx(recorded.seconds)
+
+
+def test_the_busy_time_of_a_generator_is_that_of_the_groups_that_it_sampled():
+    """Two generators share each step, and one of them takes four times as long: the step is as long as its share."""
+    spans, begun = [], set()
+    for span in sync_timeline().spans:
+        if span.kind == "generate" and span.args["version"] not in begun:
+            begun.add(span.args["version"])
+            spans.append(replace(span, actor="generator_1"))
+        if span.kind == "train":
+            first = 2 * span.args["step"]
+            span.args["sampled_by"] = {first: "generator_0", first + 1: "generator_1"}
+        spans.append(span)
+    recorded = read_timeline(Timeline(spans), SYNC.changed(generators=2))
+    assert recorded.latencies.generate == pytest.approx((4.0, 1.0) * 3)
+    assert predict(recorded).seconds == pytest.approx(recorded.seconds)
+
+
+def test_an_evaluation_holds_its_generator_up_until_the_next_pull():
+    spans = []
+    for span in sync_timeline().spans:
+        later = 3.0 if span.start > 39 else 0.0
+        spans.append(replace(span, start=span.start + later, end=span.end + later))
+    last_pull = max(span.start for span in spans if span.kind == "pull")
+    spans.append(Span("generator_0", "pull", last_pull - 4.0, last_pull - 3.0, {"version": 2}))
+    spans.append(Span("generator_0", "evaluate", last_pull - 3.0, last_pull - 1.0, {"version": 2}))
+    recorded = read_timeline(Timeline(spans), SYNC)
+    assert dict(recorded.latencies.details.evaluate) == pytest.approx({2: 3.0})
+
+
+def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
+    timeline = sync_timeline()
+    for span in timeline.spans:
+        if span.kind == "train":
+            step = span.args["step"]
+            span.args["groups"] = [[2 * step, step, 9.0, 7.0], [2 * step + 1, step, 4.0, 0.0]]
+    recorded = read_timeline(timeline, SYNC)
+    assert dict(recorded.latencies.details.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
+    assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
+
+
+def test_the_same_latencies_may_be_asked_about_another_lag():
+    recorded = read_timeline(sync_timeline(), SYNC)
+    asynchronous = predict(recorded, max_lag=1)
+    assert asynchronous.seconds < predict(recorded).seconds
+    assert asynchronous.staleness == {0: 2, 1: 4}
+    with_a_share_at_a_time = simulate_async(recorded.setting, recorded.latencies)
+    assert with_a_share_at_a_time.seconds == pytest.approx(predict(recorded).seconds)
+
+
+def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
+    spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
+    with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
+        read_timeline(Timeline(spans), SYNC)
+    # Stopped after a checkpoint and continued: no step is missing, but the weights were published once more, and seconds passed in between.
+    again = Span("trainer", "publish", 31.0, 32.0, {"version": 1})
+    with pytest.raises(ValueError, match="version 1 published twice: the run was resumed, or its trainer replaced"):
+        read_timeline(Timeline([*sync_timeline().spans, again]), SYNC)
+    took_over = Span("generator_1", "generate", 30.0, 31.0, {"version": 1})
+    with pytest.raises(ValueError, match="3 training steps and 2 generators"):
+        read_timeline(Timeline([*sync_timeline().spans, took_over]), SYNC)
+
+
+def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
+    episodes = [
+        SimpleNamespace(group=7, policy_version=4, seconds=1.0, tool_seconds=0.5),
+        SimpleNamespace(group=3, policy_version=4, seconds=2.0, tool_seconds=0.0),
+        SimpleNamespace(group=7, policy_version=3, seconds=3.0, tool_seconds=0.25),
+    ]
+    assert group_latencies(episodes) == [(3, 4, 2.0, 0.0), (7, 3, 3.0, 0.25)]
+
+
+def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
+    """Every batch takes 3 s, and in every batch one group takes three times as long as the other."""
+    batches = [[(2 * step, step, 1.0, 0.0), (2 * step + 1, step, 3.0, 0.0)] for step in range(5)]
+    assert group_variation(batches) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("prompts", "generators"), [(8, 1), (8, 2), (7, 2), (8, 3), (4, 3)])
+def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_it(prompts, generators):
+    config = Config().changed(max_lag=0, prompts_per_step=prompts, generators=generators)
+
+    async def admit_now(version, most):
+        return range(most)
+
+    replay = SimpleNamespace(admit_now=SimpleNamespace(route=admit_now))
+    shares = asyncio.run(Controller.admit_step(SimpleNamespace(config=config, published=0, replay=replay)))
+    setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0)
+    run = simulate_sync(setting, replace(setting.latencies(), details=Details(share=config.share)))
+    simulated = {actor: [] for actor in run.timeline.actors if actor.startswith("generator")}
+    for span in run.timeline.spans:
+        if span.kind == "generate":
+            simulated[span.actor].append(span.args["group"])
+    assert [list(share) for share in shares] == list(simulated.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_lag": 0},
+        {"max_lag": 2, "tool_latency": 0.1},
+        {"max_lag": 0, "generators": 2},
+        {"max_lag": 1, "generators": 2},
+    ],
+    ids=["sync", "async with slow tools", "sync with two generators", "async with two generators"],
+)
+def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
+    """Other tests run beside this one and may take the processor away in the middle of a run, so a run may be repeated twice."""
+    config = SMALL.changed(steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)
+    errors = []
+    for attempt in range(3):
+        recorded = read_run(train_here(config, tmp_path / f"run {attempt}").path)
+        errors.append(predict(recorded).seconds / recorded.seconds - 1)
+        if abs(errors[-1]) <= 0.15:
+            return
+    pytest.fail(f"predicted seconds differ from measured ones by {errors}")

@@ -1,0 +1,279 @@
+"""The simulator: closed forms where there are any, lower bounds everywhere, and the rules of the real system."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from statistics import fmean, pstdev
+
+import pytest
+from closed_form import exact_seconds
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from zorplex_rl.simulation.bounds import lower_bounds
+from zorplex_rl.simulation.setting import Details, Latencies, Setting
+from zorplex_rl.simulation.simulate import compare, simulate_async, simulate_sync
+
+A_HAIR = 1 + 1e-9
+"""Sums of many floats in two orders differ by less."""
+
+seconds = st.integers(0, 4000).map(lambda milliseconds: milliseconds / 1000)
+any_setting = st.builds(
+    Setting,
+    generators=st.integers(1, 10),
+    groups_per_step=st.integers(1, 10),
+    steps=st.integers(1, 12),
+    max_lag=st.integers(0, 5),
+    generation_seconds=seconds,
+    variation=st.sampled_from([0, 0.2, 0.5, 1, 2, 3]),
+    training_seconds=seconds,
+    sync_seconds=seconds,
+    straggler=st.sampled_from([1, 1, 8]),
+    seed=st.integers(0, 10**6),
+)
+# Quarters of a second are sums of powers of two: their arithmetic is exact, and so is every comparison.
+quarters = st.integers(0, 16).map(lambda n: n / 4)
+even_setting = st.builds(
+    lambda rounds, generators, **rest: Setting(groups_per_step=rounds * generators, generators=generators, **rest),
+    rounds=st.integers(1, 4),
+    generators=st.sampled_from([1, 2, 3, 4, 8]),
+    steps=st.integers(1, 20),
+    max_lag=st.integers(0, 6),
+    generation_seconds=quarters,
+    variation=st.just(0),
+    training_seconds=quarters,
+    sync_seconds=quarters,
+)
+
+per_item = st.dictionaries(st.integers(0, 40), quarters)
+any_details = st.builds(
+    Details,
+    latency=per_item,
+    load=per_item,
+    evaluate=per_item,
+    start=quarters,
+    deliver=quarters,
+    share=st.integers(1, 6),
+)
+
+
+def in_shares(latencies: Latencies, share: int) -> Latencies:
+    return replace(latencies, details=Details(share=share))
+
+
+def seconds_of(setting: Setting) -> tuple[float, float]:
+    both = compare(setting)
+    return both.sync.seconds, both.asynchronous.seconds
+
+
+@settings(max_examples=1000)
+@given(even_setting)
+def test_without_variation_both_modes_take_exactly_what_the_closed_form_says(setting):
+    assert seconds_of(setting) == (exact_seconds(setting, "sync"), exact_seconds(setting, "async"))
+
+
+@settings(max_examples=300)
+@given(even_setting)
+def test_without_variation_the_lower_bound_is_reached(setting):
+    latencies = setting.latencies()
+    assert lower_bounds(setting, latencies, "sync").all == exact_seconds(setting, "sync")
+    assert lower_bounds(setting, latencies, "async").all == exact_seconds(setting, "async")
+
+
+@settings(max_examples=200)
+@given(even_setting, st.integers(2, 7))
+def test_without_variation_sync_takes_a_whole_round_more_where_generators_share_unevenly(setting, generators):
+    setting = replace(setting, generators=generators)
+    assert simulate_sync(setting, setting.latencies()).seconds == exact_seconds(setting, "sync")
+
+
+@settings(max_examples=1000)
+@given(any_setting)
+def test_no_run_beats_its_lower_bound(setting):
+    latencies, both = setting.latencies(), compare(setting)
+    for mode, run in (("sync", both.sync), ("async", both.asynchronous)):
+        bounds = lower_bounds(setting, latencies, mode)
+        assert run.seconds * A_HAIR >= bounds.all
+        assert bounds.all * A_HAIR >= max(bounds.trainer, bounds.generators, bounds.weights, bounds.round_trips)
+
+
+@settings(max_examples=1000)
+@given(any_setting)
+def test_async_is_nowhere_slower_than_sync(setting):
+    sync, asynchronous = seconds_of(setting)
+    assert asynchronous <= sync * A_HAIR
+
+
+@settings(max_examples=1000)
+@given(any_setting)
+def test_at_lag_0_async_is_sync_to_the_last_bit(setting):
+    both = compare(replace(setting, max_lag=0))
+    assert both.asynchronous == both.sync
+
+
+def test_generators_that_take_several_groups_at_once_finish_every_run_within_its_bounds_and_no_later_than_sync():
+    """Every small combination, with latencies that vary and without."""
+    for generators, share, lag, groups, variation in product(range(1, 6), range(1, 6), range(4), range(1, 8), (0, 1)):
+        setting = Setting(generators, groups, 4, lag, variation=variation, training_seconds=0.5, seed=groups)
+        latencies = in_shares(setting.latencies(), share)
+        sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
+        what = f"{generators} generators, share {share}, lag {lag}, {groups} groups, variation {variation}"
+        assert sum(asynchronous.staleness.values()) == sum(sync.staleness.values()) == 4 * groups, what
+        assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all, what
+        assert sync.seconds * A_HAIR >= lower_bounds(setting, latencies, "sync").all, what
+        assert asynchronous.seconds <= sync.seconds * A_HAIR, what
+        assert lag or asynchronous == sync, what
+
+
+@settings(max_examples=500)
+@given(any_setting, any_details)
+def test_the_pauses_of_a_real_run_stop_nothing_and_cost_async_no_more_than_sync(setting, details):
+    latencies = replace(setting.latencies(), details=details)
+    sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
+    assert sum(asynchronous.staleness.values()) == setting.steps * setting.groups_per_step
+    assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all
+    assert asynchronous.seconds <= sync.seconds * A_HAIR
+
+
+@settings(max_examples=300)
+@given(any_setting, quarters, st.integers(1, 6))
+def test_the_trainers_bookkeeping_stops_nothing(setting, turnaround, share):
+    latencies = replace(setting.latencies(), details=Details(turnaround=turnaround, share=share))
+    asynchronous = simulate_async(setting, latencies)
+    assert sum(asynchronous.staleness.values()) == setting.steps * setting.groups_per_step
+    assert asynchronous.seconds * A_HAIR >= (setting.steps - 1) * turnaround
+
+
+@settings(max_examples=300)
+@given(any_setting, st.integers(2, 6))
+def test_the_groups_of_a_share_are_of_one_step_and_of_one_version(setting, share):
+    assume(setting.generation_seconds > 0)
+    spans = simulate_async(setting, in_shares(setting.latencies(), share)).timeline.spans
+    versions = {span.args["group"]: (span.actor, span.args["version"]) for span in spans if span.kind == "generate"}
+    for step in range(setting.steps):
+        groups = [step * setting.groups_per_step + group for group in range(setting.groups_per_step)]
+        for start in range(0, len(groups), share):
+            assert len({versions[group] for group in groups[start : start + share]}) == 1
+
+
+@settings(max_examples=300)
+@given(any_setting)
+def test_every_group_is_trained_on_once_and_none_is_older_than_the_lag_bound(setting):
+    both, groups = compare(setting), setting.steps * setting.groups_per_step
+    assert both.sync.staleness == {0: groups}
+    assert sum(both.asynchronous.staleness.values()) == groups
+    assert max(both.asynchronous.staleness) <= setting.max_lag
+
+
+@settings(max_examples=300)
+@given(any_setting)
+def test_the_trainer_starts_only_when_its_data_is_there_and_a_generator_only_what_may_be_used(setting):
+    assume(setting.generation_seconds > 0 and setting.training_seconds > 0)
+    spans = simulate_async(setting, setting.latencies()).timeline.spans
+    generated = [span for span in spans if span.kind == "generate"]
+    for train in (span for span in spans if span.kind == "train"):
+        finished = sum(span.end <= train.start for span in generated)
+        assert finished >= (train.args["step"] + 1) * setting.groups_per_step
+    for span in generated:
+        assert span.args["group"] // setting.groups_per_step <= span.args["version"] + setting.max_lag
+
+
+@settings(max_examples=200)
+@given(any_setting)
+def test_no_row_does_two_things_at_once_and_its_utilisation_is_the_timelines(setting):
+    both = compare(setting)
+    for run in (both.sync, both.asynchronous):
+        assume(run.seconds > 0)
+        for actor, share in run.utilisation().items():
+            assert run.timeline.busy_share(actor, (0.0, run.seconds)) == pytest.approx(share)
+
+
+@settings(max_examples=200)
+@given(any_setting)
+def test_both_modes_meet_the_same_latencies(setting):
+    assume(setting.generation_seconds > 0)
+    both, expected = compare(setting), setting.latencies().generate
+    for run in (both.sync, both.asynchronous):
+        found = {s.args["group"]: s.end - s.start for s in run.timeline.spans if s.kind == "generate"}
+        assert [found[group] for group in sorted(found)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["generation_seconds", "training_seconds", "sync_seconds"])
+@settings(max_examples=300)
+@given(setting=any_setting, factor=st.floats(1, 4))
+def test_what_takes_longer_never_makes_a_run_shorter(name, setting, factor):
+    slower = seconds_of(replace(setting, **{name: getattr(setting, name) * factor}))
+    for before, after in zip(seconds_of(setting), slower, strict=True):
+        assert after * A_HAIR >= before
+
+
+@settings(max_examples=300)
+@given(any_setting, st.integers(1, 4))
+def test_a_larger_lag_never_makes_a_run_longer(setting, more):
+    larger = replace(setting, max_lag=setting.max_lag + more)
+    assert seconds_of(larger)[1] <= seconds_of(setting)[1] * A_HAIR
+
+
+@settings(max_examples=300)
+@given(any_setting, st.integers(1, 4))
+def test_more_generators_never_make_a_synchronous_run_longer(setting, more):
+    larger = replace(setting, generators=setting.generators + more)
+    assert seconds_of(larger)[0] <= seconds_of(setting)[0] * A_HAIR
+
+
+def test_one_more_generator_can_make_an_asynchronous_run_longer():
+    """The straggler then starts earlier, with older weights, and so has to be trained on earlier: what is behind it waits longer."""
+    four = Setting(
+        generators=4, groups_per_step=8, steps=9, max_lag=2, generation_seconds=0.2, variation=3, training_seconds=0.002,
+        sync_seconds=0.02, seed=653323,
+    )  # fmt: skip
+    assert seconds_of(replace(four, generators=5))[1] > 1.2 * seconds_of(four)[1]
+
+
+def test_a_straggler_holds_up_sync_for_its_whole_length_and_async_only_once_its_lag_is_used_up():
+    calm = Setting(
+        generators=4, steps=6, max_lag=2, generation_seconds=1, variation=0, training_seconds=4, sync_seconds=0
+    )
+    sync, asynchronous = seconds_of(calm)
+    assert seconds_of(replace(calm, straggler=5)) == (sync + 3, asynchronous), "5 seconds instead of two rounds of 1"
+    sync_held_up, async_held_up = seconds_of(replace(calm, straggler=20))
+    assert sync_held_up == sync + 18
+    assert 0 < async_held_up - asynchronous < 18
+
+
+def test_the_latency_of_a_group_depends_on_its_number_and_the_seed_alone():
+    short = Setting(steps=3, generators=2, max_lag=0)
+    long = replace(short, steps=9, generators=7, max_lag=4, training_seconds=9)
+    assert long.latencies().generate[:24] == short.latencies().generate
+    assert replace(short, seed=1).latencies().generate != short.latencies().generate
+    doubled = replace(short, generation_seconds=2 * short.generation_seconds).latencies().generate
+    assert doubled == pytest.approx([2 * latency for latency in short.latencies().generate])
+
+
+def test_latencies_have_the_mean_and_the_variation_that_was_asked_for():
+    generate = Setting(groups_per_step=100, steps=1000, generation_seconds=3, variation=0.7).latencies().generate
+    assert fmean(generate) == pytest.approx(3, rel=0.02)
+    assert pstdev(generate) / fmean(generate) == pytest.approx(0.7, rel=0.05)
+
+
+def test_the_closed_form_is_refused_where_there_is_none():
+    with pytest.raises(ValueError, match="set variation to 0"):
+        exact_seconds(Setting(variation=0.5), "async")
+    with pytest.raises(ValueError, match="3 generators cannot share 8 groups evenly"):
+        exact_seconds(Setting(variation=0, generators=3), "async")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("generators", 0), ("steps", 0), ("max_lag", -1), ("variation", -0.1), ("sync_seconds", float("inf"))],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        Setting(**{name: value})
+
+
+@pytest.mark.parametrize("share", [0, -1])
+def test_a_share_of_no_group_is_refused(share):
+    with pytest.raises(ValueError, match=f"share is {share}; a generator takes 1 group or more at a time"):
+        Details(share=share)

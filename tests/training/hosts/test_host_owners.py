@@ -1,0 +1,163 @@
+"""Whose a host is: one run's at a time, and the next one's as soon as that is over, however it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from namespaced_hosts import wait_for
+
+PROGRAM = (sys.executable, "-m", "zorplex_rl")
+PATIENT = dict.fromkeys(("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE"), "1h")
+"""For all processes: what Monarch takes for dead is not what is tested here."""
+CLIENT = Path(__file__).parents[2] / "host_client.py"
+
+
+class Worker:
+    """A running ``zorplex-rl worker`` at a free port."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        command = [*PROGRAM, "worker", "--listen", self.address]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | PATIENT
+        )
+
+    def next_line(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def children(self, depth: int) -> set[int]:
+        """The processes that it has started, and those that they have, and so on, ``depth`` times."""
+        found = {self.process.pid}
+        for _ in range(depth):
+            found = {child for pid in found for child in children_of(pid)}
+        return found
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process has not ended, whether or not its parent has asked for its exit code."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    running = Worker()
+    assert running.next_line() == f"zorplex-rl: waiting for a run at {running.address}; Ctrl-C ends this"
+    yield running
+    started = running.children(1) | running.children(2)
+    running.process.terminate()
+    assert running.process.wait(30) == 0
+    assert not any(map(runs, started))
+    running.process.stdout.close()
+
+
+@contextmanager
+def client(*addresses: str, seconds: float = 60.0) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, CLIENT, str(seconds), *addresses],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | PATIENT,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    return process.stdout.readline().strip()
+
+
+def leave(process: subprocess.Popen[str]) -> str:
+    """Have a client end in good order. Returns what it says of its hosts."""
+    last, _ = process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    return last.strip()
+
+
+def test_who_comes_second_is_told_whose_the_host_is_and_the_owner_does_not_notice(worker):
+    with client(worker.address) as owner:
+        assert said(owner) == "open"
+        for _ in range(2):
+            with client(worker.address) as second:
+                refusal = said(second)
+                assert re.search(
+                    rf"is in use by \S+@\S+ \(process {owner.pid}\), since [\d:]+ on .*; wait until", refusal
+                )
+                assert second.wait(60) == 0
+        assert leave(owner) == "all alive"
+
+
+def test_a_worker_serves_one_run_after_the_other_and_its_next_run_meets_no_process_of_the_last(worker):
+    before: set[int] = set()
+    for _ in range(3):
+        with client(worker.address) as run:
+            assert said(run) == "open"
+            now = worker.children(1) | worker.children(2)
+            assert len(now) == 2 and not now & before
+            before |= now
+            assert leave(run) == "all alive"
+
+
+def test_of_two_that_come_at_the_same_moment_one_gets_the_host(worker):
+    with client(worker.address) as one, client(worker.address) as other:
+        answers = {said(one): one, said(other): other}
+        (refusal,) = answers.keys() - {"open"}
+        assert "is in use by" in refusal
+        assert leave(answers["open"]) == "all alive"
+
+
+@pytest.mark.parametrize("killed", ["keeper", "controller", "Monarch's worker loop"])
+def test_a_worker_is_ready_for_the_next_run_when_the_owner_was_killed(worker, killed):
+    with client(worker.address) as owner:
+        assert said(owner) == "open"
+        (loop,), (keeper,) = worker.children(1), worker.children(2)
+        os.kill({"keeper": keeper, "controller": owner.pid, "Monarch's worker loop": loop}[killed], signal.SIGKILL)
+        wait_for(lambda: worker.children(1) - {loop}, 60, "another worker loop")
+        assert not runs(keeper)
+    with client(worker.address) as run:
+        assert said(run) == "open"
+        assert leave(run) == "all alive"
+
+
+def test_a_host_that_does_not_answer_leaves_the_other_one_ready_and_is_named_in_time(worker):
+    with client(worker.address, "tcp://127.0.0.1:9", seconds=8) as run:
+        assert said(run).startswith("host 127.0.0.1:9 does not answer; make sure that `zorplex-rl worker` runs there")
+        assert run.wait(60) == 0
+    with client(worker.address) as run:
+        assert said(run) == "open"
+
+
+@pytest.mark.parametrize("stopped", ["keeper", "Monarch's worker loop", "worker program"])
+def test_a_process_of_a_host_that_stands_still_for_6_seconds_loses_nothing(worker, stopped):
+    with client(worker.address) as run:
+        assert said(run) == "open"
+        (loop,), (keeper,) = worker.children(1), worker.children(2)
+        pid = {"keeper": keeper, "Monarch's worker loop": loop, "worker program": worker.process.pid}[stopped]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(6.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        # If it were given up, that would have happened by now: its lease is 10 s.
+        time.sleep(5.0)
+        assert leave(run) == "all alive"

@@ -1,0 +1,195 @@
+"""Measure a policy on held-out tasks: ``zorplex-rl eval`` and ``zorplex-rl policy show``."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zorplex_rl.cli.failures import FAILED
+from zorplex_rl.cli.flags import Command
+from zorplex_rl.config import (
+    MOST_EPISODES,
+    Config,
+    Device,
+    Difficulty,
+    Dtype,
+    TaskName,
+    check_range,
+    check_seed,
+    check_temperature,
+)
+from zorplex_rl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Eval(Command):
+    """Benchmark a policy on held-out tasks: of all four kinds, of one, or of a task of your own."""
+
+    policy: str = "embedded"
+    """embedded, the folder of a model, or a hub id."""
+    tasks: int = 200
+    """Held-out tasks of each kind."""
+    task: TaskName | str = "mix"
+    """Kind of task; mix is each of the four. Or a task of your own, as in train."""
+    task_data: str | None = None
+    """A text file for a task of your own."""
+    task_timeout: float = Config.task_timeout
+    """Longest time in seconds that one call of a task of your own may take."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    difficulty: Difficulty = "easy"
+    """Difficulty of the compositional tasks."""
+    hints: bool = False
+    """Show a worked example in the system prompt."""
+    max_tokens: int = Config.max_tokens
+    """Longest response in tokens."""
+    max_turns: int = Config.max_turns
+    """Most stretches of sampled text in an episode."""
+    seed: int = 0
+    """Seed of the tasks, their tables and the sampling."""
+    device: Device = "auto"
+    """auto is CUDA where there is one."""
+    dtype: Dtype = "float32"
+    """Number type of the model."""
+    json: Path | None = None
+    """Also write the result to this file."""
+
+
+def evaluate(command: Eval) -> int:
+    from rich.console import Console
+
+    from zorplex_rl.policy.load import load_policy, positions_of
+    from zorplex_rl.policy.tool_loop import Sampling, encode_text
+    from zorplex_rl.task.checks import calling_here
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.training.devices import assign_devices
+
+    for name in ("tasks", "max_tokens", "max_turns"):
+        check_range(name, getattr(command, name), 1, MOST_EPISODES)
+    check_temperature(command.temperature, greedy=True)
+    check_seed(command.seed)
+    config = Config(
+        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout,
+        difficulty=command.difficulty, hints=command.hints, seed=command.seed, device=command.device, dtype=command.dtype,
+    )  # fmt: skip
+    config.check()
+    source = EnvironmentSource.of(config)
+    if command.json:
+        _check_writable("--json", command.json)
+    with calling_here(source, command.task_timeout):
+        environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
+        device = assign_devices(command.device, ["policy"])["policy"]
+        policy = load_policy(command.policy, device, command.dtype)
+        names = tier_of(command.task, command.difficulty)
+        check_limits_of(
+            environment,
+            names,
+            command,
+            lambda text: len(encode_text(policy.tokenizer, text)),
+            positions_of(policy.model.config),
+        )
+        sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
+        console = Console()
+        reports = accuracy_of(
+            console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
+        )
+    console.print(
+        accuracy_table(
+            f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports
+        )
+    )
+    if command.json:
+        found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
+        text = json.dumps(found, indent=2, default=str) + "\n"
+        try:
+            command.json.write_text(text)
+        except OSError as error:
+            print(f"zorplex-rl: --json {str(command.json)!r} could not be written: {error.strerror}", file=sys.stderr)
+            return FAILED
+    return 0
+
+
+def accuracy_of(
+    console: Any, policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0
+) -> list[Any]:
+    """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
+    from zorplex_rl.policy.evaluate import evaluate as measure
+
+    reports = []
+    for name, environment in environments.items():
+        with console.status(f"{name} …"):
+            held_out = [environment.task(index, "held_out") for index in range(tasks)]
+            reports.append(
+                measure(policy, name, held_out, environment.execute, sampling, seed, environment=environment)[0]
+            )
+    return reports
+
+
+def accuracy_table(title: str, reports: list[Any]) -> Any:
+    """Return a table with one column for each kind of task, so that it fits a narrow terminal."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column()
+    for report in reports:
+        table.add_column(column_name(report.name), justify="right")
+    lines: dict[str, Callable[[Any], str]] = {
+        "accuracy": lambda r: f"{r.accuracy:.1%}",
+        "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
+        "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
+        "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
+        "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
+        "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
+        "mean reward": lambda r: f"{r.reward:.2f}",
+        "turns": lambda r: f"{r.turns:.1f}",
+        "tool calls": lambda r: f"{r.tool_calls:.1f}",
+        "tokens": lambda r: f"{r.tokens:.0f}",
+        "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
+        "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
+    }
+    for name, show in lines.items():
+        table.add_row(name, *map(show, reports))
+    return table
+
+
+def column_name(name: str) -> str:
+    """Return the kind of ``kind:difficulty``, or the class of ``FILE:CLASS``.
+
+    >>> column_name("simple:easy"), column_name("examples/lockers.py:Lockers")
+    ('simple', 'Lockers')
+    """
+    kind, _, rest = name.partition(":")
+    return rest or kind if kind.endswith(".py") else kind
+
+
+def check_limits_of(
+    environment: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
+) -> None:
+    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks can."""
+    from zorplex_rl.policy.limits import check_limits
+
+    names = list(dict.fromkeys(names))
+    for warning in check_limits(environment, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
+        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
+
+
+def _check_writable(flag: str, file: Path) -> None:
+    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything as it was."""
+    try:
+        target = Path(os.path.realpath(file))
+        existed = target.exists()
+        if not existed or target.is_file() or target.is_dir():
+            # Trying it is the only test that also holds for root, network disks and /proc.
+            with target.open("a"):
+                pass
+            if not existed:
+                target.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{flag} {str(file)!r} cannot be written ({error.strerror}); give a file in a folder that exists and is yours"
+        ) from error

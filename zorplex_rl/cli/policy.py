@@ -1,0 +1,99 @@
+"""Build the embedded policy from nothing, or describe a policy: ``zorplex-rl policy build``, ``zorplex-rl policy show``."""
+
+import contextlib
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from zorplex_rl.cli.eval import accuracy_of, accuracy_table
+from zorplex_rl.cli.flags import Command
+from zorplex_rl.config import MOST_EPISODES, check_range, check_seed
+from zorplex_rl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Build(Command):
+    """Build the embedded policy from scratch: tokenizer, model, supervised warm start."""
+
+    out: Path = Path("embedded-policy")
+    """The folder to write."""
+    seed: int = 0
+    """Seed of the demonstrations and the initial weights."""
+    steps: int | None = None
+    """Training steps; the recipe's own number if left out."""
+
+
+@dataclass(frozen=True)
+class Show(Command):
+    """Describe a policy: architecture, parameters, vocabulary, accuracy for each kind of task."""
+
+    policy: str = "embedded"
+    """embedded, the folder of a model, or a hub id."""
+    tasks: int = 200
+    """Held-out tasks of each kind to measure accuracy on."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Build the embedded policy, or describe a policy."""
+
+    action: Build | Show
+
+
+def build(command: Build) -> int:
+    from rich.progress import Progress
+
+    from zorplex_rl.policy.warmstart import WarmStart, save_policy, warm_start
+
+    if command.out.exists():
+        raise ConfigError(f"--out {str(command.out)!r} exists already; choose another folder")
+    check_seed(command.seed)
+    recipe = WarmStart(seed=command.seed)
+    if command.steps is not None:
+        check_range("steps", command.steps, 1, MOST_EPISODES)
+        recipe = recipe.shortened(command.steps)
+    try:
+        # Before the work, so that it is not done for nothing.
+        command.out.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {str(command.out)!r} cannot be written ({error.strerror}); choose another folder"
+        ) from error
+    try:
+        with Progress() as progress:
+            bar = progress.add_task("warm start", total=recipe.steps)
+            policy = warm_start(
+                recipe, lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}")
+            )
+        save_policy(policy, command.out, recipe)
+    finally:
+        with contextlib.suppress(OSError):
+            # Only if it is empty: then the work was interrupted.
+            command.out.rmdir()
+    print(f"wrote {command.out}; use it with --policy {shlex.quote(str(command.out))}")
+    return 0
+
+
+def show(command: Show) -> int:
+    from rich.console import Console
+
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.rollout import Sampling
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+
+    check_range("tasks", command.tasks, 1, MOST_EPISODES)
+    policy, environments = load_policy(command.policy), {name: Zorplex().at((name,)) for name in tier_of("mix")}
+    config = policy.model.config
+    console = Console(highlight=False)
+    console.print(f"policy        {policy.name}")
+    console.print(
+        f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, {getattr(config, 'num_key_value_heads', config.num_attention_heads)} key-value heads"
+    )
+    console.print(f"parameters    {policy.model.num_parameters():,}")
+    console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
+    for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
+        reports = accuracy_of(console, policy, environments, command.tasks, Sampling(temperature))
+        console.print(accuracy_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
+    return 0

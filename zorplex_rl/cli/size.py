@@ -1,0 +1,193 @@
+"""Does a run fit, and how long are its steps? ``zorplex-rl size``, and the check with which ``zorplex-rl train`` begins."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zorplex_rl.cli.flags import Command
+from zorplex_rl.config import Config
+from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
+from zorplex_rl.sizing.presets import PRESETS, PresetName
+from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.task.checks import calling_here
+from zorplex_rl.task.source import EnvironmentSource
+
+if TYPE_CHECKING:
+    from zorplex_rl.sizing.run_time import RunTime
+
+TEMPLATE_TOKENS = 16
+"""What a chat template adds to the system prompt and the question."""
+SHORTEST_ANSWER = 8
+"""Tokens of ``[ANSWER] 7`` and the end of the text."""
+PROMPTS_TRIED = 8
+
+
+@dataclass(frozen=True)
+class Size(Command):
+    """Print the memory that a run would take, part by part, and the time of its steps. Takes the flags of train, and starts nothing."""
+
+    config: Config = field(default_factory=Config)
+    preset: PresetName | None = None
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason for each."""
+    time: bool = True
+    """Also measure this machine for some seconds, and compute the time of a step."""
+
+
+def size(command: Size) -> int:
+    """Print the tables. Returns the exit code."""
+    from rich.console import Console
+    from rich.table import Table
+
+    config = command.config
+    config.check()
+    shape, stored, source = _shape(config.policy)
+    with calling_here(EnvironmentSource.of(config), config.task_timeout):
+        prompt, shared = _prompts(config, source)
+    work = Workload.of(config, prompt, stored, shared)
+    found = processes(shape, work, config)
+    console = Console(highlight=False)
+    table = Table(
+        title=f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}", title_justify="left"
+    )
+    for column in ("process", "when", "part"):
+        table.add_column(column)
+    table.add_column("bytes", justify="right")
+    last = ""
+    for name, phase, part, bytes_needed in table_of(found):
+        if last and name != last:
+            table.add_section()
+        same = name == last
+        table.add_row("" if same else name, "" if same else phase, part, gigabytes(bytes_needed))
+        last = name
+    console.print(table)
+    for difference in shape.unknown:
+        console.print(f"not known: {difference}")
+    for process in found:
+        each = " each" if process.count > 1 else ""
+        console.print(f"{process.role}: {gigabytes(process.memory.on_host(cuda=False))}{each}")
+    there = available_memory()
+    have = f"; {gigabytes(there)} are there" if there is not None else ""
+    console.print(
+        f"all processes on one machine without a GPU: {gigabytes(run_bytes(shape, work, config))}, "
+        f"for prompts of {prompt} and answers of {config.max_tokens} tokens{have}"
+    )
+    if command.time:
+        _print_seconds(console, shape, work, config)
+    return 0
+
+
+def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Config) -> None:
+    import torch
+
+    from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
+
+    torch.set_num_threads(1)
+    machine = calibrate(shape, work)
+    learn = train_seconds(shape, work, machine, config.learner.updates_per_batch)
+    sample = sample_seconds(shape, work, machine)
+    console.print(
+        f"on one thread of this machine ({machine.product / 1e9:.0f} GFLOP/s in {config.dtype}, {machine.traffic / 1e9:.1f} GB/s): "
+        f"a training step {sum(learn.values()):.2g} s, sampling its batch {sum(sample.values()):.2g} s, if every answer has full length"
+    )
+    for name, parts in (("training", learn), ("sampling", sample)):
+        shares = sorted(parts.items(), key=lambda item: -item[1])
+        console.print(f"  {name}: " + ", ".join(f"{part} {value:.2g} s" for part, value in shares if value > 0))
+
+
+def budget(config: Config) -> list[Process]:
+    """Return the processes of ``config`` that hold a model, with the memory of each. Raises PolicyError if the policy cannot be found."""
+    shape, stored, source = _shape(config.policy)
+    prompt, shared = _prompts(config, source)
+    return processes(shape, Workload.of(config, prompt, stored, shared), config)
+
+
+def run_time(config: Config, start: float) -> RunTime:
+    """Measure this machine for some seconds. Returns what a run of ``config`` takes on it; ``start`` are the seconds of a process's imports.
+
+    For a policy of another family than Llama and Qwen2 the seconds are NaN. Raises PolicyError if the policy cannot be found.
+    """
+    from zorplex_rl.sizing.run_time import RunTime
+
+    shape, _, source = _shape(config.policy)
+    if shape.unknown:
+        return RunTime(math.nan, math.nan, math.nan)
+    return RunTime.here(config, shape, _prompts(config, source)[0], start)
+
+
+def expect_fit(
+    config: Config,
+    source: str,
+    count_tokens: Callable[[str], int] | None,
+    devices: Mapping[str, str],
+    environment: EnvironmentSource,
+) -> None:
+    """Warn if a run of ``config`` may outgrow the memory of this machine. Raises ConfigError if it cannot fit.
+
+    ``source`` is the folder of the policy, ``devices`` says where each role computes.
+    """
+    shape, stored = _read_shape(Path(source))
+    prompt, _ = _prompt_tokens(config, count_tokens, environment)
+    gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
+    if warning := check_fit(
+        shape, config, prompt, min(SHORTEST_ANSWER, config.max_tokens), available_memory(), gpus, devices, stored
+    ):
+        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
+
+
+def _gpu_capacity(devices: set[str]) -> dict[str, int]:
+    """Return the bytes of memory of each CUDA device. Without one, makes no CUDA call."""
+    if not devices:
+        return {}
+    import torch
+
+    return {device: torch.cuda.get_device_properties(device).total_memory for device in devices}
+
+
+def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
+    """Return the shape of ``policy``, the number type of its files, and its folder. A preset's policy need not be there: then the folder is None."""
+    from zorplex_rl.policy.load import check_policy
+
+    of_preset = next((preset.shape for preset in PRESETS.values() if preset.values["policy"] == policy), None)
+    if of_preset and policy != "embedded":
+        return of_preset, "bfloat16", None
+    source = check_policy(policy)
+    return *_read_shape(Path(source)), source
+
+
+def _read_shape(folder: Path) -> tuple[ModelShape, str]:
+    import json
+
+    from zorplex_rl.sizing.model_shape import shape_of
+
+    shape = shape_of(folder)
+    config = json.loads((folder / "config.json").read_text())
+    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
+    return shape, stored if stored in ("float32", "bfloat16") else "float32"
+
+
+def _prompts(config: Config, source: str | None) -> tuple[int, int]:
+    from zorplex_rl.policy.load import fast_tokenizer, token_count
+
+    tokenizer = fast_tokenizer(source) if source else None
+    return _prompt_tokens(config, partial(token_count, tokenizer) if tokenizer else None)
+
+
+def _prompt_tokens(
+    config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
+) -> tuple[int, int]:
+    """Return the tokens of the longest of some prompts, and how many all have in common. Without a tokenizer, four characters are a token."""
+    from zorplex_rl.task.curriculum import ladder_of, tier_of
+
+    count = count_tokens or (lambda text: len(text) // 4)
+    tier = ladder_of(config.task)[-1] if config.curriculum else tier_of(config.task, config.difficulty)
+    environment = (source or EnvironmentSource.of(config)).make(tier)
+    tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
+    systems = {task.system: count(task.system) for task in tasks}
+    longest = max(systems[task.system] + count(task.question) for task in tasks) + TEMPLATE_TOKENS
+    return longest, next(iter(systems.values())) if len(systems) == 1 else 0

@@ -1,0 +1,78 @@
+"""Check everything that a run needs before anything of it is started, and show its plan: which process would live on which host."""
+
+import importlib.util
+import os
+from functools import partial
+
+from zorplex_rl.cli.eval import check_limits_of
+from zorplex_rl.cli.size import expect_fit
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.task.checks import try_apart
+
+
+def check_needs(config: Config, folder: RunFolder | None = None) -> str:
+    """Check everything that a run of ``config`` needs; a run that goes on has its ``folder``. Returns the folder of its policy.
+
+    Raises ConfigError for the first thing that is wrong.
+    """
+    if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
+        # Before Monarch is first imported: at these levels it records no spans, so there is no trace. They come from the program that has started
+        # this one, if it has imported ``runtime.py``, which asks for errors alone.
+        os.environ["MONARCH_FILE_LOG"] = "info"
+    from zorplex_rl.services.tls import TLS
+
+    if config.cluster.tls:
+        # Likewise.
+        os.environ[TLS] = config.cluster.tls
+    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
+    from zorplex_rl.task.curriculum import tiers_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
+    from zorplex_rl.training.hosts.checks import check_cluster
+    from zorplex_rl.training.hosts.spec import check_hosts
+
+    config.check()
+    check_hosts(config)
+    check_cluster(config)
+    environment = folder.environment(config) if folder else EnvironmentSource.of(config)
+    if environment.is_own:
+        try_apart(environment, config.task_timeout)
+    environment.make()
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
+    source = check_policy(config.policy)
+    tokenizer = fast_tokenizer(source)
+    count_tokens = None
+    if tokenizer:
+        count_tokens = partial(token_count, tokenizer)
+        check_limits_of(
+            environment.make() if environment.is_own else Zorplex(config.seed, config.hints),
+            [name for tier in tiers_of(config) for name in tier],
+            config,
+            count_tokens,
+            positions_of(source),
+        )
+    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
+    check_weights(config.policy, source)
+    if config.cluster.hosts == "this":
+        ranks = names_of_ranks(config.services.trainer_processes)
+        one_each(list(assign_devices(config.device, ranks).values()))
+    return source
+
+
+def show_plan(config: Config) -> int:
+    from zorplex_rl.training.hosts.checks import cluster_request
+    from zorplex_rl.training.hosts.placement import PlanRow
+
+    config.check()
+    # First, so that what is refused gets its sentence and nothing else.
+    rows, request = PlanRow.rows(config), cluster_request(config)
+    width = max(len(row.host) for row in rows)
+    for row in rows:
+        print(f"{row.host:<{width}}  {', '.join(row.replicas) or '—'}")
+    if request:
+        print(f"\n{request}")
+    return 0

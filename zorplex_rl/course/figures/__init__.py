@@ -1,0 +1,1 @@
+"""Draw what the notebooks show: plain data in, SVG or HTML out."""

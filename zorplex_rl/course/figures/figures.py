@@ -1,0 +1,127 @@
+"""Draw how a policy performs: accuracy, kinds of failure, and time lost to waiting for the slowest episode.
+
+    Report (evaluate.py)        ──► accuracy_chart, outcome_chart
+    {policy: {k: share}}        ──► pass_chart
+    Episodes of one batch       ──► batch_chart
+
+Each returns SVG text (``svg.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from zorplex_rl.drawing import look
+from zorplex_rl.drawing.svg import render
+from zorplex_rl.task.episode import OUTCOMES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from zorplex_rl.policy.evaluate import Report
+    from zorplex_rl.task.episode import Episode
+
+OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, look.SKY, look.GREY), strict=True))
+DECODING, TOOLS, DONE = look.BLUE, look.PURPLE, look.GREY + "40"
+
+
+def accuracy_chart(reports: Sequence[Report]) -> str:
+    """Draw the accuracy of each report with its 95 % interval, one row per report."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, report in enumerate(reports):
+            low, high = report.interval
+            axes.plot([low, high], [row, row], color=look.BLUE, linewidth=2.5, solid_capstyle="butt")
+            axes.plot(report.accuracy, row, color=look.BLUE, marker="o", markersize=8)
+            axes.text(high + 0.015, row, f"{report.accuracy:.0%}", va="center")
+        _name_shares(axes, [report.name for report in reports], "accuracy on held-out tasks")
+
+    said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
+    return render(draw, 60 + 36 * len(reports), "Accuracy with 95% intervals", said)
+
+
+def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
+    """Draw the share of tasks solved in k attempts over k, a line for each policy. ``passes`` maps its name to {k: share}."""
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import NullLocator
+
+        axes = figure.subplots()
+        for (name, found), colour, marker in zip(passes.items(), look.SERIES, "os^D", strict=False):
+            axes.plot(list(found), list(found.values()), color=colour, marker=marker, linewidth=2, label=name)
+        ticks = sorted({k for found in passes.values() for k in found})
+        axes.set_xscale("log", base=2)
+        axes.set(ylim=(0, 1.03), xlabel="k attempts (each mark doubles)", ylabel="pass@k")
+        axes.set_xticks(ticks, labels=[str(k) for k in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        look.show_percent(axes.yaxis)
+        look.bare_axes(axes, grid="both")
+        axes.legend(loc="lower right", frameon=False)
+
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{share:.0%} at k {k}" for k, share in f.items()) for name, f in passes.items()
+    )
+    return render(draw, 300, "Tasks solved in k attempts", said)
+
+
+def outcome_chart(reports: Sequence[Report]) -> str:
+    """Draw the shares of outcomes of each report as a stacked bar; each bar adds up to 1."""
+    seen = [outcome for outcome in OUTCOMES if any(report.outcomes[outcome] for report in reports)]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, report in enumerate(reports):
+            left = 0.0
+            for outcome in seen:
+                share = report.outcomes[outcome]
+                axes.barh(row, share, left=left, height=0.66, color=OUTCOME_COLOURS[outcome])
+                if share >= 0.08:
+                    look.write_in_bar(axes, left + share / 2, row, f"{share:.0%}")
+                left += share
+        _name_shares(axes, [report.name for report in reports], "share of episodes")
+        look.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
+
+    said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
+    return render(draw, 78 + 36 * len(reports), "How episodes end", said)
+
+
+def batch_chart(episodes: Sequence[Episode]) -> str:
+    """Draw one batch, one line per episode, fastest on top: seconds decoding, seconds in tools, seconds until the slowest episode ends.
+
+    In reality decoding and tools alternate; here the seconds of each are summed.
+    """
+    ordered = sorted(episodes, key=lambda episode: episode.seconds)
+    slowest = ordered[-1].seconds
+    waiting = 1 - fmean(episode.seconds for episode in ordered) / slowest
+    tools = any(episode.tool_seconds > 0.01 * slowest for episode in ordered)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        total = [episode.seconds for episode in ordered]
+        decoding = [episode.seconds - episode.tool_seconds for episode in ordered]
+        ends, before = [decoding, total, [slowest] * len(total)], [0.0] * len(total)
+        for end, colour in zip(ends, (DECODING, TOOLS, DONE), strict=True):
+            axes.stairs(end, baseline=before, orientation="horizontal", fill=True, color=colour, linewidth=0)
+            before = end
+        axes.set(xlim=(0, slowest), ylim=(len(ordered), 0), yticks=[], xlabel="seconds")
+        axes.set_ylabel(f"{len(ordered)} episodes")
+        look.bare_axes(axes)
+        colours = {"decoding": DECODING} | ({"waiting for tools": TOOLS} if tools else {})
+        look.draw_legend(figure, colours | {"done, waiting for the slowest": DONE}, columns=3)
+
+    said = (
+        f"{len(ordered)} episodes, the slowest {slowest:.3g} s; {waiting:.0%} of all slots' time goes in waiting for it"
+    )
+    return render(draw, 250, "One batch", said)
+
+
+def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Name the rows and set the axis to 0 to 100 %."""
+    look.name_rows(axes, names)
+    axes.set(xlim=(0, 1), xlabel=label)
+    look.show_percent(axes.xaxis)
+    look.bare_axes(axes, grid="x")

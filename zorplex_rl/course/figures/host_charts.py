@@ -1,0 +1,170 @@
+"""Draw hosts: who lives where and who watches whom, the lives of two trainers around a fault, and a run that loses a host.
+
+    moments at which trainers wrote, by trial        ──► lives_chart
+    steps and evaluations of a run, with its kill    ──► lost_host_chart
+
+Each returns SVG text (``svg.py``). ``two_hosts`` is a drawing without data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from zorplex_rl.drawing import look
+from zorplex_rl.drawing.svg import drawing, render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def two_hosts() -> str:
+    """Draw the controller with its small roles and two hosts, the watching between them, and the way of the weights."""
+
+    def box(x: int, y: int, width: int, name: str, colour: str) -> str:
+        return (
+            f'<rect x="{x}" y="{y}" width="{width}" height="34" rx="5" fill="{colour}" fill-opacity="0.2" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{x + width / 2:g}" y="{y + 22}" text-anchor="middle" font-weight="600">{name}</text>'
+        )
+
+    def keeper(x: int) -> str:
+        return (
+            f'<rect x="{x}" y="176" width="190" height="34" rx="5" fill="none" stroke="currentColor" stroke-width="1.5" stroke-dasharray="5 3"/>'
+            f'<text x="{x + 95}" y="198" text-anchor="middle">keeper: ends this host</text>'
+        )
+
+    shapes = (
+        '<g fill="none" stroke="currentColor" stroke-width="1.5"><rect x="160" y="26" width="400" height="84" rx="8"/>'
+        '<rect x="16" y="162" width="300" height="150" rx="8"/><rect x="404" y="162" width="300" height="150" rx="8"/>'
+        '<path d="M240 176V112m-5 9 5-9 5 9M270 110v64m-5-9 5 9 5-9M450 176V112m-5 9 5-9 5 9M480 110v64m-5-9 5 9 5-9"/></g>'
+        '<text x="160" y="18" font-weight="600">this machine: the controller, and the run’s folder</text>'
+        + box(176, 56, 112, "dataset", look.ROLES["dataset"])
+        + box(304, 56, 112, "rewards", look.ROLES["reward"])
+        + box(432, 56, 112, "replay", look.ROLES["replay buffer"])
+        + '<text x="226" y="142" text-anchor="end" font-size="12.5">a token, every second</text>'
+        '<text x="284" y="142" font-size="12.5">the same token, back</text>'
+        '<text x="494" y="142" font-size="12.5">the same for this host</text>'
+        + keeper(110)
+        + keeper(420)
+        + box(32, 226, 130, "trainer", look.ROLES["trainer"])
+        + box(178, 226, 122, "generator_1", look.ROLES["generator"])
+        + box(420, 226, 130, "generator_0", look.ROLES["generator"])
+        + box(566, 226, 122, "a spare", look.ROLES["generator"])
+        + f'<path d="M97 262v36H485v-34m-5 9 5-9 5 9M239 298v-34m-5 9 5-9 5 9" fill="none" stroke="{look.ROLES["weights"]}" stroke-width="2.5"/>'
+        '<text x="360" y="291" text-anchor="middle" font-size="12.5">weights</text>'
+        '<text x="166" y="334" text-anchor="middle" font-weight="600">first host</text>'
+        '<text x="554" y="334" text-anchor="middle" font-weight="600">second host</text>'
+    )
+    said = (
+        "the controller keeps dataset, rewards and replay buffer; the first host has the trainer and a generator, "
+        "the second host a generator and a spare one; on each host a keeper sends tokens, the controller sends them back, and the keeper "
+        "ends its host when none comes back; weights go from the trainer to both generators"
+    )
+    return drawing(shapes, 344, "Two hosts and their controller", said)
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What is known of two trainers, in seconds since the fault: when each wrote, when the first one's host was last heard, when its lease ended."""
+
+    first: Sequence[float]
+    second: Sequence[float]
+    heard: float
+    over: float
+
+    @property
+    def together(self) -> float:
+        """Seconds in which both lived, by what they wrote; negative if there was a gap."""
+        return self.first[-1] - self.second[0]
+
+
+def lives_chart(trials: Mapping[str, Lives]) -> str:
+    """Draw two bars for each trial: from the first to the last moment at which each trainer wrote. A time in which both lived is marked."""
+    names = [f"{name}: {which}" for name in trials for which in ("trainer", "successor")]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, lives in enumerate(trials.values()):
+            for row, wrote in enumerate((lives.first, lives.second), 2 * number):
+                label = "_" if row else "a trainer writes"
+                axes.barh(
+                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=look.ROLES["trainer"], label=label
+                )
+            rows = (2 * number - 0.45, 2 * number + 1.45)
+            heard, over = ("_", "_") if number else ("last heard", "lease over, as the controller counts")
+            axes.plot(lives.heard, 2 * number, "o", color=look.TEXT, markersize=6, label=heard)
+            axes.plot([lives.over] * 2, rows, color=look.TEXT, linewidth=1.5, linestyle="--", label=over)
+            if lives.together > 0:
+                axes.barh(
+                    2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=look.GREY, alpha=0.4
+                )
+                axes.text(
+                    lives.second[0] + lives.together / 2,
+                    2 * number + 0.5,
+                    "two",
+                    ha="center",
+                    va="center",
+                    fontweight="bold",
+                )
+        axes.axvline(0, color=look.GREY, linewidth=1)
+        axes.set(xlabel="seconds after the fault")
+        look.name_rows(axes, names)
+        look.bare_axes(axes, grid="x")
+        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+
+    said = "; ".join(
+        f"{name}: the first trainer wrote until {lives.first[-1]:.2f} s, its successor from {lives.second[0]:.2f} s, "
+        f"{f'both lived for {lives.together:.2f} s' if lives.together > 0 else 'never both'}"
+        for name, lives in trials.items()
+    )
+    return render(draw, 96 + 62 * len(trials), "The lives of two trainers", said)
+
+
+@dataclass(frozen=True, slots=True)
+class LostHost:
+    """A run that lost a host. All times are in seconds since its first step."""
+
+    steps: Sequence[float]
+    """When each step was done."""
+    greedy: Sequence[tuple[int, float]]
+    """(step, held-out accuracy) of each evaluation."""
+    killed: float
+    noticed: Sequence[float]
+    """When the loss of each replica was noticed."""
+    replaced: Sequence[float]
+
+
+def lost_host_chart(run: LostHost) -> str:
+    """Draw the steps of a run over time, as a staircase, with kill, notice and replacement, and its held-out accuracy."""
+
+    def draw(figure: Figure) -> None:
+        axes, right = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        done = range(1, len(run.steps) + 1)
+        axes.step([0.0, *run.steps], [0, *done], where="post", color=look.ROLES["trainer"], linewidth=2)
+        for moments, colour, style, label in (
+            ([run.killed], look.TEXT, "-", "killed"),
+            (run.noticed, look.ORANGE, "--", "noticed"),
+            (run.replaced, look.GREEN, "-.", "replaced"),
+        ):
+            for number, moment in enumerate(moments):
+                for panel in (axes, right):
+                    panel.axvline(moment, color=colour, linewidth=2, linestyle=style, label="" if number else label)
+        axes.set(ylabel="steps done", ylim=(0, None))
+        axes.legend(loc="lower right", frameon=False)
+        times = [0.0, *run.steps]
+        at = [(times[min(step, len(run.steps))], value) for step, value in run.greedy]
+        right.plot(*zip(*at, strict=True), color=look.ROLES["generator"], marker="o", linewidth=2)
+        right.set(ylim=(-0.05, 1.05), xlabel="seconds", ylabel="greedy")
+        look.show_percent(right.yaxis)
+        for panel in (axes, right):
+            look.bare_axes(panel, grid="both", keep=("left", "bottom"))
+
+    longest = max((b - a for a, b in pairwise([0.0, *run.steps])), default=0.0)
+    said = (
+        f"{len(run.steps)} steps in {run.steps[-1]:.1f} s; the host was killed at {run.killed:.1f} s, noticed at "
+        f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; the longest step took "
+        f"{longest:.1f} s; greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
+    )
+    return render(draw, 380, "A run that loses a host", said)

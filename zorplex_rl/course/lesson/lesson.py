@@ -1,0 +1,240 @@
+"""Build the parts that all notebooks share: header, prediction questions, tables, figures, recap, links.
+
+    header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
+    ran_on(policy)               the machine and the policy that computed the page
+    predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
+    hold_back(question, chart)   what would give a result away, folded like the result
+    predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
+    start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
+    recap(…)  headline(…)  links(__file__)    the end of a notebook
+    md(…)  table(…)  folded(…)   Markdown with computed values in it
+    term(name)                   a term of the glossary, linked to its explanation
+    quote(text)  fence(text)     Markdown that shows any text literally
+    tiny(number)                 2 × 10⁻⁷
+
+``markup.py`` turns every text into HTML, so that no text can add elements to the page.
+
+Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, on the static page, and there also before any script
+runs. A notebook names the style sheet once: ``marimo.App(css_file="../zorplex_rl/course/lesson/lesson.css")``.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import marimo as mo
+
+from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
+from zorplex_rl.course.lesson.markup import block, fold, inline
+from zorplex_rl.course.lesson.markup import fence as fence
+from zorplex_rl.course.lesson.markup import quote as quote
+from zorplex_rl.course.lesson.predictions import UNFOLD
+from zorplex_rl.course.lesson.predictions import hold_back as hold_back
+from zorplex_rl.course.lesson.predictions import predict as predict
+from zorplex_rl.course.lesson.predictions import predicted as predicted
+from zorplex_rl.course.lesson.predictions import reveal as reveal
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.load import Policy
+
+
+def title_of(notebook: str | Path) -> str:
+    """Return the ``app_title`` in a notebook's source, or its file name if it has none."""
+    for node in ast.walk(ast.parse(Path(notebook).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "app_title" and isinstance(node.value, ast.Constant):
+            return str(node.value.value)
+    return Path(notebook).stem
+
+
+def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> mo.Html:
+    """Build the top of a notebook; pass ``__file__``. The site's contents page reads the facts from this element."""
+    title = title_of(notebook)
+    facts = {"title": title, "minutes": minutes, "hardware": hardware, "goals": list(goals)}
+    listed = "".join(f"<li>{inline(goal)}</li>" for goal in goals)
+    return mo.Html(
+        f'<header class="lesson-header" data-lesson="{html.escape(json.dumps(facts))}"><h1>{html.escape(title)}</h1>'
+        f"<p>{minutes} minutes · {html.escape(hardware)}</p><p>Afterwards you can</p><ul>{listed}</ul>{UNFOLD}</header>"
+    )
+
+
+def ran_on(policy: Policy | None = None) -> mo.Html:
+    """State the machine and the policy that computed the page."""
+    said = machine()
+    if policy is not None:
+        name = policy.name if policy.name.count("/") <= 1 else Path(policy.name).name
+        said += (
+            f" Policy: {name}, {policy.model.num_parameters() / 1e6:,.2f} million parameters, on {policy.model.device}."
+        )
+    return mo.Html(f'<p class="lesson-ran-on" data-ran-on="{html.escape(said)}">Computed on: {html.escape(said)}</p>')
+
+
+def machine() -> str:
+    """Return processor, cores, accelerator and versions in one line."""
+    import torch
+
+    model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ":" + platform.machine())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    accelerator = ", ".join(gpus) or "no GPU"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{cores} cores of {model.partition(':')[2].strip()}, {accelerator}, {versions}."
+
+
+def md(markdown: str) -> mo.Html:
+    """Render Markdown with computed values: like ``mo.md``, but HTML in it is shown as text. Insert other people's texts with ``quote``."""
+    return mo.Html(block(markdown))
+
+
+def term(name: str, shown: str | None = None) -> str:
+    """Return Markdown that shows ``name`` (or ``shown``) with its explanation as a tooltip, on the site as a link to the glossary page.
+
+    Raises ValueError if the glossary does not have the term.
+    """
+    entry = entry_of(name)
+    if entry is None:
+        raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml")
+    # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without a page.
+    address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
+    return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
+
+
+def tiny(value: float) -> str:
+    """Write a small number as people do.
+
+    >>> tiny(2.1e-07), tiny(0.0)
+    ('2 × 10⁻⁷', '0')
+    """
+    if value == 0:
+        return "0"
+    digit, power = f"{value:.0e}".split("e")
+    return f"{digit} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def folded(summary: str, text: str) -> mo.Html:
+    """Show Markdown below a summary line, closed at first."""
+    return mo.Html(fold(summary, text))
+
+
+def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
+    """Render rows as an HTML table with a caption. On a narrow screen it scrolls.
+
+    Columns of numbers are right-aligned; where one is missing, ``NO_NUMBER`` may stand.
+    """
+    rows = [dict(row) for row in rows]
+    names = list(rows[0]) if rows else []
+    numeric = {
+        name
+        for name in names
+        if any(_is_number(row[name]) for row in rows)
+        and all(_is_number(row[name]) or str(row[name]) in NO_NUMBER for row in rows)
+    }
+    # A screen reader needs a header cell to have text, so a column without a name gets none.
+    head = "".join(
+        f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{_align(name in numeric)}>{inline(_written(row[name], name in numeric))}</td>" for name in names)
+        + "</tr>"
+        for row in rows
+    )
+    return mo.Html(
+        f'<div class="lesson-table" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
+        f"<caption>{inline(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+NO_NUMBER = ("", "-", "–", "—", "none")
+"""What a column of numbers may hold instead of a number."""
+
+
+def figure(svg: str, caption: str = "") -> mo.Html:
+    """Show a figure of ``viz``, SVG or HTML, with a caption. On a narrow screen it scrolls."""
+    said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
+    return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
+
+
+def unattended() -> bool:
+    """Return True if no reader can press a button: the notebook is exported for the site, or runs as a script."""
+    return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
+
+
+def start_button(label: str, seconds: float) -> Any:
+    """Make a button for a long cell; its label names the ``seconds``, unless they are NaN. Returns an object that is pressed if ``unattended``.
+
+    Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
+    """
+    if unattended():
+        return _Pressed()
+    about = "" if math.isnan(seconds) else f" (about {seconds:.0f} s)"
+    return mo.ui.run_button(label=label + about, kind="success")
+
+
+def wait_for(button: Any) -> None:
+    """Stop this cell, and all cells that depend on it, until ``button`` is pressed."""
+    mo.stop(not button.value, mo.Html("<p data-lesson-waiting><em>Waiting for the button above.</em></p>"))
+
+
+class _Pressed:
+    """Stand in for a button that was pressed; shows nothing."""
+
+    value = True
+
+    def _mime_(self) -> tuple[str, str]:
+        return "text/plain", ""
+
+
+def recap(*points: str) -> mo.Html:
+    """List what the notebook has shown, one sentence each."""
+    listed = "".join(f"<li>{inline(point)}</li>" for point in points)
+    return mo.Html(f'<section class="lesson-recap"><h2>Recap</h2><ul>{listed}</ul></section>')
+
+
+def headline(result: str) -> mo.Html:
+    """State the one result of this run that a reader should remember, below the recap; the site's contents page shows it too.
+
+    Pass a sentence with computed values, never a typed number.
+    """
+    return mo.Html(f'<p class="lesson-headline"><strong>In this run:</strong> {inline(result)}</p>')
+
+
+def links(notebook: str) -> mo.Html:
+    """Link the notebooks before and after this one, each with the command that opens it; pass ``__file__``."""
+    here = Path(notebook)
+    course = sorted(here.parent.glob("[0-9]*.py"))
+    place = [path.name for path in course].index(here.name)
+    neighbours = {"Before this": course[place - 1] if place else None, "Next": next(iter(course[place + 1 :]), None)}
+    lines = [
+        f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
+        for label, path in neighbours.items()
+        if path
+    ]
+    return mo.Html(f'<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>')
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or bool(
+        re.match(r"^[−+-]?[\d,.]+( ?(%|[kMG]?B(/s)?|[mµn]?s|×))?$", str(value))
+    )
+
+
+def _written(value: Any, numeric: bool) -> str:
+    """Return the text of a cell; a negative number gets a minus sign for its hyphen."""
+    return re.sub(r"^-(?=[\d.])", "−", str(value)) if numeric else str(value)
+
+
+def _align(numeric: bool) -> str:
+    return ' class="number"' if numeric else ""

@@ -1,0 +1,122 @@
+"""Ask for a prediction, and fold the result until the reader has made it.
+
+    question = lesson.predict("Which is faster?", "shared memory", "a message")     one cell: radio buttons
+    lesson.reveal(question, right=1, why="…", shows=[chart])                        the cell of the result
+    lesson.hold_back(question, curve)                                               what would give the result away before its cell
+    lesson.predicted(1)                                                             "1 of 1 predicted, 0 right"
+
+Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its question is checked (``:has``), and counts checked
+buttons and right answers (CSS counters). So it works in `marimo edit`, on a static page, without a kernel and without scripts. Print shows all
+results, and so do browsers without ``:has``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import marimo as mo
+
+from zorplex_rl.course.lesson.markup import block, fold, inline
+
+UNFOLD = (
+    '<p class="lesson-switch"><label><input type="checkbox" class="lesson-unfold"> Unfold all results '
+    "<small>(for readers in a hurry: they show without a prediction)</small></label></p>"
+)
+"""The switch in a notebook's header. The style sheet hides it where there is nothing to unfold."""
+
+
+class Prediction(mo.Html):
+    """Show a question with its answers as radio buttons; ``reveal`` reads ``name`` and ``options`` from it."""
+
+    def __init__(self, question: str, options: Sequence[str]) -> None:
+        self.name = f"predict-{zlib.crc32(question.encode())}"
+        self.options = tuple(options)
+        choices = "".join(
+            f'<label><input type="radio" name="{self.name}" id="{self.name}-{index}"> {inline(option)}</label>'
+            for index, option in enumerate(options)
+        )
+        legend = '<legend class="lesson-hidden">Your prediction</legend>'
+        group = f"<fieldset>{legend}{choices}</fieldset>" if options else ""
+        super().__init__(
+            f'<section class="lesson-predict"><strong>Predict first</strong>{block(question)}{group}</section>'
+        )
+
+
+def predict(question: str, *options: str) -> Prediction:
+    """Ask a question before the measurement; the reader chooses one of ``options``. Returns what ``reveal`` needs."""
+    return Prediction(question, options)
+
+
+def reveal(
+    question: Prediction | str,
+    right: int | Iterable[int] | None = None,
+    why: str = "",
+    shows: Sequence[Any] = (),
+    how: str = "Measured",
+) -> mo.Html:
+    """Show the result of a measurement, folded until the reader has chosen an answer to ``question``.
+
+    ``right`` is the index of the answer that the measurement found; give several if it does not tell them apart, and none (an empty list)
+    if it decides nothing. ``why`` is Markdown. ``shows`` holds figures, tables, widgets; a string in it is Markdown.
+    ``how`` says where the answer comes from: "Measured", "Computed" or "Simulated".
+    With a string instead of a question, show it below a summary line.
+
+    Raises ValueError if the question has no options, or ``right`` is not one of them.
+    """
+    if isinstance(question, str):
+        return mo.Html(fold("Compare with your prediction", question))
+    correct = [right] if isinstance(right, int) else sorted(right or [])
+    count = len(question.options)
+    if not count or right is None or any(index not in range(count) for index in correct):
+        raise ValueError(f"right is {right!r}; expected an index of the question's {count} options, or several")
+    name, found = question.name, _measured(question, correct, how)
+    verdicts = "".join(_verdict(name, index, option, correct, found) for index, option in enumerate(question.options))
+    shown = "".join(f"<div>{block(part) if isinstance(part, str) else mo.as_html(part).text}</div>" for part in shows)
+    return mo.Html(
+        f'<section class="lesson-reveal {name}"><style>{_rules(name, count)}</style><div role="status">'
+        f'<p class="lesson-hint">Choose an answer above first: then the result unfolds here.</p>{verdicts}'
+        f'<p class="lesson-measured">{found}</p></div>'
+        f'<div class="lesson-result">{block(why) if why else ""}{shown}</div></section>'
+    )
+
+
+def hold_back(question: Prediction, *shows: Any) -> mo.Html:
+    """Show figures or widgets that would give a result away, folded like it until the reader has chosen an answer to ``question``."""
+    shown = "".join(f"<div>{mo.as_html(part).text}</div>" for part in shows)
+    return mo.Html(
+        f'<section class="lesson-held {question.name}"><style>{_rules(question.name, len(question.options))}</style>'
+        f'<p class="lesson-hint">Choose an answer above first: then this unfolds.</p><div class="lesson-result">{shown}</div></section>'
+    )
+
+
+def predicted(count: int) -> mo.Html:
+    """Say how many of the notebook's ``count`` predictions the reader has made, and how many were right. It changes as the reader chooses."""
+    return mo.Html(
+        f'<p class="lesson-predicted">Your predictions: <b class="lesson-count-made"></b> of {count} predicted, '
+        '<b class="lesson-count-right"></b> right.</p>'
+    )
+
+
+def _measured(question: Prediction, correct: Sequence[int], how: str) -> str:
+    quoted = [f"<q>{inline(question.options[index])}</q>" for index in correct]
+    if not quoted:
+        return "This run does not decide it."
+    told = " or ".join(quoted)
+    return f"{how} here: {told}." if len(quoted) == 1 else f"{how} here: {told}; this run does not tell them apart."
+
+
+def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: str) -> str:
+    said = f"You said <q>{inline(option)}</q>."
+    if index in correct:
+        judged = "That is right." if len(correct) == 1 else f"That is right. {found}"
+        return f'<p class="lesson-verdict right of-{index}">{said} {judged}</p>'
+    return f'<p class="lesson-verdict of-{index}">{said} {f"Not so. {found}" if correct else found}</p>'
+
+
+def _rules(name: str, count: int) -> str:
+    """Return the style rules of one question: CSS cannot say "of the same name", so every question brings its own."""
+    chosen = f":root:has(input[name={name}]:checked) .{name}"
+    verdicts = ",".join(f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count))
+    return f"{chosen} .lesson-result,{verdicts}{{display:block}}{chosen} :is(.lesson-hint,.lesson-measured){{display:none!important}}"

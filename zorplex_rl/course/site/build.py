@@ -1,0 +1,214 @@
+"""Build the site from all notebooks of a folder, one after another, so that no notebook disturbs the timings of another."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+from zorplex_rl.course.site import search
+from zorplex_rl.course.site.contents import built_by, card_of, film_of
+from zorplex_rl.course.site.export import end_exports, export
+from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_page, search_page
+from zorplex_rl.course.site.page import Lesson, Page
+from zorplex_rl.errors import ConfigError, SiteError
+
+FRAME = ("index.html", "glossary.html", search.PAGE)
+"""The pages that belong to no notebook. The last is there only if the library that searches is installed."""
+MARKER = ".zorplex-site"
+"""Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
+
+
+def build_site(
+    notebooks: Path,
+    site: Path,
+    say: Callable[[str], None] = lambda text: None,
+    record: Path | None = None,
+    jobs: int = 1,
+) -> list[Lesson]:
+    """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as ``site``.zip beside it.
+
+    Replaces the files of an earlier build; never deletes or overwrites anything else. With ``record``, writes the seconds of every notebook there.
+    Runs ``jobs`` notebooks at a time: what they measure is disturbed then, but all is run. Returns the facts of every lesson.
+
+    Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and publishes nothing if any cell of any notebook
+    failed, was skipped or did not run.
+    """
+    course = sorted(notebooks.glob("[0-9]*.py"))
+    if not course:
+        raise ConfigError(f"{notebooks} has no notebook; expected files like 05_rl_intro.py")
+    site = site.resolve()
+    check_place(site, course)
+    if jobs < 1 or (record and jobs > 1):
+        raise ConfigError(
+            "--jobs must be 1 or more, and 1 with --record: notebooks that run together disturb each other's seconds"
+        )
+    if record:
+        # Calibrating imports torch, which a build needs for nothing else.
+        from zorplex_rl.cli.notebook_seconds import NotebookSeconds
+        from zorplex_rl.course.lesson.lesson import machine
+        from zorplex_rl.learning.calibration import seconds_per_step
+
+        if not record.parent.is_dir():
+            raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
+    calibrations: list[float] = []
+
+    def timed_page(notebook: Path) -> tuple[Page, float]:
+        if record:
+            # A machine's speed changes within minutes, so it is measured as often as the notebooks are.
+            calibrations.append(seconds_per_step())
+        start = time.monotonic()
+        page = Page.read(export(notebook))
+        return page, time.monotonic() - start
+
+    pages, complaints, seconds = [], [], {}
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for notebook, (page, taken) in zip(course, pool.map(timed_page, course), strict=True):
+                pages.append(page)
+                complaints += [f"{notebook.name}: {complaint}" for complaint in page.complaints]
+                state = f"{len(page.complaints)} of its cells cannot be published" if page.complaints else "ok"
+                seconds[notebook.stem] = round(taken, 1)
+                say(f"{notebook.name}: {len(page.cells)} cells in {taken:.0f} s, {state}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_exports()
+            raise
+    if complaints:
+        raise SiteError("no site was built:\n" + "\n".join(complaints))
+    lessons = [page.lesson for page in pages]
+    library = search.library()
+    if library is None:
+        say(search.WITHOUT)
+    publish(course, pages, lessons, site, library)
+    if record:
+        calibration = median(calibrations)
+        NotebookSeconds.of_today(machine(), calibration, seconds).write(record)
+        say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
+    say(
+        f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
+    )
+    return lessons
+
+
+def publish(
+    course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path, library: str | None = None
+) -> None:
+    """Write every page, the contents page and the notebooks into ``site``; remove the files of an earlier build.
+
+    ``library`` is the source of the library that searches; without it the site has no search. Raises SiteError if a page has a broken link;
+    ``site`` is unchanged then.
+    """
+    searchable = library is not None
+    links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
+    around = [None, *links, None]
+    with tempfile.TemporaryDirectory() as folder:
+        draft, texts = Path(folder), []
+        for index, (notebook, page, lesson) in enumerate(zip(course, pages, lessons, strict=True)):
+            written = lesson_page(page, lesson, notebook.name, around[index], around[index + 2], searchable)
+            (draft / links[index][0]).write_text(written, encoding="utf-8")
+            texts.append((*links[index], written))
+            shutil.copyfile(notebook, draft / notebook.name)
+        parts = [
+            (file, page, lesson, text) for (file, _, text), page, lesson in zip(texts, pages, lessons, strict=True)
+        ]
+        built = built_by(course[0].parent.parent / "README.md") if course else {}
+        cards = [card_of(*part, built.get(notebook.stem, "")) for part, notebook in zip(parts, course, strict=True)]
+        contents = contents_page(cards, film_of(parts), searchable)
+        (draft / "index.html").write_text(contents, encoding="utf-8")
+        (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
+        if library is not None:
+            (draft / search.PAGE).write_text(search_page(texts, library), encoding="utf-8")
+        for written_page in draft.glob("*.html"):
+            check_links(written_page)
+        # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.
+        check_place(site, course)
+        earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())
+        site.mkdir(parents=True, exist_ok=True)
+        # Write the marker first, so that the next build recognises the folder of an interrupted one.
+        (site / MARKER).write_text("\n".join(sorted({*earlier, *names})) + "\n")
+        for name in earlier:
+            (site / name).unlink(missing_ok=True)
+        for name in names:
+            shutil.copyfile(draft / name, site / name)
+        (site / MARKER).write_text("\n".join(names) + "\n")
+
+
+def check_place(site: Path, course: list[Path]) -> None:
+    """Check that ``site`` and ``site``.zip are free or made by an earlier build. Raises ConfigError otherwise.
+
+    A folder is made by a build if it holds ``MARKER``; a zip, if it holds the folder's ``MARKER``. Other files in such a folder stay.
+    """
+    archive = site.with_name(f"{site.name}.zip") if site.name else None
+    if archive is None:
+        raise ConfigError(f"{site} cannot become a site; give a folder")
+    try:
+        if (site.exists() or site.is_symlink()) and not site.is_dir():
+            raise ConfigError(f"{site} is no folder; give another name for the site")
+        if site.is_dir() and any(site.iterdir()) and not (site / MARKER).is_file():
+            raise ConfigError(
+                f"{site} holds something that is no site of this course (it has no {MARKER}); give another folder, or empty it yourself"
+            )
+        own = _own_files(site)
+        for name in [
+            *FRAME,
+            *(name for notebook in course for name in (f"{notebook.stem}.html", notebook.name)),
+        ]:
+            if (site / name).exists() and name not in own:
+                raise ConfigError(f"{site / name} was not written by a build; move it, or give another folder")
+        if archive.exists() and not _is_own(archive, site.name):
+            raise ConfigError(f"{archive}, beside the site, is no zip of this course; move it, or give another folder")
+    except OSError as error:
+        raise ConfigError(f"{site} cannot be looked at ({error.strerror}); give another folder") from error
+
+
+def _own_files(site: Path) -> list[str]:
+    """Return the names of the files in ``site`` that an earlier build wrote. Ignores names with a folder in them: no build writes those."""
+    marker = site / MARKER
+    names = marker.read_text(errors="replace").splitlines() if marker.is_file() else []
+    return [name for name in names if name and name == Path(name).name and not (site / name).is_dir()]
+
+
+def _is_own(archive: Path, name: str) -> bool:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return f"{name}/{MARKER}" in opened.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def check_links(page: Path) -> None:
+    """Check the links of ``page``. Raises SiteError if it links to a missing file or anchor, or would load anything from outside the page."""
+    source = page.read_text(encoding="utf-8")
+    for address in re.findall(r'<a\b[^>]*\bhref="([^":]+)"', source):
+        name, _, anchor = html.unescape(address).partition("#")
+        target = page.parent / name if name else page
+        if not target.exists():
+            raise SiteError(f"{page.name} links to {name}, which is not part of the site")
+        if anchor and f' id="{html.escape(anchor)}"' not in target.read_text(encoding="utf-8"):
+            raise SiteError(f"{page.name} links to {address}, and {target.name} has no such place")
+    if fetched := re.search(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?!data:)[^"]+"', source):
+        raise SiteError(f"{page.name} would fetch {fetched[0][:120]}; put it into the page itself")
+
+
+def zip_site(site: Path) -> Path:
+    """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip only by a complete one. Returns its path."""
+    target = site.with_name(f"{site.name}.zip")
+    with tempfile.NamedTemporaryFile(dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False) as draft:
+        try:
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name in (MARKER, *_own_files(site)):
+                    archive.write(site / name, Path(site.name) / name)
+            Path(draft.name).chmod(0o644)
+            Path(draft.name).replace(target)
+        except BaseException:
+            Path(draft.name).unlink(missing_ok=True)
+            raise
+    return target

@@ -1,0 +1,230 @@
+"""Build the contents page: a run to play, the whole course in one drawing, and for every notebook its drawing, what it builds and what it measured.
+
+    pages ──card_of──► cards ──► contents page
+
+Everything comes from the pages themselves, so a new notebook needs no entry here. Its drawing is the first on its page that no prediction folds. Its
+headline is a sentence that the notebook computed while the site was built. What it builds on are the earlier notebooks that its text names. Only
+"what you will have built" stands elsewhere: in the table of README.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import copy
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zorplex_rl.course.lesson.lesson import inline
+from zorplex_rl.course.site.outline import sections
+from zorplex_rl.course.site.page import Cell, Lesson, Page
+from zorplex_rl.course.site.render import plain
+from zorplex_rl.course.site.search import passages
+
+_FIGURE = re.compile(r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL)
+_NAMED = re.compile(r"\bnotebooks? (\d\d[a-z]?(?:(?:, | and | or | to )\d\d[a-z]?)*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Hold what the contents page says about one notebook."""
+
+    file: str
+    lesson: Lesson
+    drawing: str
+    """SVG, with the style and the choices that belong to it; empty if the page has none."""
+    headline: str
+    """HTML of one result; empty if the page has none."""
+    named: tuple[str, ...]
+    """The numbers of the notebooks that its text names, like ``07b``."""
+    shows_loop: bool
+    lit: tuple[str, ...]
+    """The parts of the loop that its drawings light; empty if it is about all of them, or about none."""
+    built: str = ""
+    """What the reader will have built, as Markdown; empty if README.md does not say."""
+
+    @property
+    def number(self) -> str:
+        """Return what its file's name begins with."""
+        return self.file.partition("_")[0].removesuffix(".html")
+
+    @property
+    def name(self) -> str:
+        """Return the title up to its colon."""
+        return self.lesson.title.partition(":")[0]
+
+
+def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
+    """Collect the card of one notebook from its exported ``page`` and from the HTML that was ``written`` of it."""
+    text = " ".join(passage.text for passage in passages(file, lesson.title, written))
+    named = (number for found in _NAMED.finditer(text) for number in re.findall(r"\d\d[a-z]?", found[1]))
+    loops = re.findall(r'<g data-part="([^"]+)" data-lit="(true|false)">', "".join(cell.markup for cell in page.cells))
+    lit = tuple(dict.fromkeys(part for svg in _partial_loops(page) for part in _lit(svg)))
+    return Card(file, lesson, drawing_of(page), headline_of(page), tuple(dict.fromkeys(named)), bool(loops), lit, built)
+
+
+def built_by(readme: Path) -> dict[str, str]:
+    """Return "what you will have built" of the table in ``readme``, as Markdown: by the notebook's name without ``.py``."""
+    if not readme.is_file():
+        return {}
+    rows = re.findall(r"^\| `(\d\w*)\.py` \| (.+?) \|$", readme.read_text(encoding="utf-8"), re.MULTILINE)
+    return dict(rows)
+
+
+def drawing_of(page: Page) -> str:
+    """Return what stands for a notebook: its first drawing that no prediction folds, else its first such chart; empty if it has none.
+
+    The drawing of the loop counts if it lights a part of it; all notebooks share the one that lights everything.
+    """
+    shown = [svg for cell in page.cells for svg in _unfolded(cell)]
+    whole = [svg for svg in shown if "data-part=" in svg and 'data-lit="false"' not in svg]
+    charts = [svg for svg in shown if "xmlns:xlink" in svg]
+    drawings = [svg for svg in shown if svg not in whole and svg not in charts]
+    return plain(next(iter([*drawings, *charts, *whole]), ""))
+
+
+def headline_of(page: Page) -> str:
+    """Return the HTML of one result that the notebook computed during the build; empty if there is none.
+
+    It is what ``lesson.headline`` states; else the first point of the recap that is computed (an f-string in the notebook); else the last question
+    that the measurement decided, with its answer.
+    """
+    markup = "".join(cell.markup for cell in page.cells)
+    if given := re.search(r'<p class="lesson-headline"><strong>[^<]*</strong> (.*?)</p>', markup, re.DOTALL):
+        return plain(given[1][:1].upper() + given[1][1:])
+    for cell in page.cells:
+        if (index := _computed_point(cell)) is not None:
+            points = re.findall(r"<li>(.*?)</li>", cell.markup.partition('class="lesson-recap"')[2], re.DOTALL)
+            if index < len(points):
+                return plain(points[index])
+    return _last_answer(page)
+
+
+def _computed_point(cell: Cell) -> int | None:
+    """Return which argument of ``lesson.recap`` in this cell is the first with computed values; None if there is none."""
+    if "lesson.recap(" not in cell.code:
+        return None
+    for node in ast.walk(ast.parse(cell.code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "lesson.recap":
+            for index, point in enumerate(node.args):
+                if isinstance(point, ast.JoinedStr) and any(
+                    isinstance(part, ast.FormattedValue) for part in point.values
+                ):
+                    return index
+    return None
+
+
+def _last_answer(page: Page) -> str:
+    """Return the last question to the reader that the run has answered, with the answer."""
+    markup = "".join(cell.markup for cell in page.cells)
+    questions = {
+        name: asked
+        for asked, name in re.findall(
+            r'<section class="lesson-predict"><strong>[^<]*</strong>(.*?)<fieldset>.*?<input type="radio" name="([^"]+)"',
+            markup,
+            re.DOTALL,
+        )
+    }
+    answers = re.findall(
+        r'<section class="lesson-reveal ([^"]+)">.*?<p class="lesson-measured">(.*?)</p>', markup, re.DOTALL
+    )
+    for name, measured in reversed(answers):
+        if name in questions and "<q>" in measured:
+            return f"{plain(questions[name])} {plain(measured)}"
+    return ""
+
+
+def _unfolded(cell: Cell) -> list[str]:
+    """Return the drawings of a cell that are seen at once."""
+    seen = re.split(r'<section class="lesson-(?:reveal|held)|<details', cell.markup)[0]
+    return [figure for figure in _FIGURE.findall(seen) if "<svg" in figure]
+
+
+def _partial_loops(page: Page) -> list[str]:
+    found = [svg for cell in page.cells for svg in _FIGURE.findall(cell.markup)]
+    return [svg for svg in found if 'data-lit="true"' in svg and 'data-lit="false"' in svg]
+
+
+def _lit(svg: str) -> list[str]:
+    return re.findall(r'<g data-part="([^"]+)" data-lit="true">', svg)
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """Hold the run that the page plays: the model of a ``LoopPlayer``, and a sentence on where it comes from."""
+
+    model: dict[str, Any]
+    source: str
+
+
+def film_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Film:
+    """Return the first run that a page of the course plays, (file, page, lesson, HTML); simulates one if none does."""
+    for file, page, lesson, written in pages:
+        for name, model in page.models.items():
+            if model["state"].get("kind") == "LoopPlayer":
+                before = written.partition(f'data-model="{html.escape(name)}"')[0]
+                section = next(reversed(sections(before)), None)
+                place = f"{file}#{section.anchor}" if section else file
+                where = f"section <q>{html.escape(section.title)}</q>" if section else "its page"
+                source = (
+                    f'Computed by the notebook <a href="{html.escape(place)}">{html.escape(lesson.title)}</a> when this site was built; '
+                    f"{where} says from what."
+                )
+                return Film(_playing(model), source)
+    return _simulated()
+
+
+def _simulated() -> Film:
+    from zorplex_rl.course.widgets import LoopPlayer
+    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.simulation.simulate import compare
+
+    setting = Setting(generators=2, training_seconds=3)
+    both = compare(setting)
+    player = LoopPlayer(
+        {"In turns": both.sync.timeline, f"Side by side, max_lag {setting.max_lag}": both.asynchronous.timeline}
+    )
+    script = base64.b64encode(str(player._esm).encode()).decode()
+    state = {"kind": player.kind, "runs": player.runs, "look": player.look, "_css": str(player._css)}
+    model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
+    source = (
+        f"Simulated for this page: a group takes a generator {setting.generation_seconds:g} s on average, a training step takes "
+        f"{setting.training_seconds:g} s, and new weights are there {setting.sync_seconds:g} s later."
+    )
+    return Film(_playing(model), source)
+
+
+def _playing(model: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a player that starts by itself, from the beginning."""
+    own = copy.deepcopy(model)
+    own["state"]["look"] |= {"start": 0, "plays": True}
+    return own
+
+
+def builds_on(card: Card, cards: Sequence[Card]) -> list[Card]:
+    """Return the earlier notebooks that the text of ``card`` names."""
+    return [other for other in cards[: cards.index(card)] if other.number in card.named]
+
+
+def entry(card: Card, cards: Sequence[Card]) -> str:
+    """Return the list item of one notebook."""
+    goals = "".join(f"<li>{inline(goal)}</li>" for goal in card.lesson.goals)
+    before = ", ".join(
+        f'<a href="{html.escape(other.file)}" title="{html.escape(other.lesson.title)}">{other.number}</a>'
+        for other in builds_on(card, cards)
+    )
+    facts = f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
+    facts += f"builds on {before}" if before else "needs none of the others"
+    built = f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
+    result = f'<p class="headline"><strong>Its run:</strong> {card.headline}</p>' if card.headline else ""
+    drawing = f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>' if card.drawing else ""
+    return (
+        f'<li><div><h3><span class="ordinal">{card.number}</span>'
+        f'<a href="{html.escape(card.file)}">{html.escape(card.lesson.title)}</a></h3>'
+        f'<p class="facts">{facts}</p>{built}{result}'
+        f"<details><summary>Afterwards you can</summary><ul>{goals}</ul></details></div>{drawing}</li>\n"
+    )

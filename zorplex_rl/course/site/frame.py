@@ -1,0 +1,207 @@
+"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary; the search."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
+from zorplex_rl.course.lesson.lesson import inline
+from zorplex_rl.course.site import search
+from zorplex_rl.course.site.arc import Station, arc_drawing
+from zorplex_rl.course.site.contents import Card, Film, entry
+from zorplex_rl.course.site.outline import anchored, outline
+from zorplex_rl.course.site.page import Lesson, Page
+from zorplex_rl.course.site.render import plain, with_fewer_folds
+from zorplex_rl.course.widgets import drawn
+
+Link = tuple[str, str]
+"""(file, title)"""
+
+TITLE = "RL for language models: the systems side"
+LEAD = (
+    "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
+    "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
+)
+NEEDED = "You need Python and have trained a model with PyTorch before; what RL and actors are is explained here."
+HOW = (
+    "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>. "
+    'All terms are explained in the <a href="glossary.html">glossary</a>.'
+)
+# A page without an icon makes the browser request one from the server.
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
+    "%3Ccircle cx='4' cy='4' r='3' fill='%232484ce'/%3E%3C/svg%3E"
+)
+
+
+def lesson_page(
+    page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None, searchable: bool = False
+) -> str:
+    """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
+    shown = [written for cell in page.cells if (written := cell.render())]
+    # A page begins with its title; the cell that only imports stands before it.
+    shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
+    rendered = with_fewer_folds("\n".join(shown))
+    cells = anchored(with_drawings(link_terms(rendered), page))
+    name = html.escape(notebook)
+    source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
+    body = (
+        f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
+        f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
+        f"<script>\n{_file('course/site/outline.js')}</script>\n<script>\n{_file('course/site/scrolling.js')}</script>"
+    )
+    return _document(lesson.title, body)
+
+
+def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -> str:
+    """Build the contents page: a run to play, the course in one drawing, and the card of every notebook."""
+    minutes = sum(card.lesson.minutes for card in cards)
+    count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
+    model = Page([], {"film": film.model})
+    player = with_drawings('<div class="widget" data-model="film"></div>', model)
+    arc = arc_drawing([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
+    machines = dict.fromkeys(card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on)
+    ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
+    body = (
+        f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
+        f'<div class="film">{player}<p class="source">{film.source}</p></div>\n<p class="lead">{LEAD}</p>\n'
+        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n"
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{arc}</figure>\n'
+        f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
+        f"{_widgets(model)}<script>\n{_file('course/site/scrolling.js')}</script>"
+    )
+    return _document(TITLE, body, "contents")
+
+
+def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
+    """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file, title, HTML): who uses a term is named with it."""
+    entries = []
+    for term in sorted(GLOSSARY, key=str.lower):
+        users = [
+            f'<a href="{html.escape(file)}">{html.escape(title)}</a>'
+            for file, title, text in pages
+            if address_of(term) in text
+        ]
+        used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
+        entries.append(f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n')
+    body = (
+        f"{_top(None, None, searchable)}\n"
+        f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
+    )
+    return _document("Glossary", body)
+
+
+def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
+    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary. ``library`` is the source of lunr.js."""
+    found = [passage for file, title, written in pages for passage in search.passages(file, title, main_of(written))]
+    return _document(
+        "Search the course", f"{_top(None, None, False)}\n{search.search_content(library, [*found, *search.terms()])}"
+    )
+
+
+def main_of(written: str) -> str:
+    """Return what stands in the ``main`` element of a page."""
+    return written.partition("<main>")[2].rpartition("</main>")[0]
+
+
+def with_drawings(content: str, page: Page) -> str:
+    """Put into the place of every widget what its state looks like. The script that brings a widget to life hides this again."""
+
+    def draw(found: re.Match[str]) -> str:
+        model = page.models.get(html.unescape(found[1]))
+        shown = plain(drawn(model["state"])) if model else ""
+        return f"{found[0]}{shown or '<noscript><p>The widget here needs scripts.</p></noscript>'}"
+
+    return re.sub(r'<div class="widget" data-model="([^"]*)">', draw, content)
+
+
+def address_of(term: str) -> str:
+    """Return what stands in the HTML of a page that links to ``term``."""
+    return f'href="glossary.html#{anchor(term)}"'
+
+
+def link_terms(content: str) -> str:
+    """Link the first bold mention of each term of the glossary to its explanation, unless the page links it already."""
+    linked: set[str] = set()
+
+    def link(found: re.Match[str]) -> str:
+        term = entry_of(html.unescape(found[1]))
+        if term is None or term in linked or address_of(term) in content:
+            return found[0]
+        linked.add(term)
+        tooltip = html.escape(GLOSSARY[term])
+        return f'<a {address_of(term)} title="{tooltip}">{found[0]}</a>'
+
+    return _with_notes(re.sub(r"<strong>([^<]{2,40})</strong>", link, content))
+
+
+def _with_notes(content: str) -> str:
+    """Mark the first link to each term. On a wide screen the style sheet shows its tooltip as a note in the margin."""
+    noted: set[str] = set()
+
+    def mark(found: re.Match[str]) -> str:
+        if found[1] in noted:
+            return found[0]
+        noted.add(found[1])
+        return f'<a class="noted" {found[1]}'
+
+    return re.sub(r'<a (href="glossary\.html#[^"]*")', mark, content)
+
+
+def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
+    """Return what every page begins with: the navigation, and the form that searches if the site can."""
+    return _navigation(previous, following, "Course") + (search.FORM if searchable else "")
+
+
+def _navigation(previous: Link | None, following: Link | None, label: str) -> str:
+    back = (
+        f'<a rel="prev" href="{html.escape(previous[0])}">← {html.escape(previous[1])}</a>'
+        if previous
+        else "<span></span>"
+    )
+    on = (
+        f'<a rel="next" href="{html.escape(following[0])}">{html.escape(following[1])} →</a>'
+        if following
+        else "<span></span>"
+    )
+    here = '<a href="index.html">Contents</a> · <a href="glossary.html">Glossary</a>'
+    return f'<nav class="course" aria-label="{label}">{back}<span>{here}</span>{on}</nav>'
+
+
+def _widgets(page: Page) -> str:
+    """Return the state of the widgets and the script that draws them; empty for a page without widgets."""
+    if not page.models:
+        return ""
+    # "</script>" inside the JSON would close the element.
+    models = json.dumps(page.models).replace("<", "\\u003c")
+    return f'<script type="application/json" id="models">{models}</script>\n<script>\n{_file("course/site/widgets.js")}</script>'
+
+
+def _document(title: str, body: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(title)}</title>
+<link rel="icon" href="{_ICON}">
+<style>
+{_file("course/site/site.css")}
+{_file("course/lesson/lesson.css")}
+</style>
+</head>
+<body{named}>
+{body}
+</body>
+</html>
+"""
+
+
+def _file(name: str) -> str:
+    return files("zorplex_rl").joinpath(name).read_text(encoding="utf-8")

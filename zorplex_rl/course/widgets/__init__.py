@@ -1,0 +1,52 @@
+"""Provide widgets for notebooks that also work on a static page: Python computes, JavaScript draws.
+
+    TimelineSimulator     sync against async, from a dozen numbers            computed by simulation/simulate.py
+    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by course/widgets/ring_race.py
+    TransferCalculator    a model's size over every link's bandwidth        computed by itself
+    ReshardMap            bytes between every source and destination          shows matrices
+    WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook
+    PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
+    LoopPlayer            groups move through the loop, played like a film    shows timelines
+    LiveCurve             accuracy during training                            shows rows of metrics
+    Dashboard             several metrics during training, one panel each     shows rows of metrics
+    ServiceBoard          replicas of a service, their health and queues      shows a service's status
+    ServicePlayer         requests flow from the queue to replicas, around a fault    shows a recorded run
+
+With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
+computed for every position, if the simulator was made with ``static=True``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from zorplex_rl.course.widgets.dashboard import Dashboard
+from zorplex_rl.course.widgets.live_curve import LiveCurve
+from zorplex_rl.course.widgets.loop_player import LoopPlayer
+from zorplex_rl.course.widgets.phase_diagram import PhaseDiagram
+from zorplex_rl.course.widgets.reshard_map import ReshardMap
+from zorplex_rl.course.widgets.service_board import ServiceBoard
+from zorplex_rl.course.widgets.service_player import ServicePlayer
+from zorplex_rl.course.widgets.timeline_simulator import TimelineSimulator
+from zorplex_rl.course.widgets.transfer_calculator import TransferCalculator
+from zorplex_rl.course.widgets.weight_ring_race import WeightRingRace
+from zorplex_rl.course.widgets.what_if import WhatIf
+
+__all__ = [
+    "Dashboard",
+    "LiveCurve",
+    "LoopPlayer",
+    "PhaseDiagram",
+    "ReshardMap",
+    "ServiceBoard",
+    "ServicePlayer",
+    "TimelineSimulator",
+    "TransferCalculator",
+    "WeightRingRace",
+    "WhatIf",
+]
+
+
+def drawn(state: Mapping[str, Any]) -> str:
+    """Return the state of any widget as plain HTML or SVG; empty if its kind is none of these."""
+    widget = globals().get(state.get("kind", "")) if state.get("kind") in __all__ else None
+    return widget.drawn(state) if widget else ""

@@ -1,0 +1,186 @@
+"""Compare synchronous and asynchronous training on the same latencies, side by side.
+
+    simulator = TimelineSimulator(measured=read_run("runs/mine").setting, static="execute" in mo.cli_args())
+    simulator                                   # shows it
+    simulator.setting, simulator.comparison     # what it currently shows, for other cells
+
+A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the sliders' grid: these scenarios fix the latencies,
+show them as numbers without a thumb, and say why. The reader can change the numbers of generators and steps and the lag bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
+from zorplex_rl.drawing import look
+from zorplex_rl.drawing.svg import render
+from zorplex_rl.simulation.bounds import Mode, lower_bounds
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import Comparison, Run, compare, simulate_async, simulate_sync
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LATENCIES: Axes = {
+    "generation_seconds": [0.5, 1.0, 2.0],
+    "variation": [0.0, 0.25, 0.5, 1.0],
+    "training_seconds": [0.5, 1.0, 2.0, 4.0],
+    "sync_seconds": [0.0, 0.25, 1.0, 2.0],
+}
+COUNTS: Axes = {"generators": [1, 2, 4, 8], "steps": [6, 12], "max_lag": [0, 1, 2, 4]}
+GRID: Axes = {**LATENCIES, **COUNTS}
+START = Setting(
+    generators=4, steps=6, max_lag=1, generation_seconds=1, variation=0.5, training_seconds=2, sync_seconds=0.25
+)
+ON_THE_GRID = {
+    "balanced": START,
+    # Where a lesson asks for the best position of a slider, the scenario begins at another one.
+    "no variance": replace(START, variation=0.0, generators=1),
+    "trainer-bound": replace(START, generators=8, generation_seconds=0.5, training_seconds=4.0),
+    "slow network": replace(START, sync_seconds=2.0, max_lag=2),
+}
+ONE_STRAGGLER = replace(START, variation=0.0, straggler=8.0, training_seconds=4.0)
+REASONS = {
+    "one straggler": "Here the first four numbers are fixed: all groups take equally long, but one takes eight times as long. The others move.",
+    "this machine": "Here the first four numbers are fixed: they were measured in the run on this page. The others move.",
+}
+BAR_UNITS = 1000
+"""Units per wall time: a bar's start and width are whole thousandths of its run's wall time."""
+BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
+
+
+class TimelineSimulator(Simulator, script="timeline_simulator.js"):
+    """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
+
+    ``measured`` adds the scenario "this machine". ``static`` computes the table for a page without a kernel, in about ten seconds.
+    Raises ValueError for an unknown ``scenario``.
+    """
+
+    def __init__(self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced") -> None:
+        self._fixed = {"one straggler": ONE_STRAGGLER} | ({"this machine": measured} if measured else {})
+        scenarios = {name: _params(setting, None) for name, setting in ON_THE_GRID.items()}
+        scenarios |= {name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()}
+        if scenario not in scenarios:
+            raise ValueError(f"there is no scenario {scenario!r}; choose one of {', '.join(scenarios)}")
+        controls = {
+            "axes": dict(GRID),
+            "latencies": list(LATENCIES),
+            "scenarios": list(scenarios.items()),
+            "scenario": scenario,
+            "reasons": list(REASONS.items()),
+        }
+        super().__init__(static, params=scenarios[scenario], controls=controls)
+
+    @property
+    def setting(self) -> Setting:
+        """Return the setting that the sliders show."""
+        return self.setting_of(self.params)
+
+    @property
+    def comparison(self) -> Comparison:
+        """Return both runs, as shown."""
+        return compare(self.setting)
+
+    def answer(self, params: Params) -> dict[str, Any]:
+        setting = self.setting_of(params)
+        return {"sync": _sync(setting), "async": _async(setting)}
+
+    def make_table(self) -> dict[str, Any]:
+        return {"grid": self._tables(None, GRID)} | {name: self._tables(name, COUNTS) for name in self._fixed}
+
+    def _tables(self, fixed: str | None, axes: Axes) -> dict[str, Any]:
+        without_lag = {name: values for name, values in axes.items() if name != "max_lag"}
+        return {
+            "sync": tabulate(
+                without_lag, lambda **params: _sync(self.setting_of(params | {"fixed": fixed, "max_lag": 0}))
+            ),
+            "async": tabulate(axes, lambda **params: _async(self.setting_of(params | {"fixed": fixed}))),
+        }
+
+    def setting_of(self, params: Params) -> Setting:
+        """Return the setting for the slider positions ``params``."""
+        if params["fixed"]:
+            return replace(self._fixed[params["fixed"]], **{name: params[name] for name in COUNTS})
+        return replace(START, **{name: params[name] for name in GRID})
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        loops = {"in turns": state["result"]["sync"], "side by side": state["result"]["async"]}
+        longest = max(loop["seconds"] for loop in loops.values())
+
+        def draw(figure: Figure) -> None:
+            for axes, (name, loop) in zip(figure.subplots(len(loops), sharex=True), loops.items(), strict=True):
+                actors = ["trainer", "weights", *(f"generator {number}" for number in range(len(loop["bars"]) - 2))]
+                for row, (bars, colour) in enumerate(
+                    zip(loop["bars"], [look.VERMILION, look.GREY, *[look.BLUE] * 64], strict=False)
+                ):
+                    reached = 0
+                    for gap, width, tone in zip(*[iter(bars)] * 3, strict=True):
+                        start, scale = reached + gap, loop["seconds"] / BAR_UNITS
+                        axes.barh(
+                            row, width * scale, left=start * scale, height=0.8, color=colour, alpha=1 - 0.35 * tone
+                        )
+                        reached = start + width
+                look.name_rows(axes, actors)
+                axes.set(title=f"{name}: {loop['seconds']:g} s", xlim=(0, longest))
+                look.bare_axes(axes, grid="x")
+            axes.set_xlabel("seconds")
+
+        said = ", ".join(f"{name} {loop['seconds']:g} s" for name, loop in loops.items())
+        return render(draw, 140 + 48 * len(loops["in turns"]["bars"]), "The same work in turns and side by side", said)
+
+
+def _params(setting: Setting, fixed: str | None) -> Params:
+    return {"fixed": fixed} | {name: getattr(setting, name) for name in GRID}
+
+
+def _on_counts(setting: Setting) -> Setting:
+    """Return ``setting`` with its counts replaced by the nearest ones that the sliders offer."""
+    return replace(
+        setting, **{n: min(v, key=lambda value: abs(value - getattr(setting, n))) for n, v in COUNTS.items()}
+    )
+
+
+def _sync(setting: Setting) -> dict[str, Any]:
+    return _drawing(setting, _sync_run(replace(setting, max_lag=0)), "sync")
+
+
+def _async(setting: Setting) -> dict[str, Any]:
+    sync = _sync_run(replace(setting, max_lag=0))
+    run = simulate_async(setting, setting.latencies()) if setting.max_lag else sync
+    return _drawing(setting, run, "async") | {"speed_up": round(Comparison(sync, run).speed_up, 3)}
+
+
+@lru_cache(maxsize=1)
+def _sync_run(setting: Setting) -> Run:
+    return simulate_sync(setting, setting.latencies())
+
+
+def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
+    """Return what the front end draws of ``run``, with numbers rounded to the visible digits."""
+    actors = ["trainer", "weights", *(f"generator_{number}" for number in range(setting.generators))]
+    busy, bounds = run.utilisation(), lower_bounds(setting, setting.latencies(), mode)
+    return {
+        "seconds": round(run.seconds, 3),
+        "busy": [round(100 * busy.get(actor, 0.0)) for actor in actors],
+        "staleness": [run.staleness.get(lag, 0) for lag in range(max(run.staleness) + 1)],
+        "bounds": [round(getattr(bounds, name), 3) for name in BOUNDS],
+        "binding": bounds.binding,
+        "bars": _bars(run, actors),
+    }
+
+
+def _bars(run: Run, actors: list[str]) -> list[list[int]]:
+    """Return for every row gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time; the tone is the parity of the version."""
+    rows: dict[str, list[int]] = {actor: [] for actor in actors}
+    reached = dict.fromkeys(actors, 0)
+    for span in run.timeline.spans:
+        start, end = (round(BAR_UNITS * time / run.seconds) for time in (span.start, span.end))
+        version = span.args["step"] if span.kind == "train" else span.args["version"]
+        rows[span.actor] += [start - reached[span.actor], end - start, version % 2]
+        reached[span.actor] = end
+    return list(rows.values())

@@ -1,0 +1,132 @@
+"""Turn a knob, and see what Python computes from the run on the page: sliders above; numbers, a figure, bars and a sentence below.
+
+    WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
+
+    answer(form=0.2) ──► Answer([Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …])], "4 of 8 groups teach.")
+    answer(lag=2)    ──► Answer(figure=timeline_chart(…), numbers=[("Wall time", "12.3 s", "simulated")])
+
+``answer`` is any function of the knobs that returns an ``Answer``. A static page gets its answers at all positions as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from zorplex_rl.course.widgets.widget import Params, Simulator, tabulate
+from zorplex_rl.drawing import look
+from zorplex_rl.drawing.svg import render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "blue": look.BLUE,
+    "vermilion": look.VERMILION,
+    "green": look.GREEN,
+    "purple": look.PURPLE,
+    "orange": look.ORANGE,
+    "sky": look.SKY,
+    "grey": look.GREY,
+}
+"""The colours of bars by the names that the style sheet of the widgets has for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One slider: the argument that it sets, its label, its positions, and how a position is written (for ``str.format``)."""
+
+    name: str
+    label: str
+    values: Sequence[Any]
+    form: str = "{:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar from zero to ``value``, with the number written as ``text``, in one of ``COLOURS``."""
+
+    name: str
+    value: float
+    text: str
+    colour: str = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Bars on one axis, which reaches from ``least`` (0 or below) to ``most`` (0 or above)."""
+
+    title: str
+    bars: Sequence[Bar]
+    most: float
+    least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the widget shows at one position. Every part may be missing; ``said`` is one sentence."""
+
+    panels: Sequence[Panel] = ()
+    said: str = ""
+    figure: str = ""
+    """An SVG of ``viz``."""
+    numbers: Sequence[tuple[str, str, str]] = ()
+    """Name, text and note of each."""
+
+
+class WhatIf(Simulator, script="what_if.js"):
+    """Show the knobs, and what ``answer`` returns for their positions, ``start`` at first. ``static`` computes the table for a page without a kernel.
+
+    Raises ValueError if ``start`` is not one position of every knob.
+    """
+
+    def __init__(
+        self, title: str, knobs: Sequence[Knob], answer: Callable[..., Answer], start: Params, static: bool = False
+    ) -> None:
+        if names := start.keys() - {knob.name for knob in knobs}:
+            raise ValueError(f"start names {', '.join(sorted(names))}, which is no knob")
+        for knob in knobs:
+            if start.get(knob.name) not in knob.values:
+                raise ValueError(f"{knob.name} is {start.get(knob.name)}; expected one of {list(knob.values)}")
+        self._answer_of, self._knobs = answer, tuple(knobs)
+        shown = [
+            [knob.name, knob.label, list(knob.values), [knob.form.format(value) for value in knob.values]]
+            for knob in knobs
+        ]
+        super().__init__(static, params=start, controls={"title": title, "knobs": shown})
+
+    def answer(self, params: Params) -> dict[str, Any]:
+        return asdict(self._answer_of(**{knob.name: params[knob.name] for knob in self._knobs}))
+
+    def make_table(self) -> dict[str, Any]:
+        axes = {knob.name: list(knob.values) for knob in self._knobs}
+        return tabulate(axes, lambda **params: asdict(self._answer_of(**params)))
+
+    @staticmethod
+    def drawn(state: Mapping[str, Any]) -> str:
+        from zorplex_rl.course.lesson.lesson import table
+
+        result, params = state["result"], state["params"]
+        panels, title = result["panels"], state["controls"]["title"]
+        at = ", ".join(
+            f"{label} {texts[values.index(params[name])]}" for name, label, values, texts in state["controls"]["knobs"]
+        )
+
+        def draw(figure: Figure) -> None:
+            ratios = [len(panel["bars"]) + 1 for panel in panels]
+            for axes, panel in zip(
+                figure.subplots(len(panels), height_ratios=ratios, squeeze=False), panels, strict=True
+            ):
+                for row, bar in enumerate(panel["bars"]):
+                    axes[0].barh(row, bar["value"], height=0.7, color=COLOURS[bar["colour"]])
+                    axes[0].text(panel["most"], row, f" {bar['text']}", va="center")
+                look.name_rows(axes[0], [bar["name"] for bar in panel["bars"]])
+                axes[0].set(title=panel["title"], xlim=(panel["least"], panel["most"]), xticks=[])
+                axes[0].axvline(0, color=look.GREY, linewidth=0.8)
+                look.bare_axes(axes[0], keep=())
+
+        height = sum(56 + 30 * len(panel["bars"]) for panel in panels)
+        bars = render(draw, height, title, f"{at}. {result['said']}") if panels else ""
+        rows = [{"": name, at: text, "what it is": note} for name, text, note in result["numbers"]]
+        return result["figure"] + (table(title, rows).text if rows else "") + bars

@@ -1,0 +1,100 @@
+"""Describe a run to simulate: its counts and its latencies.
+
+    Setting      counts, mean latencies and their variation: what the sliders set
+       │ latencies()
+       ▼
+    Latencies    one number of seconds for every group, step and version (``recorded.py`` measures them in a real run)
+
+A group's latency depends only on its number and the seed, so runs that are compared have the same stragglers.
+
+>>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
+Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zorplex_rl.task.latency import lognormal
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Hold the further latencies of a real run, in seconds. Raises ValueError for a share that is below 1."""
+
+    latency: Mapping[int, float] = field(default_factory=dict)
+    """Least seconds from the first token of group k to its last, if it waits for tools while its generator samples other groups."""
+    load: Mapping[int, float] = field(default_factory=dict)
+    """To load version v; the generator stops for it."""
+    evaluate: Mapping[int, float] = field(default_factory=dict)
+    """To evaluate version v; generator 0 stops for it."""
+    start: float = 0.0
+    """From admission to the first token, if the generator was idle."""
+    deliver: float = 0.0
+    """From a group's last token until the trainer can use it."""
+    turnaround: float = 0.0
+    """Pause of the trainer between two steps."""
+    share: int = 1
+    """Groups (not seconds) that a generator takes and returns together."""
+
+    def __post_init__(self) -> None:
+        if self.share < 1:
+            raise ValueError(f"share is {self.share}; a generator takes 1 group or more at a time")
+
+    def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
+        """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have`` to ``newest``."""
+        pauses = [("pull", self.load.get(newest, 0.0))]
+        if generator == 0:
+            pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]
+        return pauses
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Hold the seconds of every group, step and version. The bounds and the widget use only the first three fields."""
+
+    generate: tuple[float, ...]
+    """To sample group k on one generator."""
+    train: tuple[float, ...]
+    """To train step v and publish version v + 1."""
+    transfer: tuple[float, ...]
+    """To send version v to the generators, which continue to sample meanwhile."""
+    details: Details = field(default_factory=Details, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Hold the counts and mean latencies (seconds) of a run. Raises ValueError for a count or a time out of range."""
+
+    generators: int = 4
+    groups_per_step: int = 8
+    steps: int = 6
+    max_lag: int = 1
+    generation_seconds: float = 1.0
+    """Mean seconds in which one generator samples one group."""
+    variation: float = 0.5
+    """Coefficient of variation of that time; its distribution is log-normal."""
+    training_seconds: float = 2.0
+    """Seconds of one training step, publishing included."""
+    sync_seconds: float = 0.25
+    """Seconds from published weights to generators that hold them."""
+    straggler: float = 1.0
+    """Factor by which one group takes longer: the first group of the middle step."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"generators": 1, "groups_per_step": 1, "steps": 1, "max_lag": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
+        for name in ("generation_seconds", "variation", "training_seconds", "sync_seconds", "straggler"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of 0 or more")
+
+    def latencies(self) -> Latencies:
+        """Draw the latencies."""
+        rng, groups = random.Random(self.seed), range(self.groups_per_step * self.steps)
+        generate = [lognormal(rng, self.generation_seconds, self.variation) for _ in groups]
+        generate[self.groups_per_step * (self.steps // 2)] *= self.straggler
+        train, transfer = (float(self.training_seconds),), (float(self.sync_seconds),)
+        return Latencies(tuple(generate), train * self.steps, transfer * self.steps)

@@ -1,0 +1,441 @@
+"""What a trainer and a generator need in memory, computed before either is started: arithmetic only, no torch.
+
+    ModelShape ─┐                           phases       load   forward   backward   update      load   prefill   sample
+                ├─► trainer_memory ─────►   weights        ■       ■         ■         ■            ■       ■        ■
+    Workload ───┘   generator_memory        moments                ■         ■         ■     cache  ·       ■        ■
+                                            activations            ■                         …
+
+A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in the highest one. In main memory the C
+library keeps freed blocks below 32 MiB. The tensors of the next phase take their places, but not without holes. Holes, and what another phase needed
+more of such blocks, are the part "kept by the allocator". A GPU's allocator is taken to waste nothing. Every term follows an allocation in the code:
+``learning/learner.py`` (trainer), ``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The activations are what
+autograd keeps for the backward pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
+
+Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i intermediate size, V vocabulary,
+e bytes of a number of the model (2 or 4).
+
+    weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
+    one token   L · (norms + e·(4i + 2a))   norms     24·h in float32, 16·h in bfloat16
+    attention   L · e · (2a · keys + mask)  keys and values, repeated for every query head that shares them (k for a, if there is one key head); the
+                                            mask once for each layer
+    logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
+    cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
+
+The division of weights, gradients and moments is that of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1). Tensor parallelism
+is Megatron's (Shoeybi et al. 2019, arXiv:1909.08053, section 3): attention, MLP, output layer and cache are divided; norms and residuals are not.
+Activations at 16-bit precision are counted as in Korthikanti et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
+
+What it does not know: the activations of experts and of other kinds of attention (``ModelShape.unknown``), and what other
+programs on the machine take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from zorplex_rl.config import Config
+
+MB = 1e6
+BYTES = {"float32": 4, "bfloat16": 2}
+RING_SLOTS = 3
+"""As in ``training/transports.py``; a test holds the two together."""
+CACHE_STEP = 32
+"""``RolloutEngine`` reserves rows of a multiple of this many tokens."""
+LOGIT_COPIES = 4
+"""Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs, probabilities, and their product."""
+RETURNED = 32 * 2**20
+"""The C library gives freed blocks of this size or more back to the system, and keeps smaller ones (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
+FRAGMENTATION = 0.3
+"""What the holes between these blocks add in a trainer, as a share of them. Measured, like the next three; the same step took 0.2 to 0.6."""
+SAMPLING_FRAGMENTATION = 0.15
+"""The same in a generator, which keeps nothing for a backward pass."""
+TRAINER_LIBRARIES = 5_000_000
+"""What torch's kernels keep for the shapes that they have met."""
+GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
+KEPT, LIBRARIES = "kept by the allocator", "libraries"
+HOST_PARTS = ("weight ring", "staging", "policy file")
+"""Parts that are in main memory also where the model is on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A Qwen2 or Llama model, as far as memory and time depend on it. ``head_size`` 0 means hidden / heads.
+
+    >>> ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936).parameters
+    494032768
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = True
+    head_size: int = 0
+    attention_bias: bool = True
+    """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
+    counted: int = 0
+    """Parameters of a model of another family, counted (``model_shape.py``); 0 is as the formulas say."""
+    largest: int = 0
+    """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
+    unknown: tuple[str, ...] = ()
+    """In which ways a model of another family differs from what is computed here."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return the shape in a model's ``config.json``. Raises KeyError where that is not of this family."""
+        heads = config["num_attention_heads"]
+        kind = config.get("model_type")
+        return cls(
+            config["num_hidden_layers"],
+            config["hidden_size"],
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config["intermediate_size"],
+            config["vocab_size"],
+            # What transformers assumes where the file does not say.
+            bool(config.get("tie_word_embeddings", kind not in ("qwen2", "llama"))),
+            config.get("head_dim") or 0,
+            bool(config.get("attention_bias", kind == "qwen2")),
+        )
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the arguments of transformers' ``Qwen2Config`` for this shape."""
+        return {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied,
+            "max_position_embeddings": 32768,
+        } | ({"head_dim": self.head_size} if self.head_size else {})
+
+    @property
+    def attention(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads together; the values have the same."""
+        return self.kv_heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def table(self) -> int:
+        """Parameters of the embedding table."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer."""
+        attention = self.hidden * (2 * self.attention + 2 * self.keys)
+        bias = self.attention + 2 * self.keys if self.attention_bias else 0
+        return attention + bias + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, tied weights counted once."""
+        return self.counted or self.layers * self.layer + self.hidden + self.tables
+
+    @property
+    def tables(self) -> int:
+        """Parameters of the embedding table and the output layer, which are one if they are tied."""
+        return self.table * (1 if self.tied else 2)
+
+    @property
+    def copied_keys(self) -> int:
+        """Width of the keys as attention reads them: copied for each query head that shares them. A single key head needs no copy."""
+        return self.attention if self.heads > self.kv_heads > 1 else self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What goes through the trainer's model at once: ``rows`` responses of ``response`` tokens after ``prompts`` prompts of ``prompt`` tokens."""
+
+    prompts: int
+    prompt: int
+    rows: int
+    response: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run feeds its models. Lengths in tokens are those of the longest prompt and the longest response.
+
+    ``shared_prompt`` is how many tokens all prompts start with, ``tasks`` the number of prompts that a generator has before it, and ``evaluated`` the
+    tasks of an evaluation, which samples beside the generator's stream in a cache of its own (0: there is none).
+    ``stored`` is the number type of the policy's files.
+    """
+
+    prompt: int = 100
+    response: int = Config.max_tokens
+    prompts: int = Config.prompts_per_step
+    group_size: int = Config.group_size
+    token_budget: int = Config.learner.token_budget
+    slots: int = Config.slots
+    shared_prompt: int = 0
+    tasks: int = Config.prompts_per_step
+    evaluated: int = Config.eval_tasks
+    dtype: str = "float32"
+    transfer: str = "float32"
+    stored: str = "float32"
+    max_tokens: int = 0
+    """Tokens for which each slot is reserved, though responses may be shorter; 0 is as many as ``response``."""
+
+    @classmethod
+    def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
+        """Return the workload of ``config`` for prompts of up to ``prompt`` tokens."""
+        transfer = config.dtype if config.transfer_dtype == "same" else config.transfer_dtype
+        return cls(
+            prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
+            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, config.max_tokens,
+        )  # fmt: skip
+
+    @property
+    def micro_batches(self) -> list[tuple[MicroBatch, int]]:
+        """The micro-batches of a training step, each with how often it occurs, if every response is as long as the longest.
+
+        ``learning/batches.py`` splits.
+
+        >>> Workload(prompt=100, response=100, prompts=4, group_size=8, token_budget=2000).micro_batches[1]
+        (MicroBatch(prompts=2, prompt=100, rows=2, response=100), 1)
+        """
+        rows, most = self.prompts * self.group_size, max(1, self.token_budget // (self.prompt + self.response))
+        sizes = {most: rows // most, rows % most: 1}
+        return [
+            (MicroBatch(min(self.prompts, size), self.prompt, size, self.response), count)
+            for size, count in sizes.items()
+            if size and count
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """How a model is divided: over ``data`` processes at ZeRO ``stage`` (0 to 3), and over ``tensor`` processes within each of these."""
+
+    data: int = 1
+    stage: int = 0
+    tensor: int = 1
+
+    def of(self, part: str) -> int:
+        """Return by how much the persistent ``part`` is divided."""
+        from_stage = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3}
+        return self.tensor * (self.data if self.stage >= from_stage.get(part, 4) else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of every part in every phase of one process.
+
+    >>> Memory({"load": {"weights": 5}, "update": {"weights": 5, "moments": 10}}).highest
+    'update'
+    """
+
+    phases: dict[str, dict[str, int]]
+    reserved: int = 0
+    """Bytes that are set aside and stay empty: the cache of slots that have no episode. In main memory they take no room,
+    but the kernel refuses more than the machine has; on a GPU they take what others do."""
+
+    @property
+    def highest(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts of the highest phase, in bytes, without those that are 0."""
+        return {part: size for part, size in self.phases[self.highest].items() if size}
+
+    @property
+    def total(self) -> int:
+        """Bytes at the highest."""
+        return sum(self.parts.values())
+
+    def on_host(self, cuda: bool) -> int:
+        """Return the bytes in main memory: without CUDA all of them, with CUDA the ring and the staging buffer."""
+        if not cuda:
+            return self.total + self.reserved
+        return max(sum(parts.get(part, 0) for part in HOST_PARTS) for parts in self.phases.values())
+
+    def on_gpu(self) -> int:
+        """Return the bytes in the memory of a GPU, if the model is on one."""
+        without = (*HOST_PARTS, KEPT, LIBRARIES)
+        highest = max(
+            sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values()
+        )
+        return highest + self.reserved
+
+
+def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
+    """Return what a trainer of ``shape`` needs for ``work``, above a process that has only imported its libraries."""
+    n, e = shape.parameters, BYTES[work.dtype]
+    low = e < 4
+    weights = {
+        "weights": e * n // parallel.of("weights"),
+        "masters": 4 * n // parallel.of("masters") if low else 0,
+    }
+    base = weights | {
+        "moments": 8 * n // parallel.of("moments"),
+        "weight ring": RING_SLOTS * BYTES[work.transfer] * n,
+    }
+    table, of_gradients = 4 * shape.table // parallel.tensor, parallel.of("gradients")
+    whole = {"gradients": 4 * n // of_gradients}
+    small_gradients = 4 * (n - (shape.tables if table >= RETURNED else 0)) // of_gradients
+    phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}
+    # Of each phase the bytes in blocks that come and go and are not given back.
+    small, first = dict[str, int](), 0
+    for batch, count in work.micro_batches:
+        # The last of these: the gradients of the earlier ones are there when it begins.
+        index, first = first + count - 1, first + count
+        number = f" {index + 1}" if len(work.micro_batches) > 1 or index else ""
+        gradients, earlier = (whole, small_gradients) if index else ({"gradients": 0}, 0)
+        kept = activation_bytes(shape, batch, work.dtype, parallel)
+        responses = e * batch.rows * batch.response
+        small_kept = earlier + kept - _returned(4 * shape.layers * responses * shape.intermediate, 4 * shape.layers)
+        logits = logit_bytes(shape, batch, parallel)
+        # In bfloat16 the output layer runs on a float32 copy of its weights.
+        copied = table if low else 0
+        keys = e * 2 * shape.layers * shape.keys * batch.rows * (batch.prompt + batch.response) // parallel.tensor
+        # Tied or not, the gradient of the table comes in parts, one for each place where it is used.
+        again = (2 * table if index else table) if not low else e * n // parallel.tensor + table
+        phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": keys}
+        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits + copied}
+        phases[f"backward{number}"] = base | whole | {"gradient parts": again}
+        small[f"forward{number}"] = small_kept + keys
+        small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES) + copied - _returned(copied)
+        small[f"backward{number}"] = small_gradients + (again if table < RETURNED else e * small_gradients // 4 * low)
+    # AdamW's square root and quotient of its largest tensor.
+    matrix = shape.largest or shape.hidden * max(shape.intermediate, shape.attention)
+    largest = max(table, 4 * matrix // parallel.tensor)
+    phases["update"] = base | whole | {"optimizer's temporaries": 2 * largest}
+    small["update"] = small_gradients + 2 * largest - _returned(2 * largest, 2)
+    # In float32 autograd puts the gradients among the activations, one by one: in the next step the activations do not fit into their places.
+    scattered = 0 if low else small_gradients
+    # Holes, and what other phases had more of blocks that are not given back.
+    highest = max(small.values())
+    holes = int(FRAGMENTATION * highest) + scattered
+    for name, size in small.items():
+        phases[name] |= {KEPT: highest - size + holes, LIBRARIES: TRAINER_LIBRARIES}
+    return Memory(phases)
+
+
+def _returned(size: int, blocks: int = 1) -> int:
+    """Return how much of ``size`` bytes in ``blocks`` equal blocks goes back to the system when it is freed: all or nothing."""
+    return size if size // blocks >= RETURNED else 0
+
+
+def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
+    """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
+
+    A response's first hidden state is the prompt's last one, so its pass has one token less than the response.
+    """
+    e = BYTES[dtype]
+    h, a, k, i = shape.hidden, shape.attention, shape.keys, shape.intermediate
+    steps = batch.response - 1
+    width = batch.prompt + steps
+    responses, prompts = batch.rows * steps, batch.prompts * batch.prompt
+    # Two norms in each layer: in float32 input, normalized and scaled; in bfloat16 the input is kept in float32, and the others in bfloat16.
+    norms = (24 if e == 4 else 16) * h
+    divided = e * (4 * i + 2 * a)
+    keys = 2 * shape.copied_keys
+    mask = e * batch.rows * steps * width
+    layer = norms * (responses + prompts) + mask
+    layer += (divided * (responses + prompts) + e * (keys * batch.rows * width + 2 * k * prompts)) // parallel.tensor
+    ends = (4 * e + 8) * h * (responses + prompts) // 2
+    return shape.layers * layer + ends
+
+
+def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = Parallel()) -> int:
+    """Return the float32 logits of ``batch`` and what is computed from them at once, if the policy sampled every token."""
+    return LOGIT_COPIES * 4 * batch.rows * batch.response * shape.vocabulary // parallel.tensor
+
+
+def generator_memory(
+    shape: ModelShape, work: Workload, parallel: Parallel = Parallel(), mapped_ring: bool = False
+) -> Memory:
+    """Return what a generator of ``shape`` needs for ``work``, above a process that has only imported its libraries.
+
+    ``mapped_ring`` counts the trainer's ring too: a reader through shared memory has it in its resident set, though it exists only once.
+    """
+    n, e = shape.parameters, BYTES[work.dtype]
+    base = {
+        "weights": e * n // parallel.tensor,
+        "staging": BYTES[work.transfer] * n,
+        "weight ring": RING_SLOTS * BYTES[work.transfer] * n if mapped_ring else 0,
+    }
+    phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}
+    stream = _sampling(shape, work, work.tasks, work.group_size, parallel)
+    phases |= {name: base | parts for name, parts in stream.items()}
+    if work.evaluated:
+        beside = {"cache of the stream": stream["sample"]["key-value cache"] + stream["sample"]["logits"]}
+        evaluation = _sampling(shape, work, work.evaluated, 1, parallel)
+        phases |= {f"evaluation, {name}": base | beside | parts for name, parts in evaluation.items()}
+    come_and_go = ("prefill", "choice of tokens", "prompts' keys and values")
+    largest = {part: max(parts.get(part, 0) for parts in phases.values()) for part in come_and_go}
+    for name, parts in phases.items():
+        if name != "load":
+            # Of the largest of these, a block is about a quarter.
+            others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
+            holes = int(SAMPLING_FRAGMENTATION * sum(parts.get(part, 0) for part in come_and_go))
+            phases[name] = parts | {KEPT: others + holes, LIBRARIES: GENERATOR_LIBRARIES[work.dtype]}
+    length = _rounded(work.prompt + max(work.max_tokens, work.response))
+    free = [work.slots - min(work.slots, n) for n in (work.tasks * work.group_size, work.evaluated or work.slots)]
+    return Memory(phases, sum(cache_bytes(shape, rows, length, work.dtype, parallel) for rows in free))
+
+
+def _rounded(length: int) -> int:
+    """Return the tokens for which a row of the cache has room if it holds ``length``."""
+    return -(-length // CACHE_STEP) * CACHE_STEP
+
+
+def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = Parallel()) -> int:
+    """Return the keys and values of ``rows`` rows of ``length`` tokens."""
+    return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // min(parallel.tensor, shape.kv_heads)
+
+
+def _sampling(
+    shape: ModelShape, work: Workload, tasks: int, samples: int, parallel: Parallel
+) -> dict[str, dict[str, int]]:
+    """Return the parts of a rollout engine with ``samples`` episodes of each of ``tasks`` prompts, while it prefills and while it samples."""
+    e, v = BYTES[work.dtype], shape.vocabulary // parallel.tensor
+    rows = min(work.slots, tasks * samples)
+    # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
+    prompts = min(tasks, -(-2 * work.slots // samples))
+    length = _rounded(work.prompt + work.response)
+    shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
+    new = prompts * (work.prompt - shared)
+    prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, parallel)
+    repeated = 2 * shape.copied_keys if shared and shape.heads > shape.kv_heads > 1 else 0
+    layer = (
+        e * (new * (4 * shape.intermediate + 4 * shape.attention) + prompts * work.prompt * repeated) // parallel.tensor
+    )
+    layer += new * (8 + e) * shape.hidden + e * prompts * (work.prompt - shared) * work.prompt
+    prefill = {
+        # The model's cache, stacked by layer, and stacked once more; then a copy for each prompt.
+        "prompts' keys and values": 3 * prompt_keys,
+        "prefill": max(0, layer - 2 * prompt_keys) + e * prompts * v,
+    }
+    sample = {
+        "key-value cache": cache_bytes(shape, rows, length, work.dtype, parallel) + e * work.slots * length,
+        "prompts' keys and values": prompt_keys,
+        "logits": e * work.slots * v,
+        # Logits in float32 or what their product needs, log-probs, probabilities and their sums.
+        "choice of tokens": rows * v * 16,
+    }
+    return {"prefill": prefill, "sample": sample}
+
+
+def _mapped(n: int, work: Workload) -> int:
+    """Return the bytes of the policy's file that are mapped while it is loaded as another number type."""
+    return BYTES[work.stored] * n if work.stored != work.dtype else 0
+
+
+def divided(shape: ModelShape, work: Workload, data: int, tensor: int = 1) -> dict[int, int]:
+    """Return a trainer's bytes for each process at ZeRO stages 0 to 3, if each of ``data`` processes has its share of the rows."""
+    share = replace(work, prompts=max(1, work.prompts // data))
+    return {stage: trainer_memory(shape, share, Parallel(data, stage, tensor)).total for stage in range(4)}

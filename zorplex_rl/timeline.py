@@ -1,0 +1,269 @@
+"""Record what every actor does when, as spans of wall time, and collect them into one timeline.
+
+    in each actor's process                     in the controller
+    SpanRecorder.span("pull")  ──┐
+    SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, shares, between
+                                                             └─► save: a trace for ui.perfetto.dev
+
+Times are seconds on the machine's monotonic clock. All processes of one host share it, so spans of their actors can be compared directly.
+Spans of different hosts cannot; see ``Timeline.shifted``. ``training/hosts/placement.py`` puts those of a run on the controller's clock.
+
+>>> timeline = Timeline()
+>>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])
+>>> timeline.add([Span("trainer", "idle", 10.0, 18.0), Span("trainer", "train", 18.0, 20.0, {"step": 1})])
+>>> timeline.busy_share("generator 0")  # 7 of 10 seconds: the second in which both spans run counts once
+0.7
+>>> timeline.shares()["trainer"]
+{'train': 0.2, 'idle': 0.8}
+>>> timeline.between(16.0, 19.0).spans[-1]
+Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from zorplex_rl.manifest import write_whole
+from zorplex_rl.task.episode import Episode
+
+Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of work. Every kind except ``idle`` counts as busy."""
+
+Window = tuple[float, float]
+"""(start, end) in seconds on the clock of the spans."""
+MOST_SECONDS = 1e11
+"""A time of a trace is between this and its negative: three thousand years, in microseconds still exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details for readers of the trace."""
+
+    actor: str
+    kind: str
+    start: float
+    end: float
+    args: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+class SpanRecorder:
+    """Record the spans of one actor, from any of its threads, until they are drained.
+
+    Holds at most ``capacity`` spans. Beyond that it drops the oldest one.
+
+    >>> seconds = iter([1.0, 1.5])
+    >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
+    >>> with recorder.span("train", step=3) as args:
+    ...     args["loss"] = 0.25  # known only at the end of the span
+    >>> recorder.drain()
+    [Span(actor='trainer', kind='train', start=1.0, end=1.5, args={'step': 3, 'loss': 0.25})]
+    >>> recorder.drain()
+    []
+    """
+
+    def __init__(self, actor: str, clock: Callable[[], float] = time.monotonic, capacity: int = 100_000) -> None:
+        self.actor, self._clock = actor, clock
+        self._spans: deque[Span] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
+        """Record the time of the body, also if it raises. Yields ``args``; the body may add entries."""
+        start = self._clock()
+        try:
+            yield args
+        finally:
+            self.record(Span(self.actor, kind, start, self._clock(), args))
+
+    def record(self, span: Span) -> None:
+        """Record a span that the caller has timed."""
+        with self._lock:
+            self._spans.append(span)
+
+    def drain(self) -> list[Span]:
+        """Remove and return the spans that ended since the last drain, in the order in which they ended."""
+        with self._lock:
+            spans = list(self._spans)
+            self._spans.clear()
+            return spans
+
+
+def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
+    """Return (number, version, seconds of the slowest episode, seconds which that episode waited for tools) for every group.
+
+    The ``groups`` argument of a ``train`` span holds this list.
+    """
+    groups: dict[int, tuple[int, float, float]] = {}
+    for episode in episodes:
+        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
+        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
+        groups[episode.group] = (min(version, episode.policy_version), *slowest)
+    return [(number, *found) for number, found in sorted(groups.items())]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Hold the spans of all actors of one host, from a real run or a simulated one."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Append ``spans``."""
+        self.spans.extend(spans)
+
+    @property
+    def actors(self) -> list[str]:
+        """Return the names of the actors, in the order in which they were first added."""
+        return list(dict.fromkeys(span.actor for span in self.spans))
+
+    @property
+    def start(self) -> float:
+        """Return the time at which the first span starts; 0.0 without spans."""
+        return min((span.start for span in self.spans), default=0.0)
+
+    @property
+    def end(self) -> float:
+        """Return the time at which the last span ends; 0.0 without spans."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    def between(self, start: float, end: float) -> "Timeline":
+        """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
+
+        def cut(span: Span) -> Span:
+            if start <= span.start and span.end <= end:
+                return span
+            return replace(span, start=max(span.start, start), end=min(span.end, end))
+
+        return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
+
+    def shifted(self, seconds: float) -> "Timeline":
+        """Return the same timeline ``seconds`` later, to align it with the clock of another machine, or of this one before a reboot."""
+        return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
+
+    def busy_share(self, actor: str, window: Window | None = None) -> float:
+        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults to the whole timeline.
+
+        Time in which several spans overlap counts once.
+        """
+        start, end = window or (self.start, self.end)
+        busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
+        return _covered(busy) / (end - start) if end > start else 0.0
+
+    def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
+        """Return for every actor its share of the window in each kind, and under ``idle`` the share in which it was not busy.
+
+        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to more than 1.
+        """
+        start, end = window or (self.start, self.end)
+        seconds = end - start if end > start else math.inf
+        by_kind: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
+        for span in self.between(start, end).spans:
+            if span.kind != "idle":
+                by_kind[span.actor].setdefault(span.kind, []).append(span)
+        return {
+            actor: {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
+            | {"idle": 1.0 - self.busy_share(actor, (start, end))}
+            for actor, kinds in by_kind.items()
+        }
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.
+
+        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's start. Overlapping spans of one actor
+        go into separate lanes (threads of the trace), because viewers read overlap within one lane as nesting.
+        """
+        pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
+        lanes = _lanes(self.spans)
+        origin = round(self.start * 1e6)
+        metadata = [_metadata("process_name", pid, name=actor) for actor, pid in pids.items()]
+        metadata += [_metadata("process_sort_index", pid, sort_index=pid) for pid in pids.values()]
+        for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
+            metadata.append(
+                _metadata("thread_name", pids[actor], lane, name=f"{actor} ({lane + 1})" if lane else actor)
+            )
+        events = [
+            {
+                "ph": "X",
+                "name": span.kind,
+                "pid": pids[span.actor],
+                "tid": lane,
+                "ts": round(span.start * 1e6) - origin,
+                "dur": round(span.end * 1e6) - round(span.start * 1e6),
+                "args": {name: _finite(value) for name, value in span.args.items()},
+            }
+            for span, lane in zip(self.spans, lanes, strict=True)
+        ]
+        return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves either the old file or the whole new one."""
+        # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
+        write_whole(Path(path), json.dumps(self.to_chrome_trace(), default=str))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Timeline":
+        """Read a timeline that ``save`` wrote; times are rounded to microseconds.
+
+        Raises ValueError if the file is not such a trace.
+        """
+        try:
+            trace = json.loads(Path(path).read_text(encoding="utf-8"))
+            origin = trace.get("otherData", {}).get("origin_microseconds", 0)
+            events = trace["traceEvents"]
+            actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+            return cls([_span_of(event, actors[event["pid"]], origin) for event in events if event["ph"] == "X"])
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"{path} is not a trace of Timeline.save: {error!r}; give a run's timeline.json"
+            ) from error
+
+
+def _covered(spans: Iterable[Span]) -> float:
+    """Return the seconds in which at least one of ``spans`` runs."""
+    covered, reached = 0.0, -math.inf
+    for start, end in sorted((span.start, span.end) for span in spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def _lanes(spans: list[Span]) -> list[int]:
+    """Return for each span the first lane of its actor that is free when it starts."""
+    lanes = [0] * len(spans)
+    ends: dict[str, list[float]] = {}
+    for index in sorted(range(len(spans)), key=lambda index: spans[index].start):
+        span = spans[index]
+        busy_until = ends.setdefault(span.actor, [])
+        lane = next((lane for lane, end in enumerate(busy_until) if end <= span.start), len(busy_until))
+        busy_until[lane : lane + 1] = [span.end]
+        lanes[index] = lane
+    return lanes
+
+
+def _finite(value: Any) -> Any:
+    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one bare NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _metadata(name: str, pid: int, tid: int = 0, /, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _span_of(event: dict[str, Any], actor: str, origin: int) -> Span:
+    start, kind, args = origin + event["ts"], event["name"], event.get("args", {})
+    span = Span(actor, kind, start / 1e6, (start + event["dur"]) / 1e6, args)
+    # What has been read is to be written again.
+    if not (isinstance(actor, str) and isinstance(kind, str) and isinstance(args, dict)):
+        raise TypeError(f"an event of {actor!r:.40} has a name or arguments of another type")
+    if not -MOST_SECONDS < span.start <= span.end < MOST_SECONDS:
+        raise ValueError(f"an event of {actor!r:.40} is at no time that there is")
+    return span

@@ -1,0 +1,1 @@
+"""The machines of a run: what ``--hosts`` asks for, how they are reached, and which role lives where."""

@@ -1,0 +1,73 @@
+"""Check, before a run is started, that its hosts can be had, and show what a scheduler would be asked for.
+
+attach                  every address is found, no two are the same, and the certificates fit
+slurm, kubernetes       the programs, packages and settings that ``slurm.py`` and ``kubernetes.py`` need
+"""
+
+import contextlib
+import json
+import socket
+
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError, HostError
+from zorplex_rl.services.tls import check_files
+from zorplex_rl.training.hosts.addresses import check_encryption, check_listen, place_of, tls_folder
+from zorplex_rl.training.hosts.attached import own_address
+from zorplex_rl.training.hosts.kubernetes import check_kubernetes, kubernetes_objects
+from zorplex_rl.training.hosts.slurm import check_slurm, slurm_script
+from zorplex_rl.training.hosts.spec import HostsSpec, parse_hosts
+
+
+def check_cluster(config: Config) -> None:
+    """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the machines of a network."""
+    spec, settings = parse_hosts(config.cluster.hosts), config.cluster
+    if spec.kind == "attach":
+        check_encryption(
+            "--hosts", [*spec.addresses, *filter(None, [settings.listen])], settings.tls, settings.insecure
+        )
+    elif spec.kind == "kubernetes" and not settings.insecure:
+        raise ConfigError(
+            f"--hosts is {settings.hosts!r}, and Monarch's channel to pods is plain TCP, which others may read and use; "
+            "give --insecure if you trust that network"
+        )
+    match spec.kind:
+        case "attach":
+            _check_network(spec, config.cluster.listen)
+            if folder := tls_folder(spec.addresses[0], config.cluster.tls):
+                with contextlib.suppress(HostError):
+                    check_files(folder, config.cluster.listen or own_address(spec.addresses[0]))
+        case "slurm":
+            check_slurm(config.cluster)
+        case "kubernetes":
+            check_kubernetes(config.cluster)
+
+
+def _check_network(spec: HostsSpec, listen: str | None) -> None:
+    """Raise ConfigError if a host of ``spec`` has no address or that of another one, or if nothing can listen at ``listen``. Sends them nothing."""
+    seen: dict[tuple[str, int], str] = {}
+    for address in spec.addresses:
+        host, port = place_of(address)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+        except OSError as error:
+            raise ConfigError(
+                f"--hosts names {host}, whose address cannot be found ({error.strerror}); correct the name, or give the host's address"
+            ) from error
+        if other := seen.get(place := (str(found[0]), port)):
+            raise ConfigError(f"--hosts names {address}, which is {other}; each host has an address of its own")
+        seen[place] = address
+    if listen:
+        check_listen(listen)
+
+
+def cluster_request(config: Config) -> str:
+    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none. Nothing is sent."""
+    spec = parse_hosts(config.cluster.hosts)
+    match spec.kind:
+        case "slurm":
+            return (
+                f"submitted {spec.count} times, each with names and ids of its own:\n\n{slurm_script(config.cluster)}"
+            )
+        case "kubernetes":
+            return json.dumps(kubernetes_objects(spec.count, config.cluster), indent=2)
+    return ""

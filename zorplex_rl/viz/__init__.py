@@ -1,1 +1,0 @@
-"""Draw plain data: figures for pages and run folders, and the live view of a run in the terminal."""
