@@ -26,14 +26,6 @@ FLOORS = (
 """The system from top to ground: folders, and files of the root. What stands on one floor does not know of each other."""
 MONARCH = ("services", "training")
 ROOT_FILES, ROOMS = 7, 20
-KNOWN_CIRCLES = frozenset(
-    {
-        ("services.host", "services.replica"),
-        ("services.options", "services.replica"),
-        ("services.requests", "services.router"),
-    }
-)
-"""Imports for type checkers alone that close a circle. This list only shrinks, to nothing: take out what is mended, enter nothing."""
 
 
 def modules() -> dict[str, Path]:
@@ -104,19 +96,11 @@ def test_each_folder_imports_only_from_those_below_it():
 
 def test_no_module_imports_itself_by_a_detour():
     packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    graph = {
-        name: {i for i in targets - packages if (name, i) not in KNOWN_CIRCLES}
-        for name, targets in IMPORTS.items()
-        if name not in packages
-    }
+    graph = {name: targets - packages for name, targets in IMPORTS.items() if name not in packages}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" → ".join(error.args[1])) from None
-
-
-def test_every_known_circle_is_still_there():
-    assert [pair for pair in KNOWN_CIRCLES if pair[1] not in IMPORTS.get(pair[0], ())] == [], "mended: take it out"
 
 
 def test_only_services_and_training_import_monarch():
