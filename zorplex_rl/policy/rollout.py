@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A prompt, shared by the requests that wait for it, and freed with the last of them.
+    """A prompt of requests submitted together. It is freed when the last of them has started.
 
     ``snapshot`` and the ``logits`` [V] of the next token come from the weights of ``version``;
     None: it has not run yet. It runs again for requests that start after the weights have changed.
