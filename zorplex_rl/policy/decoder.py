@@ -1,12 +1,15 @@
-"""Run a model: all prompts at once (``prefill``), then step by step: feed the new tokens of every row, return the logits of the next ones.
+"""Run a model: ``prefill`` all prompts at once, then decode step by step: feed what is new in every
+row, return the logits of the next tokens.
 
-A step for 64 rows of a small model is about two hundred small tensor operations, and much of its time goes into calling them. ``LeanDecoder``
-writes the step out for Llama and Qwen2 models, directly on their parameters: the same mathematics with a third of the calls, and a tool's
-result is fed in one step together with the other rows' single tokens. Every other causal model decodes through its own ``forward``, one token
-for each row at a time. Callers need not know which decoder they have.
+A step for 64 rows of a small model is about two hundred small tensor operations, and much of its
+time goes into calling them. ``LeanDecoder`` writes the step out for Llama and Qwen2 models,
+directly on their parameters: the same mathematics with a third of the calls, and a tool's result is
+fed in one step together with the other rows' single tokens. Every other causal model decodes
+through its own ``forward``, one token for each row at a time.
 
     x = embed(ids)
-    each layer:   q, k, v = project(norm(x));  rotate q, k;  k, v → cache;  x += project(attend(q, cache))
+    each layer:   q, k, v = project(norm(x));  rotate q, k;  k, v → cache
+                  x += project(attend(q, cache))
                   x += down(silu(gate(norm(x))) · up(norm(x)))
     logits = head(norm(x))
 """
@@ -23,11 +26,11 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zorplex_rl.policy.kv_cache import DecodeStep, ResultTokens, SlotCache, Snapshot
+    from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run all ``prompts`` at once. Returns for each its snapshot and the logits [V] of the next token.
+    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V].
 
     The tokens that all prompts start with (usually the system prompt) run once.
     """
@@ -52,16 +55,17 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
 
 
 def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many leading tokens all ``prompts`` share, at least one less than the shortest has; 0 for a single prompt."""
+    """Return how many leading tokens ``prompts`` share, fewer than any has; 0 for one prompt."""
     shortest = min(map(len, prompts))
     differing = (i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
     return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
 
 
 def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
-    """Return the logits [..., V] of last hidden states [..., hidden_size], as the model's own ``forward`` computes them.
+    """Return the logits [..., V] of hidden states [..., hidden_size], as ``forward`` computes them.
 
-    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output layer is then added up in float32, too.
+    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output
+    layer is then added up in float32, too.
     """
     layer, config = model.get_output_embeddings(), model.config
     bias = None if layer.bias is None else layer.bias.to(states.dtype)
@@ -76,16 +80,14 @@ def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
 
 
 def decoder_of(model: PreTrainedModel) -> LeanDecoder | OwnForward:
-    """Return the fastest decoder for ``model``. A step of one that ``feeds_results`` may have several tokens for a row."""
-    return LeanDecoder(model) if is_lean(model) else OwnForward(model)
+    """Return the fastest decoder for ``model``. ``tokens_at_once`` is how many it takes of a row.
 
-
-def is_lean(model: PreTrainedModel) -> bool:
-    """Return whether ``LeanDecoder`` computes what ``model`` does: not for subclasses, wrapped layers, hooks or long-context variants."""
+    ``LeanDecoder`` is not for subclasses, wrapped layers, hooks or long-context variants.
+    """
     from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
 
     config = model.config
-    return (
+    lean = (
         (type(model), type(model.base_model)) in ((LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model))
         and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
         and config.hidden_act == "silu"
@@ -94,32 +96,30 @@ def is_lean(model: PreTrainedModel) -> bool:
         in ("default", "linear", "llama3")
         and all(type(layer.self_attn.q_proj) is torch.nn.Linear for layer in model.model.layers)
     )
+    return LeanDecoder(model) if lean else OwnForward(model)
 
 
 class OwnForward:
     """Decodes through the model's own ``forward``. Works for every architecture."""
 
-    feeds_results = False
+    tokens_at_once: int | None = 1
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """Return the logits [B, V] after every row's last token. Writes the new keys and values to ``cache``."""
+        """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
+        ids, positions = step.ids[:, None], step.positions[:, None]
         output = self._model(
-            input_ids=step.ids[:, None],
-            attention_mask=step.mask,
-            position_ids=step.positions[:, None],
-            past_key_values=cache,
-            use_cache=True,
+            input_ids=ids, attention_mask=step.mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
         return output.logits[:, -1]
 
 
 class LeanDecoder:
-    """Decodes on the model's parameters directly. It reads them in each step, so weights copied into the model apply from the next step on."""
+    """Decodes on the model's parameters, read in each step, so that new weights apply at once."""
 
-    feeds_results = True
+    tokens_at_once: int | None = None  # Any number.
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config
@@ -141,51 +141,41 @@ class LeanDecoder:
             h = _norm(x, layer.input_layernorm)
             qk = torch.cat((_linear(h, attention.q_proj), _linear(h, attention.k_proj)), -1)
             qk = qk.view(tokens, heads + kv_heads, dim)
-            # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling by half swaps the parts, and the sign is in the sine.
+            # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling swaps, the sine has the sign.
             qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
             q, k = qk.split((heads, kv_heads), 1)
             v = _linear(h, attention.v_proj).view(tokens, kv_heads, dim)
             kv[0, step.rows, :, step.positions] = k
             kv[1, step.rows, :, step.positions] = v
-            x = x + _linear(self._attend(q, kv, step), attention.o_proj)
+            x = x + _linear(_attend(q, kv, step), attention.o_proj)
             h = _norm(x, layer.post_attention_layernorm)
             x = x + _linear(F.silu(_linear(h, mlp.gate_proj)) * _linear(h, mlp.up_proj), mlp.down_proj)
         if step.results:
             x = x[step.last]
         return _linear(_norm(x, body.norm), self._model.lm_head)
 
-    def _attend(self, q: torch.Tensor, kv: torch.Tensor, step: DecodeStep) -> torch.Tensor:
-        """Return the attention output [N, heads · head_dim] of q [N, heads, head_dim] over kv [2, slots, kv_heads, length, head_dim]."""
-        batch, width, dim = len(step.mask), step.mask.shape[-1], self._head_dim
-        keys, values = kv[:, :batch, :, :width].unbind(0)
-        # The query heads that share a key-value head take the dimension of the query positions, so no key is copied for them.
-        q = q.reshape(len(q), self._kv_heads, -1, dim)
-        mixed = F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask, scale=dim**-0.5)
-        mixed = mixed.reshape(batch, -1)
-        if step.results is None:
-            return mixed
-        return torch.cat((mixed, self._attend_in_results(q, keys, values, step.results)))
-
-    def _attend_in_results(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, results: ResultTokens
-    ) -> torch.Tensor:
-        """Do the same for the tokens of ``results``: q [N, kv_heads, group, head_dim], keys and values [B, kv_heads, width, head_dim]."""
-        (n, length), (_, kv_heads, group, dim) = results.index.shape, q.shape
-        q = q[results.index].permute(0, 2, 3, 1, 4).reshape(n, kv_heads, group * length, dim)
-        mask = results.mask.repeat(1, 1, group, 1)
-        mixed = F.scaled_dot_product_attention(
-            q, keys[results.rows], values[results.rows], attn_mask=mask, scale=dim**-0.5
-        )
-        mixed = mixed.view(n, kv_heads, group, length, dim).permute(0, 3, 1, 2, 4)
-        return mixed.reshape(n * length, -1)[results.real]
-
     def _tabulate_rotation(self, length: int) -> None:
-        """Store the model's own cosines and sines [length, 1, head_dim] for all positions, with the first half of the sines negated."""
+        """Store the model's cosines and sines [length, 1, head_dim], half of the sines negated."""
         positions = torch.arange(length, device=self._model.device)
         cos, sin = self._model.model.rotary_emb(self._model.lm_head.weight, positions[None])
         sign = torch.ones(self._head_dim, device=sin.device, dtype=sin.dtype)
         sign[: self._head_dim // 2] = -1
         self._cos, self._sin = cos[0, :, None], (sin * sign)[0, :, None]
+
+
+def _attend(q: torch.Tensor, kv: torch.Tensor, step: DecodeStep) -> torch.Tensor:
+    """Return [N, heads · dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
+    batch, width = len(step.mask), step.mask.shape[-1]
+    keys, values = kv[:, :batch, :, :width].unbind(0)
+    # Query heads that share a key-value head become query positions, so no key is copied for them.
+    q = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
+    mixed = [F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask).reshape(batch, -1)]
+    for part, rows, mask in step.results:
+        n, _, length, _ = mask.shape
+        own, mask = q[part].view(n, length, *q.shape[1:]).transpose(1, 2), mask.repeat_interleave(q.shape[2], 2)
+        output = F.scaled_dot_product_attention(own.flatten(2, 3), keys[rows], values[rows], attn_mask=mask)
+        mixed.append(output.view(own.shape).transpose(1, 2).reshape(n * length, -1))
+    return torch.cat(mixed) if step.results else mixed[0]
 
 
 def _linear(x: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:

@@ -1,16 +1,17 @@
 """A key-value cache with a fixed number of slots, one for each row of a decode batch.
 
-    kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer in one tensor
+    kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
-Active rows always use the first slots. So a decode step works on *views* of the first slots, as wide as the longest row: nothing is
-concatenated, gathered or copied between steps. Rows have different lengths; an additive mask hides what is beyond each row's end. A row can be
-taken out (while it waits for a tool), put back, or moved to close a gap.
+Active rows always use the first slots, so a decode step works on *views* of the first slots, as
+wide as the longest row: nothing is concatenated, gathered or copied between steps. A row can be
+taken out, put back, or moved to close a gap. What a slot holds behind its row's end is never seen:
+every token attends to the positions up to its own, and its own has been written by then.
 
-A step feeds one token to most rows, and a whole tool result to the few rows that have just received one. A ``DecodeStep`` lists every row's
-first token, so that these can attend together in place, and then the other tokens of the results.
+A step feeds one token to most rows, and a tool's whole result to the few that have just got one:
 
-A ``Snapshot`` is one row's part of the cache, [layers, 2, kv_heads, length, head_dim]: that of a parked row, or of the prefilled prompt that
-all samples of a group start from.
+    slot 0   17                     The first tokens of all rows attend together, in place. Other
+    slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
+    slot 2   ]   ␣-> ␣ 1 7 ⏎        together.
 """
 
 import mmap
@@ -25,63 +26,55 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 Snapshot = torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class ResultTokens:
-    """The tokens of a step after every row's first one: n rows of up to Q tokens, padded to Q.
-
-    ``rows`` [n] are slots, ``index`` [n, Q] is the position of each token in the step, ``mask`` [n, 1, Q, width] is causal, and ``real`` holds the
-    positions in the flattened [n · Q] that are not padding.
-    """
-
-    rows: torch.Tensor
-    index: torch.Tensor
-    mask: torch.Tensor
-    real: torch.Tensor
+"""One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """The input of one decode step for B rows: ``ids``, ``rows`` and ``positions`` [N], first one token of each row, then ``results``.
+    """One decode step for B rows: N tokens ``ids``, their ``rows`` (slots) and ``positions``.
 
-    ``mask`` [B, 1, 1, width] is the additive attention mask of the first B tokens. ``last`` [B] is the index of each row's last token.
+    The first token of each row comes first; ``mask`` [B, 1, 1, width] is their additive mask.
+    ``results`` has the others, those of equal length Q together: which tokens of the step they are,
+    row after row, their rows [n], and mask [n, 1, Q, width]. ``last`` is each row's last token.
     """
 
     ids: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
-    mask: torch.Tensor
     last: torch.Tensor
-    results: ResultTokens | None = None
+    mask: torch.Tensor
+    results: list[tuple[slice, torch.Tensor, torch.Tensor]]
 
 
 class SlotCache(Cache):
     """The cache of up to ``slots`` rows of up to ``length`` tokens for ``model``."""
 
-    def __init__(self, model: PreTrainedModel, slots: int, length: int) -> None:
+    def __init__(self, model: PreTrainedModel, slots: int, length: int = 0) -> None:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, 2, slots, heads, length, head_dim)
-        self.kv = _zeros(shape, model.dtype, model.device)
-        self._mask = torch.full((slots, length), float("-inf"), dtype=model.dtype, device=model.device)
-        super().__init__(layers=[_SlotLayer(self, *layer.unbind(0)) for layer in self.kv])
-        self.rows = torch.arange(slots, device=model.device)
-        self.positions = self.rows
+        layers = config.num_hidden_layers
+        self.kv = torch.empty(layers, 2, slots, heads, 0, head_dim, dtype=model.dtype, device=model.device)
+        super().__init__(layers=[_SlotLayer(self, layer) for layer in range(layers)])
+        self.rows = self.positions = torch.arange(slots, device=model.device)
         self.width = 0
+        self.reserve(length)
 
     @property
     def length(self) -> int:
         """Number of tokens that a row can hold."""
         return self.kv.shape[-2]
 
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
+        if length > self.length:
+            old, shape = self.kv, (*self.kv.shape[:-2], length, self.kv.shape[-1])
+            self.kv = _zeros(shape, old.dtype, old.device)
+            self.kv[..., : old.shape[-2], :] = old
+
     def put(self, slot: int, snapshot: Snapshot) -> None:
         """Copy ``snapshot`` into ``slot``."""
-        length = snapshot.shape[-2]
-        self.kv[:, :, slot, :, :length] = snapshot
-        self._mask[slot, :length] = 0
-        self._mask[slot, length:] = float("-inf")
+        self.kv[:, :, slot, :, : snapshot.shape[-2]] = snapshot
 
     def take(self, slot: int, length: int) -> Snapshot:
         """Return a copy of the first ``length`` tokens of ``slot``."""
@@ -90,52 +83,44 @@ class SlotCache(Cache):
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the row in slot ``source`` over the one in slot ``target``."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
-        self._mask[target] = self._mask[source]
 
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
-        """Prepare to feed ``tokens``, at least one for each row, to the first rows, which hold ``lengths`` tokens. Returns the step."""
+        """Prepare to feed ``tokens``, at least one each, to the first rows, of ``lengths``."""
         batch, device = len(lengths), self.kv.device
-        fed, places, owners, ends = [row[0] for row in tokens], list(lengths), list(range(batch)), list(range(batch))
-        spans: list[range] = []
-        for slot, (length, (_, *more)) in enumerate(zip(lengths, tokens, strict=True)):
-            if more:
-                spans.append(range(len(fed), len(fed) + len(more)))
-                fed += more
-                places += range(length + 1, length + 1 + len(more))
-                owners += [slot] * len(more)
-                ends[slot] = len(fed) - 1
-        self.width = max(places) + 1
-        ids, rows, positions, last = (torch.tensor(x, device=device) for x in (fed, owners, places, ends))
-        self.rows, self.positions = rows[:batch], positions[:batch]
-        self._mask[self.rows, self.positions] = 0
-        mask = self._mask[:batch, None, None, : self.width]
-        if not spans:
-            return DecodeStep(ids, rows, positions, mask, last)
-        mask = mask.clone()
-        self._mask[rows[batch:], positions[batch:]] = 0
-        longest = max(map(len, spans))
-        index = torch.tensor([[*span] + [span[-1]] * (longest - len(span)) for span in spans], device=device)
-        real = [row * longest + column for row, span in enumerate(spans) for column in range(len(span))]
-        hidden = torch.arange(self.width, device=device) > positions[index][..., None]
-        causal = torch.zeros(hidden.shape, dtype=mask.dtype, device=device).masked_fill_(hidden, float("-inf"))
-        results = ResultTokens(rows[index[:, 0]], index, causal[:, None], torch.tensor(real, device=device))
-        return DecodeStep(ids, rows, positions, mask, last, results)
+        ids, slots, places, last = [row[0] for row in tokens], [*range(batch)], [*lengths], [*range(batch)]
+        parts = []
+        for length in sorted({*map(len, tokens)} - {1}):
+            start = len(ids)
+            for slot in (slot for slot, row in enumerate(tokens) if len(row) == length):
+                ids += tokens[slot][1:]
+                slots += [slot] * (length - 1)
+                places += range(lengths[slot] + 1, lengths[slot] + length)
+                last[slot] = len(ids) - 1
+            parts.append((slice(start, len(ids)), length - 1))
+        fed, rows, positions = torch.tensor([ids, slots, places], device=device).unbind(0)
+        self.rows, self.positions, self.width = rows[:batch], positions[:batch], max(places) + 1
+        hidden = torch.arange(self.width, device=device) > positions[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
+        results = [(part, rows[part][::n], mask[part].view(-1, 1, n, self.width)) for part, n in parts]
+        ends = torch.tensor(last, device=device) if results else rows
+        return DecodeStep(fed, rows, positions, ends, mask[:batch, None, None], results)
 
 
 class _SlotLayer(CacheLayerMixin):
-    """One layer's views into a ``SlotCache``. Writes each row's new key and value at that row's own position."""
+    """One layer of a ``SlotCache``. Writes each row's new key and value at its own position."""
 
-    def __init__(self, slots: SlotCache, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def __init__(self, slots: SlotCache, layer: int) -> None:
         super().__init__()
-        # Weak: in a ring of references the keys and values of a cache that nobody needs would stay until Python's collector comes by.
-        self._slots, self.keys, self.values, self.is_initialized = weakref.proxy(slots), keys, values, True
+        # Weak: in a ring of references an unused cache would stay until the collector comes by.
+        self._slots, self._layer, self.is_initialized = weakref.proxy(slots), layer, True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
         slots = self._slots
-        self.keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
-        self.values[slots.rows, :, slots.positions] = value_states[:, :, 0]
+        keys, values = slots.kv[self._layer]
+        keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
+        values[slots.rows, :, slots.positions] = value_states[:, :, 0]
         batch = len(slots.positions)
-        return self.keys[:batch, :, : slots.width], self.values[:batch, :, : slots.width]
+        return keys[:batch, :, : slots.width], values[:batch, :, : slots.width]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Do nothing: all memory was allocated at once."""
@@ -147,11 +132,11 @@ class _SlotLayer(CacheLayerMixin):
         return self._slots.width, 0
 
     def get_max_length(self) -> int:
-        return self.keys.shape[-2]
+        return self._slots.length
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros; in Linux's main memory in large pages, because a decode step reads the whole cache and page look-ups would slow it."""
+    """Return zeros; in Linux's main memory in large pages: page look-ups would slow the reading."""
     if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, prod(shape) * dtype.itemsize)

@@ -1,6 +1,4 @@
-"""Sample many episodes at once with one key-value cache.
-
-Each step samples one token for every active row. Rows leave and enter between steps:
+"""Sample many episodes at once with one key-value cache. Read ``rollout_simple.py`` first.
 
     waiting ──prefill (once per prompt)──► active ──finished──► Episode
                                             │  ▲
@@ -8,13 +6,18 @@ Each step samples one token for every active row. Rows leave and enter between s
                                             ▼  │
                                           parked (only if the tool is slow)
 
-* Nothing is prefilled twice: all samples of a prompt start from one snapshot, and a tool's result is fed in the same step in which the other
-  rows run their newest tokens.
-* A slow tool stops only its own row. Another row uses the slot meanwhile. With ``Sampling.in_rounds`` the rows that wait go on together.
-* Each row has its own random numbers. The other rows of the batch change an episode only by the rounding of a matrix product.
-* Sampling is plain: softmax at the temperature, no top-k, no top-p. The recorded log-probability is that of the distribution sampled from.
+An active row has a slot of the cache. A ``step`` has three parts:
 
-``tool_loop.py`` parses the text, calls tools and ends episodes. ``rollout_simple.py`` samples the same episodes one at a time; read it first.
+1. ``_fill_slots``: rows that wait for a slow tool leave their slots. Rows whose result has come
+   enter free slots, then new requests do, with the prompt's part of the cache and its logits.
+2. ``_sample``: each row with logits draws its next token. ``tool_loop.py`` reads the text, calls
+   tools and appends results. Episodes that have ended leave.
+3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
+   result behind it. That gives the row its next logits.
+
+Each row has its own random numbers. The other rows of the batch change an episode only by the
+rounding of a matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p. The
+recorded log-probability is that of the distribution sampled from.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -38,42 +41,44 @@ from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest,
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 
-# kv_cache.py needs transformers, which takes seconds to load: it is imported where a model is already there.
+# kv_cache.py needs transformers, which loads for seconds: it is imported where a model is there.
 if TYPE_CHECKING:
-    from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
+    from zorplex_rl.policy.kv_cache import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """A prompt that has run once: its ids, its part of the cache, and the logits [V] of the next token."""
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """A prompt of requests submitted together. It is freed when the last of them has started.
 
-    ids: list[int]
-    snapshot: Snapshot
-    logits: torch.Tensor
+    ``snapshot`` and the ``logits`` [V] of the next token come from the weights of ``version``;
+    None: it has not run yet. It runs again for requests that start after the weights have changed.
+    """
+
+    task: Task
+    version: int | None = None
+    ids: list[int] = field(init=False)
+    snapshot: Snapshot = field(init=False)
+    logits: torch.Tensor = field(init=False)
 
 
 class RolloutEngine:
-    """Samples all submitted requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``, which does both."""
+    """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``.
+
+    Between two steps the model's weights may change: set ``version`` then.
+    """
 
     def __init__(
-        self,
-        policy: Policy,
-        execute: Execute,
-        sampling: Sampling = Sampling(),
-        environment: Environment = ZORPLEX,
+        self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
     ) -> None:
+        from zorplex_rl.policy.kv_cache import SlotCache
+
         self.policy, self.sampling, self.version = policy, sampling, 0
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
+        self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
-        self._waiting: deque[tuple[int, RolloutRequest]] = deque()
-        self._demand: Counter[Task] = Counter()
-        self._prompts: dict[Task, Prefilled] = {}
-        self._prompts_version = 0
-        self._active: list[PartialEpisode] = []
-        self._parked: list[tuple[PartialEpisode, Snapshot, torch.Tensor]] = []
-        self._cache: SlotCache
-        self._logits: torch.Tensor
-        self._reserved = 0  # Tokens that a row of the cache can hold; 0 while there is no cache yet.
+        self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
+        self._active: list[PartialEpisode] = []  # The row at index i is in slot i of the cache.
+        self._parked: list[PartialEpisode] = []
 
     @property
     def idle(self) -> bool:
@@ -82,45 +87,35 @@ class RolloutEngine:
 
     @property
     def stalled_on(self) -> list[Future[str]]:
-        """Pending tool calls if no row can go on before one of them has ended, else an empty list."""
-        if not self._all_wait:
-            return []
-        calls = [row.pending for row in (*self._active, *(row for row, _, _ in self._parked)) if row.pending]
+        """Pending tool calls if no row can go on before one of them ends, else an empty list."""
+        calls = self._calls_if_all_wait()
         pending = [call for call in calls if not call.done()]
         if self.sampling.in_rounds:
             return pending[:1]
         return pending if len(pending) == len(calls) else []
 
-    @property
-    def _all_wait(self) -> bool:
-        """Whether every row waits for a tool."""
-        return (
-            not self._waiting
-            and all(row.pending for row in self._active)
-            and all(row.pending for row, _, _ in self._parked)
-        )
+    def _calls_if_all_wait(self) -> list[Future[str]]:
+        """Return every row's tool call if all rows wait for one, else an empty list."""
+        calls = [row.pending for row in (*self._active, *self._parked)]
+        return [] if self._waiting or None in calls else [call for call in calls if call]
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
-        """Queue ``requests``. Returns a ticket for each; ``step`` returns its episode with the same ticket."""
-        arrived = [(next(self._tickets), request) for request in requests]
+        """Queue ``requests``. Returns a ticket for each; ``step`` returns it with the episode."""
+        prompts: dict[Task, Prompt] = {}
+        arrived = [(next(self._tickets), r, prompts.setdefault(r.task, Prompt(r.task))) for r in requests]
         self._waiting += arrived
-        self._demand.update(request.task for _, request in arrived)
-        return [ticket for ticket, _ in arrived]
+        return [ticket for ticket, _, _ in arrived]
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
-        """Sample one token for every active row. Returns (ticket, episode) of those that ended. Blocks only if all rows wait for tools.
+        """Sample one token for every active row. Returns (ticket, episode) of those that ended.
 
-        Raises TrainingDiverged if the logits are not finite.
+        Blocks only if all rows wait for tools. Raises TrainingDiverged if logits are not finite.
         """
         while stalled := self.stalled_on:
             wait(stalled, return_when=FIRST_COMPLETED)
-        self._settle_calls()
-        if self._waiting and len(self._active) < self.sampling.slots:
-            self._start()
-        if not self._active:
-            return []
-        finished = self._append(*self._choose())
+        self._fill_slots()
+        finished = self._sample()
         if self._active:
             self._forward()
         return finished
@@ -128,7 +123,7 @@ class RolloutEngine:
     def run(
         self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
     ) -> list[Episode]:
-        """Submit ``requests`` and step until all are done. Returns their episodes in the order of the requests."""
+        """Submit ``requests``, step until all are done. Returns their episodes in this order."""
         tickets = self.submit(requests)
         episodes: dict[int, Episode] = {}
         while not self.idle:
@@ -137,143 +132,116 @@ class RolloutEngine:
                 on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
-    def _choose(self) -> tuple[list[int], list[float]]:
-        """Return a token and its log-probability for every active row; both are ignored for a row with a result still to run.
+    def _fill_slots(self) -> None:
+        """Give the slots to rows that can go on: a row that still waits for its tool is parked.
 
-        Raises TrainingDiverged if the logits are not finite.
+        In rounds no result counts before every row waits and all results are there.
         """
-        temperature = self.sampling.temperature
-        logits = self._logits[: len(self._active)].float()
-        logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
-        if temperature > 0:
-            drawn = [0.0 if row.unfed else row.rng.random() for row in self._active]
-            # Inverse transform sampling: the first token at which the cumulative probability exceeds the draw.
-            cumulated = logprobs.exp().cumsum(-1)
-            # A draw that float32 would round up to 1 is kept below the total, or there would be no token for it.
-            draws = torch.tensor(drawn, device=logits.device).clamp_(max=1 - 2**-23)
-            tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
-            # With NaN there is no such token, only an index beyond the vocabulary. Its log-probability is NaN too, which is checked below.
-            tokens.clamp_(max=logprobs.shape[1] - 1)
-        else:
-            tokens = logprobs.argmax(-1, keepdim=True)
-        chosen = logprobs.gather(1, tokens)[:, 0].tolist()
-        if not math.isfinite(sum(chosen)):
-            version = next(row.version for row, c in zip(self._active, chosen, strict=True) if not math.isfinite(c))
-            raise TrainingDiverged(f"the weights of version {version} give logits that are not finite")
-        return tokens[:, 0].tolist(), chosen
-
-    def _append(self, tokens: list[int], logprobs: list[float]) -> list[tuple[int, Episode]]:
-        """Add the chosen token to every row that is ready for one. Removes and returns the episodes that have ended."""
-        loop, limit = self._tool_loop, self.sampling.max_tokens
-        finished, freed = [], []
-        for slot, (row, token, logprob) in enumerate(zip(self._active, tokens, logprobs, strict=True)):
-            finish = None if row.unfed else loop.extend(row, token, logprob)
-            if finish or len(row.episode.token_ids) >= limit:
-                finished.append((row.ticket, loop.finish(row, finish or "tokens")))
-                freed.append(slot)
-        for slot in reversed(freed):
-            self._remove(slot)
-        return finished
-
-    def _forward(self) -> None:
-        """Run the model on the unfed tokens of every active row. Stores the logits of each row's next token."""
-        tokens = [row.episode.token_ids[-row.unfed :] for row in self._active]
-        if not self._decode.feeds_results:
-            # This decoder takes one token for each row, so a result takes several steps.
-            tokens = [row[:1] for row in tokens]
-        step = self._cache.begin_step([row.cached for row in self._active], tokens)
-        self._logits[: len(self._active)] = self._decode(step, self._cache)
-        for row, fed in zip(self._active, tokens, strict=True):
-            row.unfed -= len(fed)
-            row.version = self.version
+        if not self.sampling.in_rounds or self._calls_if_all_wait():
+            for row in (*self._active, *self._parked):
+                if row.pending and row.pending.done():
+                    self._tool_loop.answer(row)
+        for slot in reversed(range(len(self._active))):
+            if (row := self._active[slot]).pending:
+                row.snapshot = self._cache.take(slot, row.cached)
+                self._parked.append(row)
+                self._leave(slot)
+        answered = [row for row in self._parked if not row.pending]
+        for row in answered[: self.sampling.slots - len(self._active)]:
+            self._parked.remove(row)
+            self._enter(row)
+        if self._waiting and len(self._active) < self.sampling.slots:
+            self._start()
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""
         free = self.sampling.slots - len(self._active)
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        self._prefill([request.task for _, request in entering])
-        self._reserve(max(len(self._prompts[r.task].ids) for _, r in entering) + self.sampling.max_tokens)
+        self._prefill([prompt for _, _, prompt in entering])
+        longest = max(len(prompt.ids) for _, _, prompt in entering) + self.sampling.max_tokens
+        self._cache.reserve(-(-longest // 32) * 32)
         now = time.monotonic()
-        for ticket, request in entering:
-            prompt = self._prompts[request.task]
+        for ticket, request, prompt in entering:
+            task, seed, group = request.task, request.seed, request.group
             # What ends it is known at its end.
-            episode = Episode(
-                request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
-            )
-            row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
-            self._enter(row, prompt.snapshot, prompt.logits)
-            self._demand[request.task] -= 1
-            if not self._demand[request.task]:
-                del self._demand[request.task], self._prompts[request.task]
+            episode = Episode(task, prompt.ids, [], [], [], [], "tokens", seed, group, self.version)
+            row = PartialEpisode(ticket, episode, random.Random(seed), now, self.version)
+            row.snapshot, row.logits = prompt.snapshot, prompt.logits
+            self._enter(row)
 
-    def _prefill(self, tasks: list[Task]) -> None:
-        """Prefill the prompts of ``tasks``, together with some that are needed next: a batch costs little more than one prompt."""
-        if self._prompts_version != self.version:
-            self._prompts.clear()
-            self._prompts_version = self.version
-        new = [task for task in dict.fromkeys(tasks) if task not in self._prompts]
-        if not new:
+    def _prefill(self, prompts: Sequence[Prompt]) -> None:
+        """Run ``prompts`` and some needed next: a batch costs little more than one prompt."""
+        if all(prompt.version == self.version for prompt in prompts):
             return
-        ahead = (request.task for _, request in islice(self._waiting, self.sampling.slots))
-        new = list(dict.fromkeys((*new, *(task for task in ahead if task not in self._prompts))))
-        prompts = [encode_prompt(self.policy.tokenizer, task) for task in new]
-        for task, ids, (snapshot, logits) in zip(new, prompts, prefill(self.policy.model, prompts), strict=True):
-            self._prompts[task] = Prefilled(ids, snapshot, logits)
+        ahead = (prompt for _, _, prompt in islice(self._waiting, self.sampling.slots))
+        new = [prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version]
+        for prompt in new:
+            prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
+        results = prefill(self.policy.model, [prompt.ids for prompt in new])
+        for prompt, (prompt.snapshot, prompt.logits) in zip(new, results, strict=True):
+            prompt.version = self.version
 
-    def _settle_calls(self) -> None:
-        """Feed the tool results that are ready. A row that still waits for its result is parked, and its slot becomes free.
+    def _sample(self) -> list[tuple[int, Episode]]:
+        """Draw a token for every active row with logits. Removes and returns ended episodes."""
+        ready = [(row, row.logits) for row in self._active if row.logits is not None]
+        if ready:
+            logits = torch.stack([logits for _, logits in ready]).float()
+            drawn = draw(logits, self.sampling.temperature, [row.rng.random() for row, _ in ready])
+            if bad := [row.version for (row, _), p in zip(ready, drawn[1], strict=True) if not math.isfinite(p)]:
+                raise TrainingDiverged(f"the weights of version {bad[0]} give logits that are not finite")
+            for (row, _), token, logprob in zip(ready, *drawn, strict=True):
+                self._tool_loop.extend(row, token, logprob)
+                row.logits = None
+        ended = [slot for slot, row in enumerate(self._active) if self._tool_loop.has_ended(row)]
+        finished = [(self._active[slot].ticket, self._tool_loop.end(self._active[slot])) for slot in ended]
+        for slot in reversed(ended):
+            self._leave(slot)
+        return finished
 
-        In rounds no result is ready before all are, and no other row can go on.
-        """
-        ready = self._all_wait or not self.sampling.in_rounds
-        for slot in reversed(range(len(self._active))):
-            row = self._active[slot]
-            if row.pending is None:
-                continue
-            if ready and row.pending.done():
-                self._tool_loop.answer(row)
-            else:
-                self._parked.append((row, self._cache.take(slot, row.cached), self._logits[slot].clone()))
-                self._remove(slot)
-        still_parked = []
-        for row, snapshot, logits in self._parked:
-            if ready and row.pending and row.pending.done():
-                self._tool_loop.answer(row)
-            if row.pending is None and len(self._active) < self.sampling.slots:
-                self._enter(row, snapshot, logits)
-            else:
-                still_parked.append((row, snapshot, logits))
-        self._parked = still_parked
+    def _forward(self) -> None:
+        """Run the model on the unfed tokens of every active row. Sets the next token's logits."""
+        at_once = self._decode.tokens_at_once
+        tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in self._active]
+        step = self._cache.begin_step([row.cached for row in self._active], tokens)
+        for row, fed, logits in zip(self._active, tokens, self._decode(step, self._cache), strict=True):
+            row.unfed -= len(fed)
+            row.version = self.version
+            # Nothing is drawn before the rest of a result, or a result that the row waits for.
+            row.logits = None if row.unfed or row.pending else logits
 
-    def _enter(self, row: PartialEpisode, snapshot: Snapshot, logits: torch.Tensor) -> None:
-        slot = len(self._active)
-        self._cache.put(slot, snapshot)
-        self._logits[slot] = logits
+    def _enter(self, row: PartialEpisode) -> None:
+        """Move ``row`` into the first free slot."""
+        assert row.snapshot is not None
+        self._cache.put(len(self._active), row.snapshot)
         self._active.append(row)
+        row.snapshot = None
 
-    def _remove(self, slot: int) -> None:
+    def _leave(self, slot: int) -> None:
         """Free ``slot`` by moving the last active row into it."""
         last = self._active.pop()
         if slot < len(self._active):
             self._cache.move(len(self._active), slot, last.cached)
-            self._logits[slot] = self._logits[len(self._active)]
             self._active[slot] = last
 
-    def _reserve(self, length: int) -> None:
-        """Make sure that the cache has room for ``length`` tokens in each row. Active rows are copied from a shorter cache."""
-        from zorplex_rl.policy.kv_cache import SlotCache
 
-        model, old = self.policy.model, self._cache if self._reserved else None
-        if length <= self._reserved:
-            return
-        self._reserved = -(-length // 32) * 32
-        self._cache = SlotCache(model, self.sampling.slots, self._reserved)
-        if old is None:
-            vocabulary = model.get_output_embeddings().weight.shape[0]
-            self._logits = torch.zeros(self.sampling.slots, vocabulary, dtype=model.dtype, device=model.device)
-        else:
-            for slot, row in enumerate(self._active):
-                self._cache.put(slot, old.take(slot, row.cached))
+def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Draw a token from each row of ``logits`` [B, V] by a number of ``uniform`` in [0, 1).
+
+    Returns the tokens and their log-probabilities, which are not finite where the logits are not.
+    """
+    if temperature == 0:
+        logprobs = torch.log_softmax(logits, -1)
+        tokens = logprobs.argmax(-1, keepdim=True)
+    else:
+        logprobs = torch.log_softmax(logits / temperature, -1)
+        # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
+        cumulated = logprobs.exp().cumsum(-1)
+        # A draw that float32 would round up to 1 is kept below it: no token would be left.
+        draws = torch.tensor(uniform, device=logits.device).clamp_(max=1 - 2**-23)
+        tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
+        # With NaN there is no such token, only an index beyond the vocabulary.
+        tokens.clamp_(max=logprobs.shape[1] - 1)
+    return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
 
 
 def rollout(
@@ -285,9 +253,9 @@ def rollout(
     on_episode: Callable[[Episode], None] = lambda episode: None,
     environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests; calls ``on_episode`` as each one ends.
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests.
 
-    ``environment`` names the tools and finds the answer.
+    Calls ``on_episode`` as each one ends. ``environment`` names the tools and finds the answer.
     """
     engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version

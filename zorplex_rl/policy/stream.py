@@ -1,30 +1,30 @@
-"""Sample continuously: requests arrive while others are being sampled, and weights change between two steps.
+"""Sample continuously: requests arrive while others are sampled, weights change between two steps.
 
     sample(requests) ──► inbox ──► engine ──► one future for each episode
                                      ▲
-    model_lock ──────────────────────┘   held for a few steps at a time; between them, others can change the model
+    model_lock ──────────────────────┘   held for a few steps; between them others change the model
 
-A slow tool or a long answer does not delay the next batch: both use the same slots. If new weights are copied in during an episode, it
-continues with them. Its ``first_version`` and ``last_version`` say so, and each log-prob is that of the weights that sampled the token.
+A slow tool or a long answer does not delay the next batch: both use the same slots. If new weights
+are copied in during an episode, it continues with them. Its ``first_version`` and ``last_version``
+say so, and each log-prob is that of the weights that sampled the token.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
 from zorplex_rl.task.episode import Episode
 
 STEPS_AT_ONCE = 16
-"""Steps for which the lock is held: some tens of milliseconds, a hundred times what releasing and acquiring it costs."""
+"""Steps for which the lock is held: tens of milliseconds, a hundred times what taking it costs."""
 
 
 class RolloutStream:
     """Runs ``make_engine()`` in a thread for many callers at once.
 
-    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes, ``in_thread`` calls a
-    function in a thread.
+    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open
+    while the model computes, ``in_thread`` calls a function in a thread.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RolloutStream:
         self._running: asyncio.Task[None] | None = None
 
     def use_version(self, version: int) -> None:
-        """Record ``version`` for all tokens sampled from now on. Call this after changing the weights, with the lock still held."""
+        """Set the version of the weights. Call this after changing them, still with the lock."""
         self._engine.version = version
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
@@ -58,6 +58,7 @@ class RolloutStream:
         return list(await asyncio.gather(*promises))
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._inbox or not self._engine.idle:
                 async with self._model_lock:
@@ -69,7 +70,11 @@ class RolloutStream:
                     if not (promise := self._promised.pop(ticket)).done():
                         promise.set_result(episode)
                 while (stalled := self._engine.stalled_on) and not self._inbox:
-                    await self._wait_for_any(stalled)
+                    # Until one of the tools has answered or a request has arrived.
+                    self._wake.clear()
+                    for call in stalled:
+                        call.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake.set))
+                    await self._wake.wait()
         except BaseException as error:
             # Whatever it is: nobody else tells those who wait. They are no part of a cancellation.
             cause = error if isinstance(error, Exception) else RuntimeError(f"sampling was ended by {error!r}")
@@ -89,12 +94,3 @@ class RolloutStream:
                     break
                 finished += self._engine.step()
         return finished
-
-    async def _wait_for_any(self, stalled: list[Future[str]]) -> None:
-        """Wait until one of the tools has answered or a request has arrived."""
-        self._wake.clear()
-        loop = asyncio.get_running_loop()
-        for future in stalled:
-            future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake.set))
-        if not self._inbox:
-            await self._wake.wait()

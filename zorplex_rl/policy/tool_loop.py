@@ -1,11 +1,12 @@
-"""Build an episode token by token: find tool calls in the sampled text, feed their results, notice the end.
+"""Build an episode token by token: find tool calls in the text, append results, notice the end.
 
     row = PartialEpisode(ticket, episode, rng, started)
-    loop.extend(row, token, logprob)     adds a sampled token; returns what ends the episode, if anything
+    loop.extend(row, token, logprob)     adds a sampled token, and a result if it completes a call
     loop.answer(row)                     adds the result of a slow tool
-    loop.finish(row, "answer")           returns the Episode
+    loop.has_ended(row)                  says whether the episode is over
+    loop.end(row)                        returns it
 
-The text is parsed only when a token closes a bracket or a line, and then only from the start of that line.
+The text is read only when a token closes a bracket or a line, and then only from that line's start.
 """
 
 import random
@@ -21,8 +22,10 @@ from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerBase
 
+    from zorplex_rl.policy.kv_cache import Snapshot
     from zorplex_rl.policy.load import Policy
 
 Tool = Callable[[Task, ToolCall], str]
@@ -33,10 +36,10 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts injected tokens too.
+    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too.
 
-    ``in_rounds``: rows that wait for slow tools go on together, as soon as no other row can and all their results are there.
-    What is decoded together is then a function of the tokens, not of how fast tools answer.
+    ``in_rounds``: rows that wait for slow tools go on together, once no other row can and all their
+    results are there. So the speed of tools does not change which rows are decoded together.
     """
 
     temperature: float = Config.temperature
@@ -48,19 +51,21 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One episode to sample: the task, the seed of its random draws, and the group that it belongs to."""
+    """One episode to sample: the task, the seed of its random draws, and its group."""
 
     task: Task
     seed: int = 0
     group: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PartialEpisode:
     """An ``episode`` that is still being sampled, and the state of its sampling.
 
-    ``version`` is that of the weights that made the logits of its next token. The model has not yet run the last ``unfed`` of its tokens: the one
-    that was just sampled, and a tool's result. ``pending`` is the result of a slow tool, called at time ``called``.
+    The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a
+    tool's result behind it. ``logits`` [V] of its next token come from the weights of ``version``;
+    None while that token is not to be sampled. ``snapshot`` is its part of the cache while it has
+    no slot. ``pending`` is the result of a slow tool, called at time ``called``.
     """
 
     ticket: int
@@ -69,6 +74,9 @@ class PartialEpisode:
     started: float
     version: int = 0
     unfed: int = 0
+    logits: "torch.Tensor | None" = None
+    snapshot: "Snapshot | None" = None
+    finish: Finish | None = None
     pending: Future[str] | None = None
     called: float = 0.0
     turn_start: int = 0
@@ -81,7 +89,7 @@ class PartialEpisode:
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
-    """Return the token ids of ``task``'s system prompt and question in the model's chat template, up to the start of the answer."""
+    """Return the ids of ``task``'s system prompt and question in the model's chat template."""
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
     return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
@@ -103,15 +111,15 @@ class ToolLoop:
         self._policy, self._execute, self._sampling = policy, execute, sampling
         self._tools, self._find_answer = environment.tools, environment.find_answer
         self._marks = _token_marks(policy)
-        self._eos = frozenset(policy.eos_ids)
 
     def extend(self, row: PartialEpisode, token: int, logprob: float) -> Finish | None:
-        """Add a sampled token, and run the tool call that it completes. Returns what ends the episode, or None."""
+        """Add a sampled token, run the call that it completes. Returns what ends the episode."""
         row.episode.token_ids.append(token)
         row.episode.sampled.append(True)
         row.episode.logprobs.append(logprob)
         row.unfed = 1
-        return self._read(row, token) if token in self._marks else None
+        row.finish = self._read(row, token) if token in self._marks else None
+        return row.finish
 
     def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` is waiting for."""
@@ -120,16 +128,22 @@ class ToolLoop:
         self._feed(row, row.pending.result())
         row.pending = None
 
-    def finish(self, row: PartialEpisode, finish: Finish) -> Episode:
-        """Return the episode, ended by ``finish``."""
-        if row.turn_start < len(row.episode.token_ids):
+    def has_ended(self, row: PartialEpisode) -> bool:
+        """Return whether something in the text or the limit on tokens has ended the episode."""
+        return row.finish is not None or len(row.episode.token_ids) >= self._sampling.max_tokens
+
+    def end(self, row: PartialEpisode) -> Episode:
+        """Return the episode, which has ended."""
+        episode = row.episode
+        if row.turn_start < len(episode.token_ids):
             self._end_turn(row, None)
-        last_version, seconds = row.episode.turns[-1].version, time.monotonic() - row.started
-        return replace(row.episode, finish=finish, last_version=last_version, seconds=seconds)
+        episode.finish, episode.last_version = row.finish or "tokens", episode.turns[-1].version
+        episode.seconds = time.monotonic() - row.started
+        return episode
 
     def _read(self, row: PartialEpisode, token: int) -> Finish | None:
-        """Parse the current line after ``token`` has closed a bracket, a line or the text. Returns what ends the episode, or None."""
-        if token in self._eos:
+        """Read the line or the call that ``token`` closes. Returns what ends the episode."""
+        if token in self._policy.eos_ids:
             return "eos"
         line = self._policy.tokenizer.decode(row.episode.token_ids[row.line_start :], skip_special_tokens=True)
         if call := find_call(line, self._tools):
@@ -154,14 +168,13 @@ class ToolLoop:
         row.turn_start = end
 
     def _feed(self, row: PartialEpisode, result: str) -> None:
-        """Append a tool's result, cut at the token limit, record it in the turn, and start the next turn after it."""
+        """Append a tool's result, cut at the token limit, and start the next turn behind it."""
         episode, text = row.episode, format_result(result)
-        injected: str | None = text
         ids = encode_text(self._policy.tokenizer, text)
         if (room := self._sampling.max_tokens - len(episode.token_ids)) < len(ids):
             ids = ids[:room]
-            injected = self._policy.tokenizer.decode(ids, skip_special_tokens=True) or None
-        episode.turns[-1] = replace(episode.turns[-1], result=injected)
+            text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
+        episode.turns[-1] = replace(episode.turns[-1], result=text or None)
         episode.token_ids += ids
         episode.sampled += [False] * len(ids)
         episode.logprobs += [0.0] * len(ids)
@@ -170,8 +183,6 @@ class ToolLoop:
 
 
 def _token_marks(policy: "Policy") -> frozenset[int]:
-    """Return the tokens after which the text must be parsed: those with ``]`` or a line break, and those that end the text."""
-    newline = ("\n", "Ċ", "<0x0A>")
-    vocab = policy.tokenizer.get_vocab()
-    marks = {index for entry, index in vocab.items() if "]" in entry or any(n in entry for n in newline)}
-    return frozenset(marks | set(policy.eos_ids))
+    """Return the tokens after which the text is read: with ``]``, a line break or its end."""
+    marks, vocabulary = ("]", "\n", "Ċ", "<0x0A>"), policy.tokenizer.get_vocab()
+    return frozenset([i for entry, i in vocabulary.items() if any(m in entry for m in marks)] + [*policy.eos_ids])
