@@ -37,7 +37,7 @@ from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import ReplicaFailed, Request, ServiceError
 from zorplex_rl.services.router import Router
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
-from zorplex_rl.services.service import Callers, Service
+from zorplex_rl.services.service import Service, ServiceEndpoints
 
 ASKED = (
     "What does a call through a service cost, compared with a bare call to an actor? Is every request answered once under faults? "
@@ -154,7 +154,7 @@ class Caller(Actor):
         return await send(await get_service(name), numbers)
 
 
-async def send(service: Callers, numbers: list[int]) -> tuple[list[object], int]:
+async def send(service: ServiceEndpoints, numbers: list[int]) -> tuple[list[object], int]:
     """Return what became of each request, by number, and the most later requests that overtook one in the queue."""
     rng, gate, overtaken = random.Random(numbers[0]), asyncio.Semaphore(32), count_overtaking(service.router)
 

@@ -32,7 +32,7 @@ from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import devices_of
 from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
-from zorplex_rl.training.trainer import Trainer
+from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
 ASKED = (
@@ -104,7 +104,7 @@ def random_model(folder: Path, layers: int) -> int:
 
 async def turn(config: Config, batch: tuple, steps: int) -> Measured:
     """Start a trainer, take ``steps`` steps after a first one, and stop it."""
-    trainer = Trainer(trainer_of(config, devices_of(config), Hosts(config, [])))
+    trainer = TrainerHandle(trainer_of(config, devices_of(config), Hosts(config, [])))
     async with trainer.service:
         pids = trainer.replica.pids
         await trainer.step(*batch)

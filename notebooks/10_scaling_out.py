@@ -1293,7 +1293,7 @@ def _():
     mo.md("""
     ### The package's lease
 
-    `HostKeeper` in `services/keeper.py` is `host` above as an actor: a thread watches its lease, and ends all processes of its host. `Host` is the
+    `HostAgent` in `services/host_agent.py` is `host` above as an actor: a thread watches its lease, and ends all processes of its host. `Host` is the
     controller's side. Its `lost` is set when the host is not heard any more, and `until_ended` waits for the end of the lease. The input is the same: a trainer
     that writes the time, on a host whose link is cut, here for real.
     """)
@@ -1500,7 +1500,7 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/keeper.py`), and a placement says who lives where (`training/hosts/placement.py`). Where this
+    `zorplex-rl train --hosts` does this with real roles. A keeper on each host has the lease (`services/host_agent.py`), and a placement says who lives where (`training/hosts/placement.py`). Where this
     page may make namespaces, its hosts are as real as one machine allows. Each has its own network, process ids, host name, `/dev/shm` and `/tmp`. Elsewhere two
     plain processes stand in for them.
     """)

@@ -66,7 +66,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 @pytest.mark.long
 def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
-    from zorplex_rl.training.controller import StopRequested
+    from zorplex_rl.training.controller import StopRequest
     from zorplex_rl.training.loop import run_training
 
     # Any success is enough to climb, and the checkpoints lie between two evaluations.
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when
     def stop_after_two(row):
         controllers[0].stop_requested = (row["event"], row["step"]) == ("step", 2)
 
-    with pytest.raises(StopRequested):
+    with pytest.raises(StopRequest):
         train_here(config, tmp_path / "stopped", show=stop_after_two, on_start=controllers.append)
     folder, _ = RunFolder.reopen(tmp_path / "stopped")
     (folder.newest_checkpoint() / "controller.json").write_text("{")

@@ -18,7 +18,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, replicas_of
 from zorplex_rl.services.requests import Failure
 from zorplex_rl.training import trainer as trainer_module
-from zorplex_rl.training.trainer import Trainer
+from zorplex_rl.training.trainer import TrainerHandle
 
 OPTIONS = ServiceOptions(probe_every=0.2, probe_timeout=2.0)
 BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
@@ -28,7 +28,7 @@ BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 async def trainer_of(start=None, options=OPTIONS):
     """A trainer that is up, and the restarts that it has reported."""
     restarts = []
-    trainer = Trainer(start or replicas_of(Pupil), restarts.append, options)
+    trainer = TrainerHandle(start or replicas_of(Pupil), restarts.append, options)
     async with trainer.service:
         yield trainer, restarts
 

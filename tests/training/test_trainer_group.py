@@ -29,19 +29,19 @@ from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.host import Host, Tenant
-from zorplex_rl.services.keeper import Greeting
+from zorplex_rl.services.host_agent import HostInfo
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import ActorError, ReplicaDied
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training import trainer_group
-from zorplex_rl.training.controller import StopRequested
+from zorplex_rl.training.controller import StopRequest
 from zorplex_rl.training.devices import one_each
 from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.shard_transports import subscribe_to_group
-from zorplex_rl.training.trainer import Trainer
+from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import TrainerGroup, TrainerRankActor, group_of
 
 RANKS = 3
@@ -176,7 +176,7 @@ OPTIONS = ServiceOptions(probe_every=0.5, probe_timeout=10.0)
 async def group_trainer(config):
     """A trainer of two processes that is up, and the restarts that it has reported."""
     restarts = []
-    trainer = Trainer(group_of(TrainerRankActor, config, ["cpu", "cpu"]), restarts.append, OPTIONS)
+    trainer = TrainerHandle(group_of(TrainerRankActor, config, ["cpu", "cpu"]), restarts.append, OPTIONS)
     async with trainer.service:
         yield trainer, restarts
 
@@ -317,7 +317,7 @@ def test_a_run_with_two_processes_that_is_continued_with_one_ends_in_the_weights
         if row["event"] == "step" and row["step"] == 2:
             controllers[0].stop_requested = True
 
-    with pytest.raises(StopRequested):
+    with pytest.raises(StopRequest):
         asyncio.run(run_training(TWO, folder, show=stop_after_two, on_start=controllers.append))
     asyncio.run(run_training(SMALL, folder, resume=folder.newest_checkpoint()))
     expected, found = final_weights(sync_run.path), final_weights(folder.path)
@@ -336,7 +336,7 @@ def test_two_processes_on_one_gpu_are_refused():
 def a_host(gpus: int) -> Host:
     """A host that nobody has reached yet, with a replica of one process on it."""
     host = Host("far", mesh=None, lease=10.0)
-    host.greeting = Greeting("far", "", "0", "0", cuda_count=gpus)
+    host.info = HostInfo("far", "", "0", "0", cuda_count=gpus)
     host.tenants.append(Tenant("generator_0", 1, has_ended=lambda: False, on_lost=lambda reason: None))
     return host
 
@@ -354,7 +354,7 @@ def test_on_a_host_each_rank_gets_a_gpu_of_its_own_and_a_host_with_too_few_is_re
 
     asyncio.run(Hosts(config, [a_host(3)]).start_as(on, here)("trainer"))
     assert given == ["cuda:1", "cuda:2"]
-    trainer = Trainer(Hosts(config, [a_host(1)]).start_as(on, here))
+    trainer = TrainerHandle(Hosts(config, [a_host(1)]).start_as(on, here))
     with pytest.raises(HostError, match="--trainer-processes is 2, but host far has 1 GPU"):
         asyncio.run(trainer.service.open())
 

@@ -203,7 +203,7 @@ async def _train(
 ) -> int:
     import asyncio
 
-    from zorplex_rl.training.controller import StopRequested
+    from zorplex_rl.training.controller import StopRequest
     from zorplex_rl.training.loop import run_training
 
     write_tensorboard = _tensorboard(folder) if config.tensorboard else None
@@ -222,7 +222,7 @@ async def _train(
     wish.listen(training, output)
     try:
         before, after = await training
-    except StopRequested:
+    except StopRequest:
         why = "the output was closed: " if output.is_lost else ""
         say_last(f"{why}stopped after a checkpoint; {_how_to_go_on(folder)}")
         return INTERRUPTED

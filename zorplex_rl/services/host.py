@@ -1,6 +1,6 @@
 """A host: another machine, or a part of one, on which replicas run; whether it is still there, and what ends if it is not.
 
-    controller   Host ── renew(token), once a second ──►  HostKeeper   (``keeper.py``) one process on the host, beside the replicas
+    controller   Host ── renew(token), once a second ──►  HostAgent   (``host_agent.py``) one process on the host, beside the replicas
                   ▲                                           │
                   └───────────── a new token ─────────────────┘
 
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from zorplex_rl import __version__
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.keeper import CHUNK_BYTES, Greeting, HostKeeper, read_part, source_digest, write_part
+from zorplex_rl.services.host_agent import CHUNK_BYTES, HostAgent, HostInfo, read_part, source_digest, write_part
 from zorplex_rl.services.lifeline import hold
 from zorplex_rl.services.tasks import done_before
 from zorplex_rl.services.tls import client_context
@@ -64,8 +64,8 @@ class Host:
 
     def __init__(self, name: str, mesh: Any, lease: float, address: str = "", needed: str = "it is up") -> None:
         self.name, self.mesh, self.lease, self.address, self.needed = name, mesh, lease, address, needed
-        self.keeper: Any = None
-        self.greeting: Greeting | None = None
+        self.agent: Any = None
+        self.info: HostInfo | None = None
         self.lost = asyncio.Event()
         self.reason = ""
         self.tenants: list[Tenant] = []
@@ -96,13 +96,13 @@ class Host:
                 saying = asyncio.create_task(self._say_what_is_waited_for())
                 try:
                     await self.mesh.initialized
-                    self.greeting = await self._greet(asked_at)
+                    self.info = await self._ask_info(asked_at)
                     token = await self._ask_for_token(0.0)
                 finally:
                     saying.cancel()
         except TimeoutError:
             raise HostError(f"host {self.name} does not answer; make sure that {self.needed}") from None
-        there, here = self.greeting, source_digest()
+        there, here = self.info, source_digest()
         if there.taken:
             raise HostError(
                 f"host {self.name} is in use by {there.taken}; wait until that run is over, or leave the host out"
@@ -114,13 +114,13 @@ class Host:
         self._heard = time.monotonic()
         self._watching = [asyncio.create_task(self._renew(token)), asyncio.create_task(self._hold_lifeline())]
 
-    async def _greet(self, asked_at: float) -> Greeting:
+    async def _ask_info(self, asked_at: float) -> HostInfo:
         """Start a keeper, and another one if the host is just being made ready for a run. Raises HostError."""
         while True:
             self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
-            self.keeper = self._procs.spawn("keeper", HostKeeper, self.lease, _this_run())
+            self.agent = self._procs.spawn("keeper", HostAgent, self.lease, _this_run())
             try:
-                return await self.keeper.greet.call_one().as_asyncio()
+                return await self.agent.info.call_one().as_asyncio()
             except Exception as error:
                 if time.monotonic() - asked_at > READY_SECONDS:
                     raise HostError(
@@ -155,13 +155,13 @@ class Host:
 
     async def make_folder(self) -> str:
         """Return a new, empty folder of that host."""
-        return await self.unless_lost(self.keeper.make_folder.call_one().as_asyncio())
+        return await self.unless_lost(self.agent.make_folder.call_one().as_asyncio())
 
     async def fetch_folder(self, there: str, here: Path) -> None:
         """Copy the files of that host's folder ``there`` into ``here``. No file system is shared: they come as messages. Raises OSError."""
-        for name, size in await self.unless_lost(self.keeper.list_folder.call_one(there).as_asyncio()):
+        for name, size in await self.unless_lost(self.agent.list_folder.call_one(there).as_asyncio()):
             for offset in range(0, max(size, 1), CHUNK_BYTES):
-                part = await self.unless_lost(self.keeper.read.call_one(there, name, offset).as_asyncio())
+                part = await self.unless_lost(self.agent.read.call_one(there, name, offset).as_asyncio())
                 await asyncio.to_thread(write_part, here / name, offset, part)
 
     async def send_folder(self, here: Path) -> str:
@@ -171,13 +171,13 @@ class Host:
             name = path.relative_to(here).as_posix()
             for offset in range(0, max(path.stat().st_size, 1), CHUNK_BYTES):
                 part = await asyncio.to_thread(read_part, path, offset)
-                await self.unless_lost(self.keeper.write.call_one(there, name, offset, part).as_asyncio())
+                await self.unless_lost(self.agent.write.call_one(there, name, offset, part).as_asyncio())
         return there
 
     async def remove_folder(self, there: str) -> None:
         """Remove a folder of that host, if it is still there."""
         with contextlib.suppress(Exception):
-            await self.unless_lost(self.keeper.remove_folder.call_one(there).as_asyncio())
+            await self.unless_lost(self.agent.remove_folder.call_one(there).as_asyncio())
 
     async def until_ended(self) -> None:
         """Wait until whatever ran on this lost host has surely ended; see the top of this file."""
@@ -188,14 +188,14 @@ class Host:
         if self.is_alive:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(ASK_SECONDS):
-                    await self.keeper.kill.call_one(pids).as_asyncio()
+                    await self.agent.kill.call_one(pids).as_asyncio()
                     return True
         return False
 
     async def until_one_ends(self, pids: Collection[int]) -> str:
         """Wait until one of the processes ``pids`` of this host has ended, or the host is lost. Returns which of both, in words."""
         with contextlib.suppress(Exception):
-            return await self.keeper.until_one_ends.call_one(pids).as_asyncio()
+            return await self.agent.until_one_ends.call_one(pids).as_asyncio()
         await self.lost.wait()
         return f"its host {self.name} {self.reason}"
 
@@ -204,7 +204,7 @@ class Host:
         if self.is_alive:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(ASK_SECONDS):
-                    return await self.keeper.processor_seconds.call_one(pids).as_asyncio()
+                    return await self.agent.processor_seconds.call_one(pids).as_asyncio()
         return 0.0
 
     async def end(self, pids: Collection[int]) -> None:
@@ -223,7 +223,7 @@ class Host:
 
     async def _ask_for_token(self, token: float) -> float:
         sent = time.monotonic()
-        token, there = await self.keeper.renew.call_one(token).as_asyncio()
+        token, there = await self.agent.renew.call_one(token).as_asyncio()
         self.compare_clocks(sent, there, time.monotonic())
         return token
 
@@ -256,7 +256,7 @@ class Host:
         if not self.address:
             return
         try:
-            there = await self.keeper.lifeline.call_one(self.address).as_asyncio()
+            there = await self.agent.lifeline.call_one(self.address).as_asyncio()
             await hold(replace(there, host=self.address), client_context())
         except Exception as error:
             log.info("host %s has no lifeline (%s); if it is lost, that is noticed after its lease", self.name, error)

@@ -23,14 +23,14 @@ QUIET_SECONDS = 0.25
 """A draining replica stays this long after its last request arrived, to refuse those still on their way."""
 BUSY_SHARE = 0.1
 """Share of one processor core: a process that uses less is not computing."""
-GLANCES, SHORTEST_GLANCE_SECONDS = 8, 0.25
+POLLS, SHORTEST_POLL_SECONDS = 8, 0.25
 """How often, within the time that a probe may take, a process that has not answered is looked at; and
 the shortest time between two looks."""
 REPORT_SECONDS = 3.0
 """A caller's report of how many requests wait counts this long."""
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """Answer a probe."""
 
     pid: int
@@ -59,14 +59,14 @@ class HealthProbe(Actor):
         load_of_this_process().answered.clear()
 
     @uncounted_endpoint
-    async def beat(self, caller: str = "", waiting: int = 0) -> Beat:
+    async def beat(self, caller: str = "", waiting: int = 0) -> Heartbeat:
         """Return the state of this process. A ``caller`` also reports how many requests are ``waiting``."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
         recent = sum(number for number, reported in self._waiting.values() if now - reported < REPORT_SECONDS)
         load = load_of_this_process()
-        return Beat(os.getpid(), load.serving, recent, frozenset(load.answered))
+        return Heartbeat(os.getpid(), load.serving, recent, frozenset(load.answered))
 
     @uncounted_endpoint
     async def drain(self) -> None:
@@ -89,14 +89,14 @@ async def answer_in_time(
     give_up_at = now + max(timeout, busy_timeout)
     # Looked at more often than once a ``timeout``: a process that is stopped has had no time for
     # anything from that moment on.
-    glance = min(timeout, max(timeout / GLANCES, SHORTEST_GLANCE_SECONDS))
+    poll = min(timeout, max(timeout / POLLS, SHORTEST_POLL_SECONDS))
     asked = asyncio.ensure_future(doing)
     try:
         while not asked.done():
             before, late_at = await processor_seconds(), min(was_busy_at + timeout, give_up_at)
-            await asyncio.wait({asked}, timeout=min(glance, late_at - now))
+            await asyncio.wait({asked}, timeout=min(poll, late_at - now))
             now = time.monotonic()
-            if not asked.done() and await processor_seconds() - before > BUSY_SHARE * glance:
+            if not asked.done() and await processor_seconds() - before > BUSY_SHARE * poll:
                 was_busy_at = now
             if not asked.done() and now >= min(was_busy_at + timeout, give_up_at):
                 raise TimeoutError

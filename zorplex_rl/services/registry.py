@@ -29,7 +29,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ServiceError
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn_controller, uncounted_endpoint
-from zorplex_rl.services.service import Callers, Service
+from zorplex_rl.services.service import Service, ServiceEndpoints
 
 REGISTRY = "zorplex_services"
 FOLLOW_SECONDS = 30.0
@@ -109,7 +109,7 @@ class ServiceRegistry(Actor):
         return list(self._entries.values())
 
 
-class ServiceClient(Callers):
+class ServiceClient(ServiceEndpoints):
     """Use a service from a process that does not own it, with the same ``METHOD.route``, ``METHOD.fanout`` and ``session``."""
 
     def __init__(self, entry: Entry, registry: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from zorplex_rl.services.endpoint_error import reason_of
 from zorplex_rl.services.host import Host, Tenant
 from zorplex_rl.services.load import Traffic
-from zorplex_rl.services.probe import Beat, HealthProbe, answer_in_time
+from zorplex_rl.services.probe import HealthProbe, Heartbeat, answer_in_time
 from zorplex_rl.services.replica_process import ReplicaProcess
 from zorplex_rl.services.runtime import Actor, ReplicaDied, start_runtime, this_host
 from zorplex_rl.services.service_errors import ReplicaFailed
@@ -135,7 +135,9 @@ class Replica:
             self.fail(reason_of(error))
         raise ReplicaFailed(self.name, f"{self.name} has {self.state}: {self.reason}")
 
-    async def beat(self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0) -> list[Beat]:
+    async def beat(
+        self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0
+    ) -> list[Heartbeat]:
         """Probe all its processes and note their load; ``waiting`` requests wait at ``caller``.
 
         Raises ReplicaFailed if one is gone, and TimeoutError if it is late; see ``answer_in_time``.

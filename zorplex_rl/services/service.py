@@ -28,7 +28,7 @@ from zorplex_rl.services.router import Router
 from zorplex_rl.services.status import ServiceStatus, status_of
 
 
-class Callers:
+class ServiceEndpoints:
     """Offer what callers of a service use: an attribute for every endpoint, and sessions."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
@@ -47,7 +47,7 @@ class Callers:
         yield self.router.session(key)
 
 
-class Service(Callers):
+class Service(ServiceEndpoints):
     """Start replicas with ``start(name)`` and keep them alive. Calls ``on_restart`` after every replacement."""
 
     def __init__(

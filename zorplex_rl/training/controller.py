@@ -55,7 +55,7 @@ from zorplex_rl.training.hosts.openers import open_hosts
 from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.telemetry import telemetry
-from zorplex_rl.training.trainer import Trainer
+from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
@@ -66,7 +66,7 @@ TOOL_LIMITS: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_
 SECONDS_BETWEEN_SPANS = 1.0
 
 
-class StopRequested(Exception):
+class StopRequest(Exception):
     """The run was asked to stop, and has written a checkpoint."""
 
 
@@ -95,7 +95,7 @@ class Controller:
         self.source = log.folder.environment(config)
         self._ladder = tiers_of(config)
         self.services = services_of(config, self.source, hosts, log.say)
-        self.trainer = Trainer(trainer_of(config, devices_of(config), hosts))
+        self.trainer = TrainerHandle(trainer_of(config, devices_of(config), hosts))
         self.dataset = self._service_of_one("dataset", actors.DatasetActor, self._ladder[0], self.source)
         self.replay = self._service_of_one("replay", actors.ReplayBufferActor)
         self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
@@ -248,7 +248,7 @@ class Controller:
     async def improve(self, batch: Batch) -> None:
         """Take one training step on ``batch``, publish the new weights, write the step down, and write a checkpoint if one is due.
 
-        Raises StopRequested after the checkpoint if a stop was asked for.
+        Raises StopRequest after the checkpoint if a stop was asked for.
         """
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
@@ -266,7 +266,7 @@ class Controller:
         if to_be_saved or self.stop_requested:
             await self._checkpoint()
         if self.stop_requested:
-            raise StopRequested
+            raise StopRequest
 
     async def end_training(self) -> None:
         """Wake everybody who waits for the replay buffer: training is over."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.policy.stream import RolloutStream
     from zorplex_rl.training.shard_transports import WholeSubscriber
-    from zorplex_rl.training.trainer import Trainer
+    from zorplex_rl.training.trainer import TrainerHandle
     from zorplex_rl.training.transports import Subscriber
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class GeneratorHandle:
         ready = self._replica is not None and self._replica.state is State.READY
         return self._version if ready else NO_WEIGHTS
 
-    async def pull(self, trainer: "Trainer") -> int:
+    async def pull(self, trainer: "TrainerHandle") -> int:
         """Pull the newest published weights. Returns their version. Waits for the trainer if that is being restarted."""
         while True:
             replica = await self.service.replica_at(self.index)

@@ -107,7 +107,7 @@ async def run_training(
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are those of ``RunLog``. ``on_start`` is given
     the controller as soon as its actors are up. ``loop`` replaces the one that ``max_lag`` selects.
 
-    Raises GivenUp when a role cannot be kept alive; StopRequested if ``controller.stop_requested`` was set and a checkpoint has been
+    Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested`` was set and a checkpoint has been
     written; ConfigError if another process writes to ``folder``; StorageError when ``folder`` can no longer be written.
     """
     loop = loop or (train_sync if config.max_lag == 0 else train_async)

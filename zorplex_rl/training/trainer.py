@@ -120,7 +120,7 @@ class TrainerActor(ModelActor):
         await self.compute(write)
 
 
-class Trainer:
+class TrainerHandle:
     """Calls the trainer's process, whichever it is. ``start(name)`` brings one up, with the policy loaded."""
 
     def __init__(

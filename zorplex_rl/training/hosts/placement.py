@@ -106,7 +106,7 @@ class Hosts:
 
     def _devices_on(self, host: Host, wanted: int) -> list[str]:
         """Return the devices of a replica of ``wanted`` processes with a model. Raises GiveUp if ``host`` has not enough of them."""
-        count = host.greeting.cuda_count if host.greeting else 0
+        count = host.info.cuda_count if host.info else 0
         if not wanted:
             return []
         if self.config.device == "cuda" and not count:

@@ -27,7 +27,7 @@ CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class HostInfo:
     """What a host says of itself: its name, its package, the number of its CUDA devices, and whether it can be had."""
 
     hostname: str
@@ -38,7 +38,7 @@ class Greeting:
     cuda_count: int
 
 
-class HostKeeper(Actor):
+class HostAgent(Actor):
     """Ends its host when the lease runs out, and looks after its processes: the controller cannot signal them from another machine."""
 
     def __init__(self, seconds: float, holder: str) -> None:
@@ -63,9 +63,9 @@ class HostKeeper(Actor):
         end_host()
 
     @uncounted_endpoint
-    async def greet(self) -> Greeting:
+    async def info(self) -> HostInfo:
         """Return what there is on this host."""
-        return Greeting(
+        return HostInfo(
             socket.gethostname(), self._taken, __version__, source_digest(), await asyncio.to_thread(_cuda_count)
         )
 
