@@ -52,7 +52,7 @@ def test_a_role_that_is_lost_for_good_is_one_sentence(monkeypatch, tmp_path):
     assert len(said) == 1 and "dataset" in said[0] and "signal 9" in said[0], lines
     assert not any("Traceback" in line or "descendants" in line or "  File" in line for line in lines)
     assert f"the traceback is in {tmp_path / 'run' / 'log.txt'}" in said[0]
-    assert "Traceback" in log and "descendants have failed" in log
+    assert "Traceback" in log
 
 
 def test_a_loss_is_told_in_two_lines_and_whatever_an_output_cannot_encode_in_ascii(monkeypatch, tmp_path):

@@ -93,7 +93,7 @@ def test_the_pool_on_the_page_survives_the_kill_that_a_list_does_not_as_the_pack
         try:
             route = page.in_turns([replica.actor for replica in listed])
             await asyncio.gather(*(route("ping") for _ in listed))
-            by_list = await page.through_a_kill(route, patience=3.0)
+            by_list = await page.through_a_kill(route, patience=8.0)
         finally:
             await asyncio.gather(*(replica.stop() for replica in listed))
         async with pool_class(page.Tool, 0, 0.0) as pool:

@@ -337,7 +337,8 @@ def a_host(gpus: int) -> Host:
     """A host that nobody has reached yet, with a replica of one process on it."""
     host = Host("far", mesh=None, lease=10.0)
     host.info = HostInfo("far", "", "0", "0", cuda_count=gpus)
-    host.tenants.append(Tenant("generator_0", 1, has_ended=lambda: False, on_lost=lambda reason: None))
+    generator = Replica("generator_0")
+    host.tenants.append(Tenant(generator.name, 1, generator.ended.is_set, generator.fail))
     return host
 
 
