@@ -86,6 +86,8 @@ test_a_measured_process_takes_what_was_computed
 test_nothing_is_said_where_the_library_cannot_keep_its_cache
 test_the_check_imports_no_torch
 test_a_plain_qwen2_needs_no_torch
+test_the_copy_of_a_process_that_a_call_makes_ends_with_the_call
+test_code_that_leaves_its_process_no_memory_is_named_without_a_traceback
 """.split()
 """Tests of these files that start a process."""
 _QUICK = {HERE / folder / f"test_{name}.py" for folder, names in FILES.items() for name in names.split()}
