@@ -66,28 +66,17 @@ def python() -> Finding:
 
 def memory() -> Finding:
     """Check how much memory this process and its children may use."""
-    total, free = memory_gb()
-    said = f"{total:.1f} GB, {free:.1f} GB of it free"
+    from zorplex_rl.sizing.fit import available_memory
+
+    free = (available_memory() or 0) / 1e9
+    said = f"{free:.1f} GB free" if free else "this system does not say how much is free"
+    if not free:
+        return Finding("note", "memory", f"{said}; the course needs {MEMORY_NEEDED:.0f} GB")
     if free < MEMORY_NEEDED:
         return Finding("no", "memory", f"{said}; close other programs until {MEMORY_NEEDED:.0f} GB are free")
     if free < MEMORY_COMFORTABLE:
         return Finding("note", "memory", f"{said}; close one notebook before you open the next")
     return Finding("ok", "memory", said)
-
-
-def memory_gb() -> tuple[float, float]:
-    """Return the GB of memory in all and free: those of the machine, or of the control group that this process is in, if it has less."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = free = os.sysconf("SC_PHYS_PAGES") * page
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-    # What says "max" has no limit.
-    with contextlib.suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        total, free = min(total, limit), min(free, limit - used)
-    return total / 1e9, free / 1e9
 
 
 def cores() -> Finding:

@@ -4,6 +4,7 @@ Prints the seconds until it answered. ``zorplex-rl check`` runs this as a progra
 """
 
 import asyncio
+import atexit
 import os
 import time
 
@@ -37,4 +38,9 @@ if __name__ == "__main__":
     # In a module that is run as a program, the class would belong to a module that the new process does not know.
     from zorplex_rl.services.first_process import start_one as start
 
-    print(f"{asyncio.run(start()):.1f}")
+    code = 1
+    # Monarch's threads may still run while the interpreter is taken apart, and that can end the process with SIGABRT.
+    # The first to be registered is the last to be called.
+    atexit.register(lambda: os._exit(code))
+    print(f"{asyncio.run(start()):.1f}", flush=True)
+    code = 0

@@ -297,7 +297,11 @@ class ReplayBufferActor(Actor):
 
 
 class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages."""
+    """Turns the rewards of a batch into advantages.
+
+    It is a process of its own for the course: in a system the controller would call the function. Here every stage of the batch is a role that can be
+    seen, killed and replaced, and this is the smallest one.
+    """
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]
