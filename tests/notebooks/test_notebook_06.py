@@ -86,19 +86,19 @@ def kill_in_mid_request(process: int, number: int) -> None:
 
 def test_the_pool_on_the_page_survives_the_kill_that_a_list_does_not_as_the_package_does(page, monkeypatch):
     _, pool_class = pool_alone()
-    monkeypatch.setattr(page, "os", SimpleNamespace(kill=kill_in_mid_request))
 
     async def three():
         listed = [await spawn(f"tool_{number}", page.Tool, 0, 0.0) for number in range(3)]
         try:
             route = page.in_turns([replica.actor for replica in listed])
             await asyncio.gather(*(route("ping") for _ in listed))
-            by_list = await page.through_a_kill(route, patience=8.0)
+            by_list = await page.through_a_kill(route, patience=3.0)
         finally:
             await asyncio.gather(*(replica.stop() for replica in listed))
         async with pool_class(page.Tool, 0, 0.0) as pool:
             by_pool = await page.through_a_kill(pool.route, patience=60.0)
         options = ServiceOptions(replicas=3, idempotent={"ping"})
+        monkeypatch.setattr(page, "os", SimpleNamespace(kill=kill_in_mid_request))
         async with Service("tools", replicas_of(page.Tool, 0, 0.0), options) as service:
             recorder = RequestRecorder(service)
             by_service = await page.through_a_kill(lambda name: getattr(service, name).route(), patience=60.0)

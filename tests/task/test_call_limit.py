@@ -94,11 +94,11 @@ FORKS = """
 import os
 from zorplex_rl.task.call_limit import call_limit
 call_limit.seconds = 60
-call_limit.tell_copy = lambda: print("copy", flush=True)
+call_limit.tell_copy = lambda: os.write(1, b"copy ")
 call_limit.start("a call", None)
 os.fork()
 call_limit.stop()
-print("after", flush=True)
+os.write(1, b"after ")
 """
 
 
