@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
 
 from zorplex_rl.course.lesson import exercise
 
@@ -226,3 +231,112 @@ def test_what_a_learner_wrote_is_text_on_the_page():
 def test_a_level_is_one_of_three():
     with pytest.raises(ValueError, match="expected one of warm-up, core, stretch"):
         feedback(double, level="hard")
+
+
+def average(values, weights):
+    """Return the weighted mean; ``average([1.0, 3.0], [1, 1])`` is 2.0."""
+    ...
+
+
+def average_solution(values, weights):
+    return (values * weights).sum() / weights.sum()
+
+
+def draw(random):
+    values, weights = ([random.uniform(-2, 2) for _ in range(4)] for _ in range(2))
+    return torch.tensor(values, requires_grad=True), torch.tensor(weights).abs() + 0.1
+
+
+def check_average(average):
+    exercise.agree(average, average_solution, draw, gradients=True)
+
+
+def as_an_array(values, weights):
+    return np.float64((values * weights).sum().item() / weights.sum().item())
+
+
+def detached(values, weights):
+    return average_solution(values.detach(), weights)
+
+
+def ignores_the_weights(values, weights):
+    return values.mean()
+
+
+def pushes_twice(values, weights):
+    right = average_solution(values, weights)
+    return 2 * right - right.detach()
+
+
+async def waits(values): ...
+
+
+class Actor:
+    def answer(self): ...
+
+
+@pytest.mark.parametrize("stub", [average, waits, Actor], ids=lambda stub: stub.__name__)
+def test_a_body_of_dots_is_still_to_be_written(stub):
+    assert exercise.complaint(check_average, stub) == f"`{stub.__name__}` is still to be written"
+
+
+def test_a_body_that_returns_none_is_an_answer():
+    def none_at_all(values, weights):
+        if len(values):
+            return
+
+    assert "gives `None`, and should give" in exercise.complaint(check_average, none_at_all)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "part"),
+    [
+        (ignores_the_weights, "`ignores_the_weights([1.37"),
+        (detached, "no gradient flows back to argument 1: is it detached?"),
+        (as_an_array, "no gradient flows back to argument 1"),
+        (pushes_twice, "its gradient with respect to argument 1 is"),
+    ],
+)
+def test_an_answer_is_compared_on_drawn_arguments_and_by_its_gradient(attempt, part):
+    assert part in exercise.complaint(check_average, attempt)
+    assert exercise.complaint(check_average, average_solution) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "equal"),
+    [
+        (Fraction(1, 2), 0.5, True),
+        (torch.tensor(0.5), 0.5, True),
+        (np.array([1, 2]), [1, 2], True),
+        (torch.tensor([[1.0], [2.0]]), [[1.0], [2.0]], True),
+        (2.0, 2, True),
+        (range(3), (0, 1, 2), True),
+        (Decimal("0.25"), 0.25, True),
+        ({"a": np.float32(0.5)}, {"a": 0.5}, True),
+        (10_000_001, 10_000_000, False),
+        ([2.0], 2.0, False),
+        ([1.0, 2.0], [1.0], False),
+        (None, 0, False),
+        ("1", 1, False),
+        (math.nan, 0.0, False),
+        (math.nan, math.nan, True),
+        (math.inf, math.inf, True),
+    ],
+)
+def test_numbers_of_any_kind_are_compared_by_value(found, expected, equal):
+    assert exercise.same(found, expected) is equal
+
+
+def test_the_page_runs_on_the_learners_function_once_it_passes():
+    assert exercise.running(lambda: double, check_double, double_solution) == (
+        double_solution,
+        "the course's `double`, until yours passes its check",
+    )
+    assert exercise.running(lambda: not_there, check_double, double_solution)[0] is double_solution  # noqa: F821
+    mine = named(lambda x: x + x)
+    assert exercise.running(lambda: mine, check_double, double_solution) == (mine, "your `double`")
+
+
+def test_the_solution_is_folded_in_the_last_hint():
+    shown = feedback(double, hints=("Think.", "Multiply."), lines=9)
+    assert shown.endswith("</details></details></details></div>") and "about 9 lines" in shown

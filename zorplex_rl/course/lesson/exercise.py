@@ -1,37 +1,51 @@
-"""Check the exercises of a notebook. Each exercise is three functions with matching names:
+"""Check what the learner writes. Each exercise is three functions with matching names:
 
     @app.function
-    def idle_share(seconds):                          the stub that the reader completes
-        raise NotImplementedError
+    def idle_share(seconds):                          the stub that the learner completes
+        '''Return the share of time …; idle_share([1.0, 3.0]) is 0.33.'''
+        ...
 
     @app.function(hide_code=True)
     def check_idle_share(idle_share):                 raises AssertionError with one sentence if it is wrong
         exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
+        exercise.agree(idle_share, idle_share_solution, lambda draw: ([draw.random() for _ in range(5)],))
 
     @app.function(hide_code=True)
     def idle_share_solution(seconds):                 the page shows its source, folded
         return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
-    exercise.feedback(lambda: idle_share, check_idle_share, idle_share_solution, level="core", minutes=6, hints=("…", "…"))
+    exercise.feedback(
+        lambda: idle_share, check_idle_share, idle_share_solution,
+        level="core", minutes=6, lines=1, hints=("a question", "a sketch"),
+    )
+    share, whose = exercise.running(lambda: idle_share, check_idle_share, idle_share_solution)
 
-Put the last line into its own cell below the stub: marimo runs it again whenever the reader edits the stub. The ``lambda`` is for the moments
-in which the stub's cell has a syntax error: its name does not exist then, and without the ``lambda`` this cell would not run at all.
+``feedback`` shows the result of the check; put it into its own cell below the stub: marimo runs it again whenever the learner
+edits the stub. ``running`` returns what the page goes on with: the learner's function, once it passes, and the course's own until
+then. The ``lambda`` is for the moments in which the stub's cell has a syntax error: its name does not exist then, and without the
+``lambda`` the cell would not run at all.
 
-A test imports every notebook and runs each check on the stub, which must fail, and on the solution, which must pass.
+Tests import every notebook and run each check: on the stub, which must fail, on the solution, which must pass, and on
+the right and wrong answers of ``tests/notebooks/answers``.
 
-Whatever the reader's code does, the cell says it in one sentence, and hints and solution stay at hand: a check runs in a thread of its own,
-which is stopped when it takes too long.
+Whatever the learner's code does, the cell says it in one sentence, and hints and solution stay at hand: a check runs in a thread
+of its own, which is stopped when it takes too long.
 """
 
 from __future__ import annotations
 
+import copy
+import dis
 import functools
 import inspect
 import math
+import random
 import re
 import reprlib
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from types import ModuleType
 from typing import Any
 
@@ -53,11 +67,99 @@ Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
 
 
-def expect(attempt: Attempt, *arguments: Any, result: Any) -> None:
-    """Compare ``attempt(*arguments)`` with ``result`` (floats: to six digits). Raises AssertionError with a sentence for the reader."""
+def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
+    """Compare ``attempt(*arguments)`` with ``result``: numbers of any kind, to the relative ``tolerance``.
+
+    A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError with a sentence for the learner.
+    """
     called = quote(_call(attempt.__name__, arguments))
     found = attempt(*arguments)
-    assert _equal(found, result), f"{called} gives {quote(_short(found))}, and should give {quote(_shown(result))}"
+    assert same(found, result, tolerance), (
+        f"{called} gives {quote(_short(found))}, and should give {quote(_shown(result))}"
+    )
+
+
+def agree(
+    attempt: Attempt,
+    solution: Attempt,
+    draw: Callable[[random.Random], tuple[Any, ...]],
+    times: int = 20,
+    gradients: bool = False,
+    tolerance: float = 1e-5,
+) -> None:
+    """Compare ``attempt`` with ``solution`` on ``times`` tuples of arguments, which ``draw`` makes from a seeded random generator.
+
+    Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the gradients of the result's sum
+    are compared too, for every argument that requires one. Raises AssertionError with a sentence that shows the failing call.
+    """
+    for seed in range(times):
+        arguments = draw(random.Random(seed))
+        called = quote(_call(attempt.__name__, arguments))
+        ours, theirs = copy.deepcopy(arguments), copy.deepcopy(arguments)
+        right, found = solution(*ours), attempt(*theirs)
+        assert same(found, right, tolerance), (
+            f"{called} gives {quote(_short(found))}, and should give {quote(_shown(right))}"
+        )
+        if gradients:
+            _compare_gradients(called, (found, theirs), (right, ours), tolerance)
+
+
+def _compare_gradients(called: str, found: tuple[Any, Any], right: tuple[Any, Any], tolerance: float) -> None:
+    """Compare what flows back to the arguments of two calls, each given as (result, arguments)."""
+    flows = [_gradients(result, arguments) for result, arguments in (found, right)]
+    for number, (theirs, ours) in enumerate(zip(*flows, strict=True), 1):
+        if ours is not None and theirs is None:
+            raise AssertionError(
+                f"the result of {called} is right, but no gradient flows back to argument {number}: is it detached?"
+            )
+        assert ours is None or same(theirs, ours, tolerance), (
+            f"the result of {called} is right, but its gradient with respect to argument {number} is "
+            f"{quote(_short(theirs))}, and should be {quote(_short(ours))}"
+        )
+
+
+def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Return the gradient of the sum of ``result`` for each argument, None where none is asked for or none flows."""
+    total = result[0] if isinstance(result, tuple) else result
+    if getattr(total, "requires_grad", False):
+        total.sum().backward()
+    wanted = [argument if getattr(argument, "requires_grad", False) else None for argument in arguments]
+    return [None if argument is None else argument.grad for argument in wanted]
+
+
+def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
+    """Return True if both are equal as a learner means it: numbers of any kind, sequences of any kind, to ``tolerance``.
+
+    >>> import torch
+    >>> same(torch.tensor([0.5, 2.0]), (0.5, 2)), same([1.0], 1.0), same(None, 0)
+    (True, False, False)
+    """
+    found, expected = _plain(found), _plain(expected)
+    if isinstance(expected, Real) and isinstance(found, Real | Decimal):
+        found = float(found) if isinstance(found, Decimal) else found
+        if math.isnan(expected) or math.isnan(found):
+            return math.isnan(expected) and math.isnan(found)
+        # An integer is exact: a count of 10,000,001 is not 10,000,000.
+        exact = isinstance(expected, int) and isinstance(found, int)
+        return found == expected or (
+            not exact and math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance / 1000)
+        )
+    if isinstance(expected, list | tuple):
+        alike = isinstance(found, list | tuple) and len(found) == len(expected)
+        return alike and all(same(one, other, tolerance) for one, other in zip(found, expected, strict=True))
+    if isinstance(expected, Mapping):
+        alike = isinstance(found, Mapping) and found.keys() == expected.keys()
+        return alike and all(same(found[key], expected[key], tolerance) for key in expected)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+def _plain(value: Any) -> Any:
+    """Return a tensor or an array as nested lists or one number, and other values as they are."""
+    if callable(getattr(value, "detach", None)):
+        value = value.detach().cpu()
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    return list(value) if isinstance(value, range) else value
 
 
 def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | None:
@@ -68,6 +170,8 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
     def failing() -> str:
         return quote(last_call[-1]) if last_call else name
 
+    if _unwritten(attempt):
+        return f"{name} is still to be written"
     match run_within(seconds, lambda: check(_recorded(attempt, last_call))):
         case None:
             return None
@@ -83,6 +187,44 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
             return f"{failing()} raises {quote(said)}"
 
 
+def _unwritten(attempt: Attempt) -> bool:
+    """Return True for a function, or a class with a method, whose body is ``...``."""
+    if inspect.isclass(attempt):
+        return any(_unwritten(method) for method in vars(attempt).values() if inspect.isfunction(method))
+    if not inspect.isfunction(attempt):
+        return False
+    steps = [step for step in dis.get_instructions(attempt) if step.opname not in _NOTHING]
+    return all(step.opname in ("RETURN_CONST", "LOAD_CONST") and step.argval is None for step in steps)
+
+
+# What the compiler writes for a body that does nothing, of plain and of async functions.
+_NOTHING = frozenset(
+    "RESUME NOP RETURN_VALUE RETURN_GENERATOR POP_TOP COPY_FREE_VARS MAKE_CELL CALL_INTRINSIC_1 RERAISE".split()
+)
+
+
+def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
+    """Return the stub behind a ``lambda``, None if its cell has an error, and the exercise's name."""
+    name = solution.__name__.removesuffix("_solution")
+    if getattr(attempt, "__name__", "") == "<lambda>":
+        try:
+            return attempt(), name
+        except NameError:
+            return None, name
+    return attempt, name
+
+
+def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
+    """Return the function that the page goes on with, and whose it is, for a sentence: "your `read`" or "the course's `read`, …".
+
+    It is the learner's once it passes its check within ``seconds``, and ``solution`` until then.
+    """
+    found, name = _named(attempt, solution)
+    if found is not None and complaint(check, found, seconds) is None:
+        return found, f"your {quote(name)}"
+    return solution, f"the course's {quote(name)}, until yours passes its check"
+
+
 def feedback(
     attempt: Attempt,
     check: Check,
@@ -91,40 +233,39 @@ def feedback(
     minutes: int | None = None,
     hints: Sequence[str] = (),
     seconds: float = 10.0,
+    lines: int | None = None,
 ) -> mo.Html:
-    """Run the check for at most ``seconds`` and show its result. Hints (Markdown) and the solution are folded below, each hint inside the one before.
+    """Run the check for at most ``seconds`` and show its result, with a ladder of hints below: each is folded in the one before.
 
-    ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``; ``minutes`` is what a learner needs.
-    Raises ValueError for another level.
+    ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``; ``minutes`` is what a learner
+    needs; ``hints`` (Markdown) begin with a question, go on with a sketch, and the solution is folded in the last;
+    ``lines`` says how many lines are to be written, where that is more than a few. Raises ValueError for another level.
     """
     if level is not None and level not in LEVELS:
         raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
-    wrong, plain_name = None, solution.__name__.removesuffix("_solution")
-    if getattr(attempt, "__name__", "") == "<lambda>":
-        try:
-            attempt = attempt()
-        except NameError:
-            wrong = f"{quote(plain_name)} does not exist, because its cell has an error; marimo shows it there"
-    wrong = wrong or complaint(check, attempt, seconds)
+    found, plain_name = _named(attempt, solution)
     name = quote(plain_name)
+    if found is None:
+        wrong: str | None = f"{name} does not exist, because its cell has an error; marimo shows it there"
+    else:
+        wrong = complaint(check, found, seconds)
     state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
     if wrong and lesson.unattended():
         said += " Edit the cell above in marimo: the check runs at once."
-    facts = [*([level] if level else []), *([f"{minutes} minutes"] if minutes else [])]
-    top = f'<p class="lesson-level">{" · ".join(facts)}</p>' if facts else ""
+    facts = [level or "", f"{minutes} minutes" if minutes else "", f"about {lines} lines" if lines else ""]
+    top = f'<p class="lesson-level">{" · ".join(filter(None, facts))}</p>' if any(facts) else ""
     source = f"```python\n{solution_source(plain_name, solution)}\n```"
     return mo.Html(
         f'<div class="lesson-check" data-state="{state}">{top}<p role="status">{inline(said)}</p>'
-        f"{_folded_hints(hints)}<details><summary>A solution</summary>{block(source)}</details></div>"
+        f"{_ladder([*hints, source])}</div>"
     )
 
 
-def _folded_hints(hints: Sequence[str], number: int = 1) -> str:
-    """Return the first hint, folded, with the others folded inside it."""
-    if not hints:
-        return ""
-    summary = "A hint" if number == 1 else "Another hint"
-    return f"<details><summary>{summary}</summary>{block(hints[0])}{_folded_hints(hints[1:], number + 1)}</details>"
+def _ladder(steps: Sequence[str], number: int = 1) -> str:
+    """Return the first step, folded, with the others folded inside it; the last is the solution."""
+    summary = "A solution" if len(steps) == 1 else "A hint" if number == 1 else "Another hint"
+    inner = _ladder(steps[1:], number + 1) if len(steps) > 1 else ""
+    return f"<details><summary>{summary}</summary>{block(steps[0])}{inner}</details>"
 
 
 def _call(name: str, arguments: Sequence[Any], named: dict[str, Any] | None = None) -> str:
@@ -135,6 +276,8 @@ def _call(name: str, arguments: Sequence[Any], named: dict[str, Any] | None = No
 
 def _short(value: Any) -> str:
     try:
+        if callable(getattr(value, "detach", None)):
+            value = _rounded(_plain(value))
         return " ".join(_SHORTENED.repr(value).split())
     except Exception:
         return f"<{type(value).__name__}>"
@@ -178,14 +321,13 @@ def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attem
         yield name, *(getattr(notebook, found) for found in (name, f"check_{name}", f"{name}_solution"))
 
 
-def _equal(found: Any, expected: Any) -> bool:
-    if isinstance(expected, float):
-        return isinstance(found, int | float) and math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9)
-    if isinstance(expected, list | tuple):
-        same_kind = isinstance(found, list | tuple) and len(found) == len(expected)
-        return same_kind and all(map(_equal, found, expected))
-    return type(found) is type(expected) and found == expected
-
-
 def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    value = _plain(value)
+    return f"{value:.6g}" if isinstance(value, float) else _short(_rounded(value))
+
+
+def _rounded(value: Any) -> Any:
+    """Return nested lists of floats with six digits, so that a sentence can be read."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_rounded, value)) if type(value) in (list, tuple) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
