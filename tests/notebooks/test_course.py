@@ -67,16 +67,6 @@ def test_an_exercise_survives_a_syntax_error_in_its_stub(name):
 
 
 @every_notebook
-def test_the_minutes_of_a_header_are_honest_and_at_most_45(name):
-    found = minutes.estimate(NOTEBOOKS[name])
-    assert found.seconds is not None, (
-        f"{name} is not in {minutes.RECORDED.name}; ./build_site.sh site --record {minutes.RECORDED}"
-    )
-    assert found.stated == pytest.approx(found.minutes, rel=0.2)
-    assert max(found.stated, found.minutes) <= 45
-
-
-@every_notebook
 def test_no_sentence_of_a_notebook_is_too_long(name):
     assert [sentence for text in texts_of(NOTEBOOKS[name]) for sentence in too_long(text)] == []
 
@@ -121,6 +111,17 @@ def double(x):
 def _():
     exercise.feedback(double, None, None, level="core", minutes=7, hints=("Think.", "Multiply."))
     return
+
+
+@app.function(hide_code=True)
+def check_double(double):
+    exercise.expect(double, 2, result=4)
+
+
+@app.function(hide_code=True)
+def double_solution(x):
+    twice = 2 * x
+    return twice
 '''
 
 
@@ -130,13 +131,29 @@ def notebook(tmp_path) -> Path:
     return tmp_path / "01_one.py"
 
 
-def test_the_rule_counts_words_visible_lines_exercises_and_measured_seconds(notebook, tmp_path):
+def test_the_rule_adds_up_what_a_reader_does(notebook, tmp_path):
     recorded = tmp_path / "seconds.json"
     recorded.write_text(json.dumps({"measured": "2026-11-22", "seconds": {"01_one": 90.0}}))
     found = minutes.estimate(notebook, recorded)
-    assert (found.words, found.lines, found.exercises, found.seconds, found.stated) == (9, 6, 7, 90.0, 9)
-    assert found.minutes == pytest.approx(9 / 200 + 6 / 15 + 7 + 1.5)
+    assert (found.words, found.lines, found.figures, found.predictions) == (9, 5, 0, 0)
+    assert (found.exercises, found.written, found.seconds, found.stated) == (1, 2, 90.0, 9)
+    assert found.minutes == pytest.approx(9 / 120 + 5 / 20 + 2 + 2 + 1.5)
     assert minutes.estimate(notebook, tmp_path / "none").seconds is None
+
+
+def test_figures_tables_and_predictions_take_a_minute_each(notebook):
+    before = minutes.estimate(notebook).minutes
+    notebook.write_text(NOTEBOOK + "\n\n@app.cell\ndef _():\n    lesson.figure(x), lesson.table('', [])\n    return\n")
+    assert minutes.estimate(notebook).minutes == pytest.approx(before + 2 + 1 / 20)
+
+
+def test_setup_plumbing_and_checks_are_hidden_and_prose_and_solutions_are_not(notebook):
+    assert minutes.estimate(notebook).hidden == 1 + 1 + 2
+    wrapped = NOTEBOOK.replace(
+        "exercise.feedback(double, None, None,", "exercise.feedback(\n        double,\n        None, None,"
+    )
+    notebook.write_text(wrapped)
+    assert minutes.estimate(notebook).hidden == 1 + 1 + 2, "however it is wrapped"
 
 
 def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_one_word(notebook):
@@ -154,11 +171,6 @@ def test_what_is_folded_inside_another_part_is_not_counted(notebook):
         NOTEBOOK.replace("""{lesson.term("mesh")}.\"\"\")""", """{lesson.term("mesh")}.\"\"\"""" + folded)
     )
     assert minutes.estimate(notebook).words == 9
-
-
-def test_minutes_are_found_in_the_headings_of_exercises_that_have_not_moved(notebook):
-    notebook.write_text(NOTEBOOK.replace("minutes=7, ", "").replace("Three", "### Exercise 1: x (12 minutes)\n\nThree"))
-    assert minutes.estimate(notebook).exercises == 12
 
 
 def test_the_words_of_a_notebook_are_those_that_it_shows(notebook):

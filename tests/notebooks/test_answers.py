@@ -1,0 +1,70 @@
+"""Every check refuses the wrong answers that learners give, with a sentence that says for which input, and accepts the unusual right ones.
+
+``answers/answers_NN.py`` holds them for notebook NN: ``WRONG`` and ``RIGHT``, each a list of functions by the name of the exercise.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from zorplex_rl.course.lesson import exercise
+
+HERE = Path(__file__).parent
+NOTEBOOKS = {path.stem.split("_")[0]: path for path in sorted((HERE.parents[1] / "notebooks").glob("[0-9]*.py"))}
+WRITTEN = sorted(path.stem.removeprefix("answers_") for path in (HERE / "answers").glob("answers_*.py"))
+AT_LEAST = 5
+"""Planted wrong answers for each exercise."""
+
+
+@cache
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def answers(number: str) -> ModuleType:
+    return module(HERE / "answers" / f"answers_{number}.py")
+
+
+def refusals(number: str, name: str, attempts: list) -> dict[str, str | None]:
+    """Return what the check of the exercise says of each attempt."""
+    check = getattr(module(NOTEBOOKS[number]), f"check_{name}")
+    found = {}
+    for attempt in attempts:
+        called = attempt.__name__
+        attempt.__name__ = name
+        found[called] = exercise.complaint(check, attempt)
+        attempt.__name__ = called
+    return found
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_every_exercise_has_wrong_answers(number):
+    names = [name for name, *_ in exercise.exercises(module(NOTEBOOKS[number]))]
+    assert names and {name: len(answers(number).WRONG.get(name, [])) >= AT_LEAST for name in names} == dict.fromkeys(
+        names, True
+    )
+    assert set(answers(number).WRONG) | set(answers(number).RIGHT) == set(names)
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_every_wrong_answer_is_refused_with_a_sentence_that_names_the_input(number):
+    for name, attempts in answers(number).WRONG.items():
+        for attempt, said in refusals(number, name, attempts).items():
+            assert said, f"{name}: {attempt} passes"
+            assert "`" in said, f"{name}: {attempt}: {said}"
+            assert "still to be written" not in said, f"{name}: {attempt}: {said}"
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_every_right_answer_passes(number):
+    for name, attempts in answers(number).RIGHT.items():
+        assert refusals(number, name, attempts) == dict.fromkeys((attempt.__name__ for attempt in attempts), None)
