@@ -20,7 +20,7 @@ FILES = {
     "drawing": "plots",
     "learning": "checkpoint learning_signal losses replay",
     "weights": "fence reshard shard_transfers sharded_model socket_ring weights",
-    "policy": "intervals limits load_policy",
+    "policy": "intervals limits",
     "task": "call_limit curriculum environment parser reward_hacks rewards tasks",
     "course": "stacks",
     "course/lesson": "exercise glossary markup scene",
@@ -42,7 +42,6 @@ test_size_measures_this_machine_and_tells_the_time_of_a_step
 test_this_machine_takes_longer_for_a_larger_model
 test_a_configuration_of_no_model_is_refused_in_one_sentence
 test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
-test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
