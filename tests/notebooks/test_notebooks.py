@@ -47,8 +47,6 @@ NEAR_MISSES = {
     "average_gradient": lambda gradient, examples, everybody, add_up: add_up(gradient) * examples / everybody,
     "hand_over": lambda old, new: {name: old.get(name, new[name]) for name in new},
     "merge_logs": lambda by_rank: [(time, rank, text) for rank, lines in by_rank.items() for time, text in lines],
-    "may_restart": lambda failed_at, now, most=3, window=10.0: len(failed_at) < most,
-    "steps_lost": lambda step, every: every,
     "best_interval": lambda save, mtbf: math.sqrt(save * mtbf),
     "merge": lambda weights, changes: weights + sum(change for change, _ in changes) / max(len(changes), 1),
     "bytes_sent": lambda collective, size, ranks: (ranks - 1) * size / ranks,
