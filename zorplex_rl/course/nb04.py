@@ -73,7 +73,8 @@ def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a function of (x, up, up_bias, down, down_bias, ranks) that runs ``layers`` as every rank, one after the other.
 
-    Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part of the hidden numbers. Raises AssertionError where one does not.
+    Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part
+    of the hidden numbers. Raises AssertionError where one does not.
     """
 
     def everywhere(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, ranks: int) -> Tensor:
@@ -92,7 +93,7 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 f"{called}, adds up a tensor of shape {tuple(mine[0].shape)}: the output has {shape}"
             )
             if mine[0].requires_grad:
-                (used,) = torch.autograd.grad(mine[0].sum(), down, allow_unused=True)
+                (used,) = torch.autograd.grad(mine[0].sum(), down, allow_unused=True, retain_graph=True)
                 count, share = 0 if used is None else int(used.any(0).sum()), math.ceil(len(up) / ranks)
                 assert count <= share, (
                     f"{called}, uses {count} of the {len(up)} hidden numbers on rank {rank}: its part has {share}"
