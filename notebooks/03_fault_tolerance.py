@@ -39,7 +39,9 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures import fault_charts
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb03 import curve, first_weights, local_steps, losses_of
-    from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
+    from zorplex_rl.services.runtime import Actor, monarch, start_runtime, this_host
+
+    endpoint = monarch.actor.endpoint  # Monarch's: the package's own catches sys.exit, too
 
     # Every death below is intended; the page says more about it than a warning would.
     for _name in ("zorplex_rl", "monarch.supervision"):
@@ -50,7 +52,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network",
         goals=[
             "say what a caller sees, and when, after an exception, `sys.exit`, `kill -9` and `SIGSTOP`",
@@ -241,7 +243,7 @@ def _(ask_faults, suffered):
         ask_faults,
         right={1: 0, 2: 1, 3: 2}.get(len(_answered), []),
         why=f"""
-        An exception is an *answer*: it travels back as an `ActorError`, and the actor goes on. A
+        An exception is an *answer*: it travels back with its traceback, and the actor goes on. A
         `SupervisionError` means that nobody is left to answer. After `SIGSTOP` the process still
         exists, but silence for long enough counts as death.
 
@@ -340,8 +342,8 @@ def _(hang_times, kill_times):
     {len(kill_times)} workers got the same `kill -9`, each at its own moment within one second. Their
     callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, so at once or a
     whole period later. Silence of {len(hang_times)} others took {min(hang_times):.1f} to
-    {max(hang_times):.1f} s. To notice sooner, ask more often. Or allow less silence, and kill some that
-    are only slow.
+    {max(hang_times):.1f} s. Who allows less silence kills
+    some that are only slow.
     """)
     return
 
@@ -792,8 +794,8 @@ def _():
     weights to all learners. Each takes some steps on its own, and sends back how its weights have changed.
     Those changes are averaged. Who does not answer by the deadline is left out of this round.
 
-    The task is small enough to draw: learn a curve. Each learner owns one third of it, and sees no
-    other data. The network is in `zorplex_rl/course/nb03.py`.
+    The task: learn a curve. Each learner owns one third of it, and sees no other data. The network is
+    in `zorplex_rl/course/nb03.py`.
     """)
     return
 
@@ -857,8 +859,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `semi_sync` is all that the training needs. Note what it does *not* contain: it leaves out what did
-    not come, and handles no other fault. Replacing is the supervisors' business.
+    `semi_sync` leaves out what did not come, and handles no other fault. Replacing is the supervisors'
+    business.
     """)
     return
 

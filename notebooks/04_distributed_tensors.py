@@ -43,7 +43,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
             "say what each process holds of a tensor, given its placement",

@@ -68,9 +68,7 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
                     axes.plot([start, end], [row, row], color=FOUND[found], linewidth=13, solid_capstyle="butt")
                     continue
                 axes.plot([start], [row], "X", color=FOUND[found], markersize=13, markeredgecolor=look.TEXT)
-                axes.annotate(
-                    f" {found}: {action}", (start, row), xytext=(8, 11), textcoords="offset points", fontsize=10
-                )
+                axes.annotate(f" {action}", (start, row), xytext=(8, 11), textcoords="offset points", fontsize=10)
         axes.axvline(0, color=look.TEXT, linewidth=1, linestyle="--")
         axes.set(xlabel="seconds after the fault (dashed)")
         look.name_rows(axes, list(decisions))
