@@ -69,8 +69,8 @@ def _():
     mo.md("""
     ## Everything dies sometimes
 
-    A training run of days uses hundreds of machines. Every few hours some process dies, or just
-    stops answering. The run should lose minutes then, not days.
+    A training run of days uses hundreds of machines. Every few hours some process dies, or is
+    silent. The run should lose minutes, not days.
 
     This notebook breaks real processes, and asks three questions. What does a caller see? Who puts
     a new process in the place of the dead one? What did the dead one know that nobody else knows?
@@ -354,7 +354,7 @@ def _():
     ## The dead may wake up
 
     A stopped process is not gone: an overloaded machine catches up. Below, a worker is stopped in the
-    middle of a call, which would end with a line in a file, the ledger. Its caller is told that
+    middle of a call that ends with a line in a file. Its caller is told that
     it is dead. Then `SIGCONT` lets the process run on.
     """)
     return
@@ -475,7 +475,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    This supervisor asks `decide` after every probe. Read `watch` first: *fence, then begin*.
+    This supervisor asks `decide` after every probe. Read `watch` first.
     """)
     return
 
@@ -536,7 +536,7 @@ class Supervisor:
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Six workers meet six fates, each under a supervisor of its own that runs on `decide`.
+    Six workers meet six fates, each under a supervisor of its own.
     """)
     return
 
@@ -789,10 +789,11 @@ def _():
     mo.md("""
     ## Training that goes on
 
-    In data-parallel training all workers average their gradients after every step. If one is missing,
-    all others wait. **Semi-synchronous training** meets more rarely. A round sends the
-    weights to all learners. Each takes some steps on its own, and sends back how its weights have changed.
-    Those changes are averaged. Who does not answer by the deadline is left out of this round.
+    In data-parallel training all workers average their gradients after every step. If one is
+    missing, all others wait. **Semi-synchronous training** meets more rarely. A round sends the
+    weights to all learners. Each takes some steps on its own, and sends back how its weights have
+    changed. Those changes are averaged. Who does not answer by the deadline is left out of this
+    round.
 
     The task: learn a curve. Each learner owns one third of it, and sees no other data. The network is
     in `zorplex_rl/course/nb03.py`.

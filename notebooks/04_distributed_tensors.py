@@ -60,11 +60,13 @@ def _():
     mo.md("""
     ## Too big for one
 
-    A model of 8 billion parameters needs 128 GB to be trained with Adam in float32: weights, gradients and two running means, 4 bytes each. That is
-    more than most accelerators have. So tensors are cut, and every process holds a part.
+    A model of 8 billion parameters needs 128 GB to be trained with Adam in float32: weights,
+    gradients and two running means, 4 bytes each. That is more than most accelerators have. So
+    tensors are cut, and every process holds a part.
 
-    Two questions remain. *Who holds what?* That is a tensor's **placement**. *What must be sent, and when?* Those are the **collectives**:
-    operations in which all processes of a group take part. This notebook writes both out by hand on two real processes, and counts the bytes.
+    Two questions remain. *Who holds what?* That is a tensor's **placement**. *What must be sent,
+    and when?* Those are the **collectives**: operations in which all processes of a group take
+    part. Below, two real processes do both, and bytes are counted.
     """)
     return
 
@@ -95,9 +97,11 @@ def _():
     mo.md("""
     ## Two processes that compute together
 
-    A `Rank` is an actor that runs whatever function it is sent. `on_all` sends one function to all ranks at once and returns their answers, by rank. So
-    every function below that mentions `dist.` runs in *both* processes at the same time: the same program on different data. `dist` is
-    `torch.distributed`, with gloo as its backend for CPUs; notebook 02 showed how the processes find each other.
+    A `Rank` is an actor that runs whatever function it is sent. `on_all` sends one function to all
+    ranks at once and returns their answers, by rank. So every function below that mentions `dist.`
+    runs in *both* processes at the same time: the same program on different data. `dist` is
+    `torch.distributed`, with gloo as its backend for CPUs; notebook 02 showed how the processes
+    find each other.
     """)
     return
 
@@ -138,9 +142,9 @@ def _():
     mo.md("""
     ## Who holds what
 
-    A placement is a word for each dimension of the group of processes. Here the group has one dimension, so one word is enough. The drawing
-    shows four of them on two ranks. `Partial` looks odd at first: every rank has a tensor of full size, and the *sum* over the ranks is
-    meant.
+    A placement is a word for each dimension of the group of processes. Here the group has one
+    dimension, so one word is enough. The drawing shows four of them on two ranks. `Partial` looks
+    odd at first: every rank has a tensor of full size, and the *sum* over the ranks is meant.
     """)
     return
 
@@ -223,17 +227,21 @@ def _():
     mo.md("""
     ## What a collective costs
 
-    The cheapest ways to do these operations are known. Let the whole tensor have `size` bytes on `ranks` ranks, of which each holds or wants a
-    share of `size / ranks`.
+    The cheapest ways to do these operations are known. Let the whole tensor have `size` bytes on
+    `ranks` ranks, of which each holds or wants a share of `size / ranks`.
 
-    - `all_gather`: each share must reach every other rank. In a ring each rank passes on one share at a time, `ranks − 1` times.
-    - `reduce_scatter`: the same ring the other way round: a share travels and collects a summand at every rank.
+    - `all_gather`: each share must reach every other rank. In a ring each rank passes on one share
+      at a time, `ranks − 1` times.
+    - `reduce_scatter`: the same ring the other way round: a share travels and collects a summand at
+      every rank.
     - `all_reduce`: a reduce_scatter, and then an all_gather of the sums.
-    - `all_to_all`: each rank has a share, and keeps one part of it; every other part goes straight to the rank that wants it.
+    - `all_to_all`: each rank has a share, and keeps one part of it; every other part goes straight
+      to the rank that wants it.
 
     ### Exercise 1: bytes by the book
 
-    Complete `bytes_sent`: the bytes that *one* rank sends for a `collective` (one of these four names) on a tensor of `size` bytes in all.
+    Complete `bytes_sent`: the bytes that *one* rank sends for a `collective` (one of these four
+    names) on a tensor of `size` bytes in all.
     """)
     return
 
@@ -327,7 +335,7 @@ def _(ask_scatter, collectives, config, whose_book):
         else 2,
         why=f"""
         It sent {_scatter[1] / 1e6:.2f} MB; the all_reduce sent {_reduce[1] / 1e6:.2f} MB. {"That is what an all_reduce sends: this backend adds everything up everywhere, and each rank keeps its share." if 0.95 < _ratio < 1.05 else ""}
-        The other three are within {_extra:,.0f} bytes of the formula; those bytes are headers. A formula tells what an operation *can* cost. What it does cost
+        The other three are within {_extra:,.0f} bytes of the formula: headers. A formula tells what an operation *can* cost. What it does cost
         depends on who wrote it, so count. NCCL, the usual backend on NVIDIA GPUs, has a reduce_scatter of its own.
         """,
         shows=[
@@ -345,10 +353,12 @@ def _():
     mo.md("""
     ## A layer cut in columns
 
-    Tensor parallelism cuts the *weights*, and every rank sees all data. Take a block of two layers: `up` widens, `down` narrows. In `x @ up.T`
-    every row of `up` makes one output, so a rank with half of its rows makes half of the outputs, all by itself. Books write the layer as
-    *x · A* and cut columns of *A = upᵀ*; hence the name **column-parallel**. ReLU works on each number alone. `down` then gets half of its *inputs* on each
-    rank, so cut it the other way; the two results are summands of the answer.
+    Tensor parallelism cuts the *weights*, and every rank sees all data. Take a block of two layers:
+    `up` widens, `down` narrows. In `x @ up.T` every row of `up` makes one output, so a rank with
+    half of its rows makes half of the outputs, all by itself. Books write the layer as *x · A* and
+    cut columns of *A = upᵀ*; hence the name **column-parallel**. ReLU works on each number alone.
+    `down` then gets half of its *inputs* on each rank, so cut it the other way; the two results are
+    summands of the answer.
     """)
     return
 
@@ -379,9 +389,9 @@ def _():
     mo.md("""
     ### Exercise 2: the forward pass
 
-    Complete `two_layers`, which runs on *every* rank: `relu(x @ up.T + up_bias)`, and then
-    `@ down.T + down_bias`. Use only this rank's part, cut as by `cut` above. `add_up(tensor)` is the one
-    collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
+    Complete `two_layers`, which runs on *every* rank: `relu(x @ up.T + up_bias)`, and then `@
+    down.T + down_bias`. Use only this rank's part, cut as by `cut` above. `add_up(tensor)` is the
+    one collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
     """)
     return
 
@@ -552,8 +562,9 @@ def _():
     mo.md("""
     ## The placement of a result
 
-    Why does *columns, then rows* work? Cut the other way, the output of `up` would be `Partial` in front
-    of the ReLU. The sum of summands is the true value. But is ReLU of a summand a summand of ReLU?
+    Why does *columns, then rows* work? Cut the other way, the output of `up` would be `Partial` in
+    front of the ReLU. The sum of summands is the true value. But is ReLU of a summand a summand of
+    ReLU?
     """)
     return
 
@@ -601,8 +612,8 @@ def _(ask_partial, relu_right, relu_sent, relu_wrong_by):
         right=1 if relu_right is None else 2 if relu_right else 0,
         why=f"""
         {"The result is right" if relu_right else "The result is not right"}, and each rank sent {relu_sent:,} bytes for it: a DTensor changes its placement by itself when an operation needs that. ReLU of each
-        summand would have been wrong by up to {relu_wrong_by:.1f}. That is convenient, and a trap: the program stays correct, and a collective hides in a line that
-        looks like arithmetic. This is also why `up` is cut in columns. Cut the other way, its output would be `Partial` in front of the ReLU.
+        summand would have been wrong by up to {relu_wrong_by:.1f}. That is convenient, and a trap:
+        a collective hides in a line that looks like arithmetic. This is why `up` is cut in columns.
         """,
     )
     return
@@ -613,9 +624,10 @@ def _():
     mo.md("""
     ## FSDP by hand
 
-    Tensor parallelism needs all data on every rank, and a message inside every block. The other way is to give each rank *its own data*, as in
-    data parallelism, and still not to keep the whole model: **FSDP**, fully sharded data parallelism. Each rank keeps a share of the weights, and of the optimizer's
-    state. It borrows the rest for the moment in which it is needed:
+    Tensor parallelism needs all data on every rank, and a message inside every block. The other way
+    is to give each rank *its own data*, as in data parallelism, and still not to keep the whole
+    model: **FSDP**, fully sharded data parallelism. Each rank keeps a share of the weights, and of
+    the optimizer's state. It borrows the rest for the moment in which it is needed:
 
     1. all_gather the weights, compute loss and gradients on the own data, forget the borrowed weights;
     2. reduce_scatter the gradients: each rank gets the sum for its share, and nothing else;
@@ -623,8 +635,10 @@ def _():
 
     ### Exercise 3: a share for each
 
-    All weights are laid out in one flat tensor first. A collective wants shares of equal size, so the flat tensor is padded. Complete `share_of`: pad
-    the 1-D tensor `flat` with zeros until `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a tensor of its own.
+    All weights are laid out in one flat tensor first. A collective wants shares of equal size, so
+    the flat tensor is padded. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
+    `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a
+    tensor of its own.
     """)
     return
 
@@ -742,7 +756,7 @@ def data_parallel(config):
 @app.cell(hide_code=True)
 def _():
     ask_fsdp = lesson.predict(
-        "Data parallelism sends one all_reduce of the gradients in a step. FSDP by hand keeps half as much on each of two ranks. What does it send in a step on *these* two "
+        "Data parallelism sends one all_reduce of the gradients in a step. FSDP by hand keeps half as much on each of two ranks. What does it send on *these* two "
         "ranks, compared with data parallelism? Remember what gloo does.",
         "half as much",
         "the same",
