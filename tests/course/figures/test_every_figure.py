@@ -18,13 +18,9 @@ from test_service_charts import FAULT, KILLED, status
 from zorplex_rl.course.figures.actor_charts import calls_chart, seconds_chart
 from zorplex_rl.course.figures.budget_charts import parts_chart, rows_chart, split_drawing
 from zorplex_rl.course.figures.fault_charts import (
-    answers_chart,
-    detection_chart,
+    fates_chart,
     fits_chart,
     four_faults,
-    interval_chart,
-    one_round,
-    rounds_chart,
 )
 from zorplex_rl.course.figures.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
 from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
@@ -154,17 +150,10 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "seconds": (
         lambda: seconds_chart({"a method": 6.3e-8, "a process": 1.6}, "seconds for one"), 720, "a method 63 ns; a process 1.6 s",
     ),
-    "detection": (
-        lambda: detection_chart({"kill -9": [0.2, 0.9], "SIGSTOP": [3.5]}), 720, "kill -9 0.20, 0.90 s; SIGSTOP 3.50 s",
+    "fates": (
+        lambda: fates_chart({"killed": [(0.1, "idle", "wait"), (0.9, "dead", "replace")], "calm": [(0.5, "busy", "wait")]}), 720,
+        "killed: dead, replace after 0.9 s. calm: never replaced",
     ),
-    "answers": (
-        lambda: answers_chart({"mine": [(-0.1, "first process"), (0.4, "call failed"), (1.2, "its successor")]}), 720,
-        "mine: first answer of the successor after 1.2 s",
-    ),
-    "intervals": (
-        lambda: interval_chart([(10.0, 0.2, 0.01), (100.0, 0.02, 0.1)], 44.7), 720, "the mark is at 44.7 s",
-    ),
-    "rounds": (lambda: rounds_chart({"calm": [1.0, 0.5], "killed": [1.0, 2.0]}, 1), 720, "killed ends at 2"),
     "fits": (
         lambda: fits_chart([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], {"calm": [0.1, 0.9, 0.0]}, 2), 720, "grey the target; calm",
     ),
@@ -195,7 +184,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
 }  # fmt: skip
 DRAWINGS = (
     four_faults,
-    one_round,
     placements_drawing,
     parallel_layers_drawing,
     service_drawing,
