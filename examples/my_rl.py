@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 TRAINING = "blip clup faz frub gorn hax klem mip norf prub rilk snib ulf wub zam zork".split()
 HELD_OUT = "bonk drim flim glop grix jint lurp nask plek quon skob trun vom yim zil zorp".split()
 SYSTEM = "Words have hidden values. LOOKUP[word] tells one. Do the arithmetic. End with [ANSWER] and the integer."
-SAMPLED, GREEDY = (Record(temperature=t, max_tokens=96, max_turns=6) for t in (1.0, 0.001))
+SAMPLED, GREEDY = (Record(temperature=t, max_tokens=96) for t in (1.0, 0.001))
 CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 find_call, find_answer = CALL.search, ANSWER.search
 
@@ -40,37 +40,36 @@ def encode_prompt(tokenizer, task):
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
+def encode_text(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 def sample_episode(policy, task, execute, sampling, seed):
     rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, logprobs, start, calls = [], [], [], 0, 0
+    ids, sampled, start = [], [], 0
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
-        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
-        logp = (logits / sampling.temperature).log_softmax(-1)
-        token = rng.choices(range(len(logp)), logp.exp().tolist())[0]
-        ids, sampled, logprobs = [*ids, token], [*sampled, True], [*logprobs, float(logp[token])]
+        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+        chances = (logits / sampling.temperature).softmax(-1).tolist()
+        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
-        if token in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
+        # More digits may follow in the last line, so it is not read yet.
+        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
             break
         # Call: run the tool as soon as the call is complete.
         if call := find_call(text):
-            calls += 1
-            if calls == sampling.max_turns:
-                break
-            # Inject: the model will read the result, and did not draw it.
-            result = f" -> {execute(task, call)}\n"
-            fed = policy.tokenizer.encode(result, add_special_tokens=False)
-            fed = fed[: sampling.max_tokens - len(ids)]
-            ids, sampled = ids + fed, sampled + [False] * len(fed)
-            logprobs, start = logprobs + [0.0] * len(fed), len(ids)
-    return ids, sampled, logprobs
+            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
+            # Inject: the model will read these tokens, and did not draw them.
+            ids, sampled = ids + result, sampled + [False] * len(result)
+            start = len(ids)
+    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
 
 
 @torch.inference_mode()
 def play(policy, tasks, sampling, seed):
     episodes = []
     for number, task in enumerate(tasks):
-        ids, sampled, _ = sample_episode(policy, task, execute, sampling, seed + number)
+        ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
         # The tool writes neither calls nor answers, so both can be looked for in the whole text.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
         answer, calls = find_answer(text), len(CALL.findall(text))
@@ -82,15 +81,14 @@ def play(policy, tasks, sampling, seed):
 
 
 def policy_gradient(policy, episodes, advantages):
-    total, count = 0.0, 0
+    total = 0.0
     for episode, advantage in zip(episodes, advantages, strict=True):
         ids = torch.tensor([episode.prompt_ids + episode.token_ids])
         # The logits at a position are those of the next token.
-        logp = policy.model(ids[:, :-1]).logits[0].float().log_softmax(-1)
+        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
         chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
         total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
-        count += sum(episode.sampled)
-    return -total / count
+    return -total / sum(sum(episode.sampled) for episode in episodes)
 
 
 def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0):
