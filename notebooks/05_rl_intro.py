@@ -63,7 +63,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The loop that this course takes apart. Here it is one process.",
+        "The loop of this course. Here all of it is one process.",
     )
     return
 
@@ -132,7 +132,7 @@ def _(with_labels, with_rewards):
         [
             lesson.md(
                 f"To be right nine times in ten takes {with_labels} steps with labels, and {median(with_rewards)} with rewards (median of three seeds). "
-                "A label names the right answer. A reward judges only the one that was tried: RL starts from a model that is right now and then.\n\n"
+                "A reward judges only the answer that was tried: RL starts from a model that is right now and then.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
@@ -191,7 +191,7 @@ def _(policy):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    That is what the policy sees, and the table that only the tool sees.
+    The policy sees the text. Only the tool sees the table.
 
     ### Exercise 1: generate, call, inject
 
@@ -262,8 +262,8 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}. The package's engine, with a key-value cache and many episodes at once, gives the same tokens in "
-        f"{sum(same_tokens)} of {len(same_tokens)} episodes, in {both_seconds[0]:.1f} s instead of {both_seconds[1]:.1f} s."
+        f"This was {whose_sampler}. The package's engine samples many episodes at once: the same tokens in "
+        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of {both_seconds[1]:.1f} s."
     )
     return by_engine, same_tokens
 
@@ -301,9 +301,8 @@ def _():
     mo.md("""
     ### Exercise 2: find the fault
 
-    `training_row` hands an episode to the trainer. Two faults are planted; nothing raises. A
-    trainer with the *same* weights should find the log-probabilities that were written down at
-    sampling.
+    `training_row` hands an episode to the trainer. It has two faults, and nothing raises. A
+    trainer with the *same* weights should find the log-probabilities of sampling.
     """)
     return
 
@@ -355,7 +354,7 @@ def _(environment, reports):
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, environment, policy, sampling):
     def answer_tasks(policy, kind):
         """One sampled episode for each held-out task of this kind, scored."""
@@ -378,8 +377,8 @@ def _(answered, reports):
     ## From failures to a reward
 
     {_untagged:.0%} of `compositional` episodes, two look-ups and a sum, end without an answer in
-    the right form. RL changes such habits by paying: +1 for the right value, +0.2 for any answer
-    in the form, −0.1 for every needless call.
+    the form. RL pays: +1 for the right value, +0.2 for any answer in the form, −0.1 for every
+    needless call.
     """)
     return
 
@@ -478,9 +477,7 @@ def _():
             lesson.math(
                 r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log \pi_\theta(e_t \mid e_{<t})"
             ),
-            lesson.md(
-                "Each drawn token is pushed. One push, on the policy's chances where an answer begins:"
-            ),
+            lesson.md("Each drawn token is pushed. Try one push, where an answer begins:"),
         ]
     )
     return
@@ -510,7 +507,7 @@ def _():
     mo.md("""
     ### Exercise 3: the loss of a batch
 
-    Write L.
+    Write L, for episodes with `prompt_ids`, `token_ids` and `sampled`.
     """)
     return
 
@@ -669,12 +666,13 @@ def _(answer_tasks, answered, ask_gain, history, learner):
         )
     )
     gain = 100 * (now.accuracy - was.accuracy)
+    _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
     lesson.reveal(
         ask_gain,
         right=0 if gain < 20 else 1 if gain <= 40 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Answers without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}: most of it is a habit of writing.
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes without the form fell from
+    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}: {"most" if 200 * _form > gain else "less than half"} of it is a habit of writing.
     """,
         shows=[
             lesson.figure(
@@ -731,16 +729,14 @@ def _(seconds):
     Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
     weights {_share["pull"]}. In large models generating is most of it:
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, models of 8 and 32 billion
-    parameters) reports up to 70% for answers of 16,000 tokens. Ours have some 30, and training
-    reads the prompt too, forward and backward. Every further token is one more decoding step, and
-    a batch waits for its slowest episode.
+    parameters) reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
+    token is one more decoding step, and a batch waits for its slowest episode.
 
     ## The asynchronous answer
 
     Stop taking turns: generate the next batch while the trainer works. A step's time is then no
     sum but a maximum: at best half. The price is older data, {lesson.term("off-policy")};
-    `max_lag` bounds by how many versions. Notebook 09 measures it. The roles become actors:
-    generator, trainer, a buffer between them. Settle with the sliders:
+    `max_lag` bounds by how many versions. Settle with the sliders:
 
     1. *no variance*: with how many generators is the speed-up largest?
     2. *one straggler*: from which lag on does more save less than 2%?
@@ -776,7 +772,7 @@ def _():
     mo.md("""
     ## Your file
 
-    This page in 120 lines, with your two functions, on torch and transformers alone:
+    This page in 120 lines with your two functions, on torch and transformers alone:
     """)
     return
 
@@ -817,7 +813,7 @@ def _():
 def _(now, was):
     lesson.recap(
         "RL needs a reward, and a policy that is right now and then.",
-        "The log-probability of an episode is a sum over tokens; a tool's tokens carry no gradient, and earn nothing.",
+        "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         f"Twenty steps: from {was.accuracy:.0%} to {now.accuracy:.0%} right.",
         "In turns a step is a sum of phases; side by side a maximum, on older data.",
     )
