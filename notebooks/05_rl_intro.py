@@ -556,8 +556,8 @@ def _():
         "Two names that you will meet everywhere: PPO and GRPO",
         f"""
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347) on one side: a token gets no more push *in the direction of its advantage* once its ratio has left a
-      range. A push back into the range always counts. A second model, the critic, estimates values.
+      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a range a token gets no more push *in the direction of its
+      advantage*, but a push back always counts. A second model, the critic, estimates values.
     - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its advantage, with the
       plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
     """,
