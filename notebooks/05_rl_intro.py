@@ -206,16 +206,20 @@ def _():
 def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns its token ids, and for each whether the policy drew it.
 
-    Stop after a token of `policy.eos_ids`, after a *finished* line with an answer (more digits
-    may follow in the last line), or at `sampling.max_tokens`, results included: cut them there.
-    Draw with `random.Random(seed).choices`, one call a token, at `sampling.temperature`.
+    Draw each token with one call of `random.Random(seed).choices`, at the temperature.
+    Stop after a token of `policy.eos_ids`, or when a *finished* line holds an answer: in
+    the last line more digits may follow. Stop at `max_tokens` too, results included.
+    Look for a call in what was written since the last result. Inject " -> ", the result
+    and a line break.
 
-    `policy.model(ids [1, T]).logits` is [1, T, V]; `encode_prompt(policy.tokenizer, task)` and
-    `encode_text(policy.tokenizer, text)` are lists of ids, `policy.tokenizer.decode(ids)` is text.
-    `find_call(text)` and `find_answer(text)` give None if there is none; look for a call in what
-    was written since the last result. Behind a call stands f" -> {execute(task, call)}\\n".
+        policy.model(ids).logits                 ids [1, T] in, logits [1, T, V] out
+        encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
+        encode_text(policy.tokenizer, text)      the ids of any text
+        policy.tokenizer.decode(ids, skip_special_tokens=True)
+        find_call(text)  find_answer(text)       None if there is none
+        execute(task, call)                      the tool's result, a text
 
-    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, seed=0)
+    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
     """
     ...
 
@@ -387,8 +391,8 @@ def _(answered, reports):
 def _():
     ask_lenient = lesson.predict(
         "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, of all four kinds, does it pay for?",
-        "up to a quarter more",
-        "a quarter to three quarters more",
+        "up to 25% more",
+        "25% to 75% more",
         "more than that",
     )
     ask_lenient
@@ -492,11 +496,14 @@ def _(config, environment, policy):
     WhatIf(
         "One push",
         [
-            Knob("token", "Drawn token", list(chances)[:3], "{}"),
+            Knob("token", "Drawn token", list(chances)[:2], "{}"),
             Knob("advantage", "Advantage of its episode", [-2.0, -1.0, 0.0, 1.0, 2.0]),
         ],
         lambda token, advantage: nb05.push(chances, token, advantage),
-        {"token": next(iter(chances)), "advantage": 1.0},
+        {
+            "token": nb05.ANSWERS if nb05.ANSWERS in chances else next(iter(chances)),
+            "advantage": 1.0,
+        },
         static="execute" in mo.cli_args(),
     )
     return (begins,)
@@ -507,17 +514,17 @@ def _():
     mo.md("""
     ### Exercise 3: the loss of a batch
 
-    Write L, for episodes with `prompt_ids`, `token_ids` and `sampled`.
+    Write L. An episode has `prompt_ids`, `token_ids` and `sampled`.
     """)
     return
 
 
 @app.function
 def policy_gradient(policy, episodes, advantages):
-    """−Σ advantage · log-prob over all drawn tokens of the batch, by their number: a scalar.
+    """The loss L of a batch: a scalar tensor, through which gradients flow.
 
-    The logits at a position are those of the *next* token. The model reads
-    `prompt_ids + token_ids`; `sampled` belongs to `token_ids`.
+    The model reads `prompt_ids + token_ids`, and its logits at a position are those of
+    the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
 
     >>> policy_gradient(policy, by_engine[:2], [1.0, -1.0]).backward()
     """
@@ -677,7 +684,7 @@ def _(answer_tasks, answered, ask_gain, history, learner):
         shows=[
             lesson.figure(
                 nb05.mass_chart(history),
-                "What the policy writes where an answer should begin, after every step: the mean over held-out tasks.",
+                "What it writes where an answer should begin, step by step, on held-out tasks.",
             )
         ],
     )
@@ -689,9 +696,9 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    *Generate* is limited by memory: each decoding step reads all weights, once for the whole
-    batch. *Check* waits for somebody else. *Train* is limited by arithmetic. Their times, with
-    the engine's 64 episodes:
+    In large models *generate* is limited by memory: each decoding step reads all weights, once
+    for the whole batch. *Check* waits for somebody else. *Train* is limited by arithmetic. Here,
+    with 64 episodes of the engine:
     """)
     return
 
@@ -724,12 +731,12 @@ def _(config, environment, loss_of, sampling):
 
 @app.cell(hide_code=True)
 def _(seconds):
-    _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
+    _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
     weights {_share["pull"]}. In large models generating is most of it:
-    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, models of 8 and 32 billion
-    parameters) reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
+    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, 8 and 32 billion parameters)
+    reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
     token is one more decoding step, and a batch waits for its slowest episode.
 
     ## The asynchronous answer
@@ -740,7 +747,6 @@ def _(seconds):
 
     1. *no variance*: with how many generators is the speed-up largest?
     2. *one straggler*: from which lag on does more save less than 2%?
-    3. *trainer-bound*: from how many generators on do more save less than 2%?
     """)
     return
 

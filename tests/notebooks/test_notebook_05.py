@@ -125,11 +125,12 @@ def test_a_row_that_raises_is_said_in_the_table(embedded, batch):
 
 
 def test_a_push_moves_mass_as_the_softmax_says():
-    chances = {"[ANSWER": 0.5, "So": 0.3, "5": 0.2}
+    chances = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "7": 0.004}
     for advantage in (-2.0, 0.0, 1.0):
         after = {bar.name: bar.value for bar in push(chances, "So", advantage, rate=1.0).panels[1].bars}
         # The logits move by advantage · (1[token] − p).
-        moved = {n: p * 2.718281828 ** (advantage * ((n == "So") - p)) for n, p in chances.items()}
+        before = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "all others": 0.004}
+        moved = {n: p * 2.718281828 ** (advantage * ((n == "So") - p)) for n, p in before.items()}
         assert after == pytest.approx({name: value / sum(moved.values()) for name, value in moved.items()})
     assert "Nothing moves" in push(chances, "So", 0.0).said
     assert "comes from" in push(chances, "So", 1.0).said and "goes to" in push(chances, "So", -1.0).said
@@ -142,8 +143,8 @@ def test_where_an_answer_begins_the_policy_chooses_between_the_tag_and_talk(embe
 
 
 def test_the_simulators_questions_are_answered_by_the_simulator():
-    (_, first), (_, second), (_, third) = settled()
-    assert first.startswith("With 4 ") and second.startswith("From 2 on") and third.startswith("From 4 on")
+    (_, first), (_, second) = settled()
+    assert first.startswith("With 4 ") and second.startswith("From 2 on")
 
 
 def test_it_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
