@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb05, toy_policies
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.course.kept_file import fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve, TimelineSimulator, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
@@ -40,8 +40,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.task.rewards import score
     from zorplex_rl.task.specs import TASK_SPECS
     from zorplex_rl.timeline import SpanRecorder, group_latencies
-
-    course = Path(__file__).resolve().parents[1]
 
 
 @app.cell(hide_code=True)
@@ -63,7 +61,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The loop of this course. Here all of it is one process.",
+        "The loop of this course, here in one process.",
     )
     return
 
@@ -266,7 +264,7 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}. The package's engine samples many episodes at once: the same tokens in "
+        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same tokens in "
         f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of {both_seconds[1]:.1f} s."
     )
     return by_engine, same_tokens
@@ -295,7 +293,7 @@ def _(ask_injected, by_engine, policy):
     Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to learn to *invent* results. A
     {lesson.term("loss mask")} keeps them from the trainer.
     """,
-        shows=[lesson.figure(token_strip(policy, by_engine[1]), "As the trainer gets it.")],
+        shows=[lesson.figure(token_strip(policy, by_engine[1]))],
     )
     return (foreseen,)
 
@@ -472,16 +470,16 @@ def _():
             depends on all before it. The tool writes the others, by a rule of its own. So:
             """),
             lesson.math(
-                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{<t}) + \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{<t})"
+                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) + \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
             ),
             lesson.md(
                 "The second sum does not contain the weights θ: its gradient is 0. So the gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected ones. "
                 "With the advantage A for the reward, the loss of a batch is:"
             ),
             lesson.math(
-                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log \pi_\theta(e_t \mid e_{<t})"
+                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log \pi_\theta(e_t \mid e_{\lt t})"
             ),
-            lesson.md("Each drawn token is pushed. Try one push, where an answer begins:"),
+            lesson.md("Try one push, where an answer begins:"),
         ]
     )
     return
@@ -621,7 +619,7 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
 @app.cell(hide_code=True)
 def _(config, reports):
     ask_gain = lesson.predict(
-        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right, sampled. And afterwards?",
+        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And afterwards?",
         "less than 20 points more",
         "20 to 40 points more",
         "more than 40 points more",
@@ -786,7 +784,7 @@ def _():
 @app.cell(hide_code=True)
 def _(loss_of, sampler):
     _functions = {"sample_episode": sampler, "policy_gradient": loss_of}
-    my_rl = fill_in(course / "examples" / "my_rl.py", _functions)
+    my_rl = fill_in(EXAMPLES / "my_rl.py", _functions)
     lesson.folded("`my_rl.py`", f"```python\n{my_rl}\n```")
     return (my_rl,)
 
@@ -804,7 +802,7 @@ def _(my_rl, write):
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
-        else keep(my_rl, course / "my_rl.py")
+        else keep(my_rl, Path(__file__).resolve().parents[1] / "my_rl.py")
     )
     return
 
@@ -821,7 +819,7 @@ def _(now, was):
         "RL needs a reward, and a policy that is right now and then.",
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         f"Twenty steps: from {was.accuracy:.0%} to {now.accuracy:.0%} right.",
-        "In turns a step is a sum of phases; side by side a maximum, on older data.",
+        "In turns a step is a sum; side by side a maximum, on older data.",
     )
     return
 

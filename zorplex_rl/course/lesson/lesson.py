@@ -121,13 +121,16 @@ def tiny(value: float) -> str:
 
 
 def math(latex: str) -> mo.Html:
-    """Show a displayed formula. It becomes MathML, which browsers draw without a script.
+    """Show a displayed formula. It becomes MathML, which browsers draw without a script. Write ``\\lt`` for <; raises ValueError otherwise.
 
     >>> "<msup><mi>x</mi><mn>2</mn></msup>" in math("x^2").text
     True
     """
     from latex2mathml.converter import convert
 
+    # It keeps what is in \text as it is, so a < could begin an element.
+    if "<" in latex:
+        raise ValueError(f"the formula {latex!r} has a <; write \\lt")
     return mo.Html(f'<figure class="lesson-math" tabindex="0">{convert(latex, display="block")}</figure>')
 
 
