@@ -74,7 +74,7 @@ def _():
     Supervised learning copies: somebody has written the right text. Often nobody can, but a
     program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Here both learn the answers to ten questions. Two lines differ.
+    it was. Here both learn answers to ten questions. Two lines differ.
     """)
     return
 
@@ -129,15 +129,19 @@ def _(with_labels, with_rewards):
     mo.vstack(
         [
             lesson.md(
-                f"To be right nine times in ten takes {with_labels} steps with labels, and {median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried: RL starts from a model that is right now and then.\n\n"
+                f"To be right nine times in ten takes {with_labels} steps with labels, and "
+                f"{median(with_rewards)} with rewards (median of three seeds). "
+                "A reward judges only the answer that was tried: RL starts from a model that is "
+                "right now and then.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
-                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = \mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
+                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = "
+                r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                f"A step draws one such answer. It must come from the present policy: {lesson.term('on-policy')} data."
+                "A step draws one such answer. It must come from the present policy: "
+                f"{lesson.term('on-policy')} data."
             ),
         ]
     )
@@ -149,8 +153,8 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    Words have values, drawn anew for each task, and only a tool tells them. What counts as an
-    answer is `[ANSWER]` and one integer.
+    Words have values, drawn anew for each task, and only a tool tells them. An answer
+    is `[ANSWER]` and one integer.
     """)
     return
 
@@ -232,10 +236,14 @@ def _():
         minutes=15,
         lines=13,
         hints=(
-            "What has to survive from one token to the next? Where does the present turn begin, and when does that change?",
-            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances = (logits / temperature).softmax(-1).tolist()`; "
-            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the text since `start`, decoded with "
-            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the finished lines. Does it call? Then add the result's ids, with "
+            "What has to survive from one token to the next? Where does the present turn begin, "
+            "and when does that change?",
+            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances "
+            "= (logits / temperature).softmax(-1).tolist()`; "
+            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the "
+            "text since `start`, decoded with "
+            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the "
+            "finished lines. Does it call? Then add the result's ids, with "
             "`False` for each, and move `start`.",
         ),
     )
@@ -264,8 +272,10 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same tokens in "
-        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of {both_seconds[1]:.1f} s."
+        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
+        "tokens in "
+        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of "
+        f"{both_seconds[1]:.1f} s."
     )
     return by_engine, same_tokens
 
@@ -290,7 +300,8 @@ def _(ask_injected, by_engine, policy):
         ask_injected,
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to learn to *invent* results. A
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to
+    learn to *invent* results. A
     {lesson.term("loss mask")} keeps them from the trainer.
     """,
         shows=[lesson.figure(token_strip(policy, by_engine[1]))],
@@ -303,7 +314,7 @@ def _():
     mo.md("""
     ### Exercise 2: find the fault
 
-    `training_row` hands an episode to the trainer. It has two faults, and nothing raises. A
+    `training_row` hands an episode to the trainer, with two faults. Nothing raises. A
     trainer with the *same* weights should find the log-probabilities of sampling.
     """)
     return
@@ -339,8 +350,10 @@ def _():
         level="warm-up",
         minutes=3,
         hints=(
-            "The trainer learns from more tokens than the policy sampled. Who wrote the others? And where are the tokens that end a text?",
-            "`episode.text` is for people. What was written down while the policy sampled need not be made again.",
+            "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
+            "And where are the tokens that end a text?",
+            "`episode.text` is for people. What was written down while the policy sampled need "
+            "not be made again.",
         ),
     )
     return
@@ -351,7 +364,8 @@ def _(environment, reports):
     _right = ", ".join(f"`{report.name}` {report.accuracy:.0%}" for report in reports)
     lesson.folded(
         "Four kinds of question, and how often it is right",
-        f"{nb05.task_table(environment, TASK_SPECS)}\n\nRight, sampled, on {reports[0].episodes} held-out tasks of each kind: {_right}.",
+        f"{nb05.task_table(environment, TASK_SPECS)}\n\nRight, sampled, on "
+        f"{reports[0].episodes} held-out tasks of each kind: {_right}.",
     )
     return
 
@@ -388,7 +402,8 @@ def _(answered, reports):
 @app.cell(hide_code=True)
 def _():
     ask_lenient = lesson.predict(
-        "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, of all four kinds, does it pay for?",
+        "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, "
+        "of all four kinds, does it pay for?",
         "up to 25% more",
         "25% to 75% more",
         "more than that",
@@ -422,8 +437,10 @@ def _(answered, ask_lenient):
         ask_lenient,
         right=0 if _more <= 1.25 else 1 if _more <= 1.75 else 2,
         why=f"""
-    {_more:.1f} times as many. In {paid_shares["own words"]:.0%} of all the policy wrote the number, but not as its answer. In
-    {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is {lesson.term("reward hacking")}.
+    {_more:.1f} times as many. In {paid_shares["own words"]:.0%} of all the policy wrote the number,
+    but not as its answer. In
+    {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is
+    {lesson.term("reward hacking")}.
     """,
     )
     return (paid_shares,)
@@ -451,9 +468,12 @@ def advantages_of(rewards):
 def _():
     lesson.folded(
         "Why may the mean be subtracted, and why divide?",
-        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. The reward alone would push up every answer that earns a "
-        "little, and other steps would have to undo it. A constant near the mean leaves less to undo, so a step's gradient usually scatters less; a bad constant "
-        "makes it scatter more. The group's mean is no constant: an episode is part of it, which makes the gradient too small by (n − 1)/n. "
+        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add "
+        "up to 1. The reward alone would push up every answer that earns a "
+        "little, and other steps would have to undo it. A constant near the mean leaves less to "
+        "undo, so a step's gradient usually scatters less; a bad constant "
+        "makes it scatter more. The group's mean is no constant: an episode is part of it, "
+        "which makes the gradient too small by (n − 1)/n. "
         "Dividing by the deviation lets every group push about equally hard.",
     )
     return
@@ -470,14 +490,18 @@ def _():
             depends on all before it. The tool writes the others, by a rule of its own. So:
             """),
             lesson.math(
-                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) + \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
+                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
+                r"+ \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
             ),
             lesson.md(
-                "The second sum does not contain the weights θ: its gradient is 0. So the gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected ones. "
+                "The second sum does not contain the weights θ: its gradient is 0. So the "
+                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected "
+                "ones. "
                 "With the advantage A for the reward, the loss of a batch is:"
             ),
             lesson.math(
-                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log \pi_\theta(e_t \mid e_{\lt t})"
+                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log "
+                r"\pi_\theta(e_t \mid e_{\lt t})"
             ),
             lesson.md("Try one push, where an answer begins:"),
         ]
@@ -539,9 +563,12 @@ def _():
         minutes=10,
         lines=8,
         hints=(
-            "Which position's logits predict the first token of the response? And what is the sum divided by: tokens or episodes?",
-            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and `gather` the entries of all ids but the first. The last "
-            "`len(token_ids)` of these belong to the response. Select with a tensor of `sampled`, sum, and count.",
+            "Which position's logits predict the first token of the response? And what is the "
+            "sum divided by: tokens or episodes?",
+            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and "
+            "`gather` the entries of all ids but the first. The last "
+            "`len(token_ids)` of these belong to the response. Select with a tensor of "
+            "`sampled`, sum, and count.",
         ),
     )
     return
@@ -560,11 +587,16 @@ def _():
     lesson.folded(
         "Two names that you will meet everywhere: PPO and GRPO",
         f"""
-    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a range a token gets no more push *in the direction of its
+    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
+      It weights each token by the ratio of its new to its old
+      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a
+      range a token gets no more push *in the direction of its
       advantage*, but a push back always counts. A second model, the critic, estimates values.
-    - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its advantage, with the
-      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
+    - {lesson.term("GRPO")} replaces that model by the group
+      ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
+      advantage, with the
+      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
+      a penalty for leaving the start (KL).
     """,
     )
     return
@@ -619,7 +651,8 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
 @app.cell(hide_code=True)
 def _(config, reports):
     ask_gain = lesson.predict(
-        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And afterwards?",
+        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And "
+        "afterwards?",
         "less than 20 points more",
         "20 to 40 points more",
         "more than 40 points more",
@@ -676,8 +709,10 @@ def _(answer_tasks, answered, ask_gain, history, learner):
         ask_gain,
         right=0 if gain < 20 else 1 if gain <= 40 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}: {"most" if 200 * _form > gain else "less than half"} of it is a habit of writing.
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
+    without the form fell from
+    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}:
+    {"most" if 200 * _form > gain else "less than half"} of it is a habit of writing.
     """,
         shows=[
             lesson.figure(
@@ -776,7 +811,7 @@ def _():
     mo.md("""
     ## Your file
 
-    This page in 120 lines with your two functions, on torch and transformers alone:
+    This page in 120 lines with your functions, on torch and transformers alone:
     """)
     return
 
