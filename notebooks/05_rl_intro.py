@@ -233,8 +233,8 @@ def _():
         check_sample_episode,
         sample_episode_solution,
         level="core",
-        minutes=15,
-        lines=13,
+        minutes=16,
+        lines=14,
         hints=(
             "What has to survive from one token to the next? Where does the present turn begin, "
             "and when does that change?",
@@ -560,8 +560,8 @@ def _():
         check_policy_gradient,
         policy_gradient_solution,
         level="stretch",
-        minutes=10,
-        lines=8,
+        minutes=9,
+        lines=7,
         hints=(
             "Which position's logits predict the first token of the response? And what is the "
             "sum divided by: tokens or episodes?",
