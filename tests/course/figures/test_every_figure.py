@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from test_figures import REPORTS, lasting
+from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
 from test_service_charts import FAULT, KILLED, status
 
@@ -22,7 +22,7 @@ from zorplex_rl.course.figures.fault_charts import (
     fits_chart,
     four_faults,
 )
-from zorplex_rl.course.figures.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
+from zorplex_rl.course.figures.figures import accuracy_chart, outcome_chart, pass_chart
 from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
 from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
 from zorplex_rl.course.figures.service_charts import (
@@ -42,6 +42,7 @@ from zorplex_rl.course.figures.shard_charts import (
 )
 from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
 from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
+from zorplex_rl.course.nb05 import mass_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
 
@@ -83,10 +84,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,
         "before: 25% at k 1, 100% at k 64; after: 90% at k 1",
     ),
-    "batch": (
-        lambda: batch_chart([lasting(1.0), lasting(3.0)]), 720, "2 episodes, the slowest 3 s; 33% of all slots' time",
+    "mass": (
+        lambda: mass_chart([{"So": 0.6, "[ANSWER": 0.4}, {"[ANSWER": 0.9}]), 720, "[ANSWER goes from 40% to 90%, So from 60% to 0%",
     ),
-    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), 720, "the slowest 2 s"),
     "paired timelines": (
         lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 720,
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
