@@ -59,7 +59,6 @@ NEAR_MISSES = {
     "leave_one_out": lambda rewards: [reward - sum(rewards) / len(rewards) for reward in rewards],
     "training_row": lambda policy, episode: (episode.token_ids, [True] * len(episode.token_ids)),
     "speed_up": lambda generate, train, steps: (generate + train) / max(generate, train),
-    "rank": lambda under_way, last_turn: under_way,
     "retry_delay": lambda failures, base, cap, draw: draw * min(base * 2 ** (failures - 1), cap),
     "charge_once": lambda database, number, amount: _look_then_charge(database, number, amount),
     "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),
