@@ -150,7 +150,7 @@ def alone(run):
 
 
 async def main():
-    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)  # the death is intended
+    logging.getLogger("monarch.supervision").setLevel(logging.ERROR)  # the death is intended
     run = Config(
         device="cpu",
         prompts_per_step=4,

@@ -108,7 +108,7 @@ async def scaling(burst=120):
 
 
 async def main():
-    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)  # every death here is intended
+    logging.getLogger("monarch.supervision").setLevel(logging.ERROR)  # every death here is intended
     for part in (routing, bound, sessions, scaling):
         await part()
 

@@ -14,6 +14,7 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import asyncio
+    import logging
     import os
     import random
     import signal
@@ -36,6 +37,9 @@ with app.setup(hide_code=True):
         start_runtime,
         this_host,
     )
+
+    # Every death below is intended; the page says more about it than a warning would.
+    logging.getLogger("monarch.supervision").setLevel(logging.ERROR)
 
 
 @app.cell(hide_code=True)
