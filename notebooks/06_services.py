@@ -382,7 +382,7 @@ def _(my_delay):
 @app.cell(hide_code=True)
 def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
     pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
-    write_file = mo.ui.run_button(label="Write pool.py into this folder")
+    write_file = lesson.start_button("Write pool.py into this folder", seconds=float("nan"))
     mo.vstack(
         [
             lesson.md(
@@ -397,7 +397,7 @@ def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
 
 @app.cell(hide_code=True)
 def _(pool_py, write_file):
-    mo.stop(not write_file.value)
+    mo.stop(lesson.unattended() or not write_file.value)
     Path("pool.py").write_text(pool_py)
     mo.md("Written.")
     return
