@@ -8,7 +8,11 @@ function render({ model, el }) {
   const format = (now) => `${secondsText(Math.abs(now))} ${now < 0 ? "before" : "after"} the fault`;
   return film(el, {
     label: "Service player", start, from, to, playsFor: PLAYS_FOR, format,
-    scenes: runs.map((run) => ({ name: run.what, status: (now) => status(run, now), picture: (now, width) => stage(run, now, width, format(now), from, to) })),
+    scenes: runs.map((run) => {
+      // A recording that is over stays as it was at its end.
+      const end = Math.max(...run.stretches.map(([, , , , until]) => until)) - 1e-6, at = (now) => Math.min(now, end);
+      return { name: run.what, status: (now) => status(run, at(now)), picture: (now, width) => stage(run, at(now), width, format(at(now)), from, to) };
+    }),
     note: html("span", {}, "A dot is a request: ",
       ...runs[0].methods.flatMap((name, i) => [html("span", { class: "zx-swatch", style: `background:var(--${KINDS[i % KINDS.length]});border-radius:50%;width:11px;height:11px;margin:0 2px` }), ` ${name}; `]),
       "hollow, its replica is gone and nobody knows yet. The strips show each place over the whole time; dashed: the fault."),
