@@ -24,7 +24,7 @@ FILES = {
     "task": "call_limit curriculum environment parser reward_hacks rewards tasks",
     "course": "stacks",
     "course/lesson": "exercise glossary markup scene",
-    "course/figures": "actor_drawings figures loop_drawing runs_figures service_charts transfer_figures",
+    "course/figures": "actor_drawings figures loop_drawing runs_figures transfer_figures",
     "course/widgets": "drawn_widgets",
 }
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's docstrings."""

@@ -41,7 +41,6 @@ NEAR_MISSES = {
     "merge": lambda weights, changes: weights + sum(change for change, _ in changes) / max(len(changes), 1),
     "bytes_sent": lambda collective, size, ranks: (ranks - 1) * size / ranks,
     "share_of": lambda flat, rank, ranks: flat.chunk(ranks)[rank],
-    "rank": lambda under_way, last_turn: under_way,
     "retry_delay": lambda failures, base, cap, draw: draw * min(base * 2 ** (failures - 1), cap),
     "charge_once": lambda database, number, amount: _look_then_charge(database, number, amount),
     "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),

@@ -13,7 +13,6 @@ import matplotlib
 import pytest
 from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
-from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.course.figures.actor_charts import calls_chart, seconds_chart
 from zorplex_rl.course.figures.budget_charts import parts_chart, rows_chart, split_drawing
@@ -25,14 +24,6 @@ from zorplex_rl.course.figures.fault_charts import (
 from zorplex_rl.course.figures.figures import accuracy_chart, outcome_chart, pass_chart
 from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
 from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
-from zorplex_rl.course.figures.service_charts import (
-    Fault,
-    returns_chart,
-    rotation_chart,
-    saturation_chart,
-    scaling_chart,
-    service_drawing,
-)
 from zorplex_rl.course.figures.shard_charts import (
     bytes_chart,
     loads_chart,
@@ -52,7 +43,6 @@ SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
 FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
-GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
 FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
@@ -115,23 +105,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
         "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
     ),
-    "rotation": (lambda: rotation_chart([(KILLED, FAULT)]), 720, "place 0 being replaced (—) from 1.0 to 2.0 s"),
-    "two faults": (
-        lambda: rotation_chart([(KILLED, FAULT), (KILLED, Fault(10.0, "tools_1", "SIGSTOP"))]), 720,
-        "SIGSTOP: place 1 in rotation (tools_1) from -1.0 to 0.0 s",
-    ),
-    "saturation": (
-        lambda: saturation_chart({1: (20.0, 0.05), 8: (39.0, 0.2)}, 40.0), 720,
-        "1 callers 20 answers/s, 0.050 s; 8 callers 39 answers/s, 0.200 s; capacity 40 answers/s",
-    ),
-    "returns": (
-        lambda: returns_chart({"at once": [4, 2], "later": [4, 0, 2]}, 2), 720,
-        "at once: 6 requests, done after 0.2 s; later: 6 requests, done after 0.3 s",
-    ),
-    "scaling": (
-        lambda: scaling_chart(GROWN), 720,
-        "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",
-    ),
     "waits": (
         lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
         "message: free 0.10 s, busy 2.00 s; shared memory: free 0.01 s, stopped 0.02 s",
@@ -186,7 +159,6 @@ DRAWINGS = (
     four_faults,
     placements_drawing,
     parallel_layers_drawing,
-    service_drawing,
     overlaps_drawing,
     planes_drawing,
     split_drawing,
@@ -265,7 +237,7 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, service_charts, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, staleness_charts, transfer; "
         "from zorplex_rl.drawing import plots; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "

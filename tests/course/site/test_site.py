@@ -975,9 +975,9 @@ def cells_of(page, caption: str) -> dict[str, list[str]]:
 @about_the_course
 def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visit):
     fates = cells_of(visit(address + "06_services.html"), "What became of every request")
-    assert all(int(count) > 100 for count in fates["answered"])
+    assert all(int(count) > 100 for count in fates["answered"]) and fates["without any outcome"] == ["0", "0"]
     assert fates["answered, but not done"] == ["0", "0"]
-    assert fates["done twice"][1] == "0"
+    assert (fates["done twice"][1], fates["failed"][0]) == ("0", "0")
     books = cells_of(visit(address + "08_rl_e2e.html"), "The books of the run")
     assert books["processes replaced"] == ["1"]
     assert books["unaccounted for"] == ["0"]
