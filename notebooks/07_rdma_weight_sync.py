@@ -34,7 +34,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.runs import paired_timelines
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.course.nb07_torn import check_read, verdict
+    from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import TransferCalculator, WeightRingRace
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.losses import mismatch
@@ -51,7 +51,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=49,
+        minutes=50,
         hardware="two CPU cores, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
             "keep commands and bulk data apart, and say what a handle is",
@@ -69,19 +69,18 @@ def _():
     ## Two kinds of traffic
 
     After every training step the generators need the new weights. Tasks and episodes are
-    kilobytes; weights are everything else. So a distributed RL system has two kinds of traffic.
+    kilobytes; weights are everything else.
 
     | what | **control plane** | **data plane** |
     |---|---|---|
     | carries | calls, versions, handles, errors | parameters |
     | a message | hundreds of bytes | megabytes to terabytes |
-    | what counts | latency, order, noticed failures | bandwidth, and that nobody is interrupted |
     | here | Monarch actor messages | one-sided reads of registered memory |
 
     A read is **one-sided** if the owner of the memory runs no code for it. The owner registers
     the memory once and gives out a **handle**. Anybody with the handle can read those bytes
-    later. This is the idea of **RDMA**, remote direct memory access: the network card reads the
-    memory, and not even the owner's processor takes part.
+    later. In **RDMA**, remote direct memory access, the network card reads the memory, and not
+    even the owner's processor takes part.
     """)
     return
 
@@ -125,8 +124,7 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `RDMABuffer(tensor)` registers a tensor's memory and is itself the handle. How large is it as
-    a message, beside the memory?
+    `RDMABuffer(tensor)` registers a tensor's memory and is itself the handle. How large is it?
     """)
     return
 
@@ -154,7 +152,7 @@ def _(backend, handle_bytes):
         else "This machine has no RDMA hardware. `RDMABuffer` works over TCP here, with the same calls."
     )
     lesson.md(f"""
-    {_small:,} bytes for 1 kB of memory, and {_large:,} bytes for 100 MB. A handle says whose
+    {_small:,} bytes for 1 kB of memory, and {_large:,} bytes for 100 MB: it says whose
     memory it is, where it begins and how long it is. {_backend}
     """)
     return
@@ -244,7 +242,7 @@ def _(config):
     We count end to end: make the version readable, fetch it, copy it into the model.
 
     - *message*: the bytes are the reply to a call.
-    - *file*: the trainer saves with `torch.save`, the generator loads. The file stays in memory.
+    - *file*: `torch.save`, then `torch.load`. The file stays in memory.
     - *broadcast*: `torch.distributed` with gloo. Both sides must call it.
     - *TCP*: `RDMABuffer` without hardware, with Monarch's default settings and with three of ours.
     - *shared memory*: on one host only.
@@ -279,11 +277,10 @@ def _(backend, waits):
         "message_ack_every_n_messages": 1000,
         "rdma_disable_ibverbs": True,
     }
-    tuned = {
+    tuned = defaults | {
         "rdma_max_chunk_size_mb": 4,
         "rdma_tcp_fallback_parallelism": 2,
         "message_ack_every_n_messages": 1,
-        "rdma_disable_ibverbs": True,
     }
     settings_of = {"defaults": defaults, "tuned": tuned}
     rungs = {
@@ -345,7 +342,7 @@ def _(config, moves):
 
 
 @app.cell(hide_code=True)
-def _(ask_ladder, config, late_move, line_rates, middle, rates):
+def _(ask_ladder, config, late_move, middle, rates):
     _best = max(rates, key=rates.get)
     _times = rates[_best] / rates["message"]
     _gain = rates["TCP, tuned"] / rates["TCP, defaults"]
@@ -355,8 +352,7 @@ def _(ask_ladder, config, late_move, line_rates, middle, rates):
         ask_ladder,
         right=0 if _times < 3.2 else 1 if _times < 10 else 2,
         why=f"""
-        {_times:.1f} times, by {_best}. With our three settings TCP has {_gain:.1f} times the rate of
-        the defaults: a number for `RDMABuffer` means little without its settings.
+        {_times:.1f} times, by {_best}. Our three settings make TCP {_gain:.1f} times as fast as the defaults.
 
         Each phase stops somebody else. During *publish* the trainer stands still. During *fetch*
         nobody does: the bytes go to a **staging buffer**, host memory beside the model, and
@@ -367,13 +363,8 @@ def _(ask_ladder, config, late_move, line_rates, middle, rates):
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
         """,
         shows=[
-            lesson.figure(
-                transfer.ladder_chart(rates, line_rates),
-                f"Orange: measured here, end to end, {config.megabytes} MB, the middle one of {config.repeats}. Grey: the line rate of a "
-                "network card (NVIDIA ConnectX-7 user manual), not measured.",
-            ),
             lesson.table(
-                "Milliseconds of each phase; in a broadcast publish and fetch are the same time",
+                f"{config.megabytes} MB, the median of {config.repeats} times: milliseconds of each phase. In a broadcast, publish and fetch are the same time",
                 [
                     {
                         "way": rung,
@@ -397,13 +388,12 @@ def _(line_rates):
     lesson.md(f"""
     ## How long would a model take?
 
-    Bytes over bandwidth, for one reader and one link. Move the sliders to your own model. Orange
-    points use the rates above, end to end.
+    Move the sliders to your own model. Orange points use the rates above, end to end. Grey is the
+    line rate of a network card (NVIDIA ConnectX-7 user manual), not measured.
 
-    Published, not measured here: RDMA writes from 256 GPUs to 128 moved Kimi-K2, 10¹² parameters
+    Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters
     of one byte, in 1.3 s ([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)).
-    That takes {1e12 / 1.3 / 1e9 / _card:.0f} cards of {_card:.0f} GB/s or more. So every training
-    GPU sends its own part to those who need it: notebook 07b.
+    That takes {1e12 / 1.3 / 1e9 / _card:.0f} such cards or more. So every training GPU sends its own part: notebook 07b.
     """)
     return
 
@@ -539,7 +529,7 @@ def _(ask_torn, careless):
         right=0 if not _count else 1 if _count <= _all / 2 else 2,
         why=f"""
         {_count} of {_all} copies were torn. {careless.verdicts.count("another version")} more were whole, but not of the version that the header
-        had said. And nothing raises an error: a model with torn weights computes something.
+        had said. And nothing raises an error.
         """,
         shows=[
             lesson.figure(
@@ -554,7 +544,7 @@ def _(ask_torn, careless):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Exercise 1: never torn
+    ## Never torn
 
     The writer gives you one more number, the first of each header: the slot's **sequence**. It is
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
@@ -578,9 +568,41 @@ def publish(ring, weights, version):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Write `read`. The writer does not wait for you: it may do anything between two of your calls,
-    and *during* `read_slot`. Try again as long as it takes. The check plays a writer that comes
-    at the worst moments.
+    ### Exercise 1: which slot
+    """)
+    return
+
+
+@app.function
+def newest_slot(headers):
+    """Return the slot with the newest complete version, or None: newest_slot([(6, 3), (7, 2), (0, 0)]) is 0."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: newest_slot,
+        check_newest_slot,
+        newest_slot_solution,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "Which sequences say that a slot holds a complete version?",
+            "Those that are even and not 0. Of these slots take the one with the largest version; `max` has a `default`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: never a torn copy
+
+    Write `read`; it may call your `newest_slot`. The writer does not wait: it may do anything
+    between two of your calls, and *during* `read_slot`. Try again as long as it takes.
+    The check plays a writer that comes at the worst moments.
     """)
     return
 
@@ -606,8 +628,8 @@ def _():
         lines=9,
         hints=(
             "What can you compare before and after your copy, that says whether anybody began to write in between?",
-            "Loop: take the headers; keep the slots whose sequence is even and not 0; of these copy the one with the newest "
-            "version; take the headers again. Return only if that slot's header is what it was.",
+            "Loop: take the headers; copy the newest complete slot, if there is one; take the headers again. "
+            "Return only if that slot's header is what it was.",
         ),
     )
     return
@@ -633,8 +655,8 @@ def _(afar, careful, whose):
     The same race, read by {whose}: {_said(careful, careful.attempts)}. Then the package's ring in
     another process, read through `RDMABuffer`: {_said(afar, len(afar.copies))}.
 
-    This protocol is a **seqlock**. It does not prevent a torn read, it reveals it. The package's
-    `read_ring` is the same loop with a limit on the attempts.
+    This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
+    `read_ring` is the same loop with a limit.
     """)
     return
 
@@ -642,7 +664,7 @@ def _(afar, careful, whose):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: how many slots?
+    ### Exercise 3: how many slots?
 
     A seqlock makes reading safe. Slots make it quick. The writer starts a new version every
     `period` seconds, always into the oldest slot, and writes for `write` seconds (`write` ≤
@@ -681,10 +703,10 @@ def _(afar, middle):
     )
     _slowest = max(afar.copies)
     lesson.md(f"""
-    In the race across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
-    {1e3 * afar.period:.0f} ms. For a writer that never rests (`write` = `period`) that makes
+    Across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
+    {1e3 * afar.period:.0f} ms. If that writer never rested (`write` = `period`), that would make
     {_count(_slowest, afar.period, afar.period)} slots, says {_whose}. With a training step of one
-    second, and the times of the ladder, {_count(_slowest, min(1.0, middle["TCP, tuned"].publish), 1.0)} are enough. The package uses 3, *and* the seqlock:
+    second {_count(_slowest, min(1.0, middle["TCP, tuned"].publish), 1.0)} are enough. The package uses 3, *and* the seqlock:
     the slowest read that was seen need not be the slowest possible.
     """)
     return
@@ -695,9 +717,9 @@ def _():
     mo.md("""
     ## Half the bytes, and a mismatch
 
-    Trainers keep float32 weights, because updates are too small for fewer digits. Generators do
-    well with bfloat16. Rounding for the journey halves the bytes. But then the generator samples
-    from a slightly different policy than the one that is trained.
+    Trainers keep float32 weights, because updates are too small for fewer digits. Rounding to
+    bfloat16 for the journey halves the bytes. But then the generator samples from a slightly
+    different policy than the one that is trained.
     """)
     return
 
@@ -761,6 +783,9 @@ def _(ask_rounding, config, deliveries):
         name: math.expm1(found["max_logp_difference"])
         for name, (_, found) in deliveries.items()
     }
+    _worth = {
+        name: found["effective_sample_size"] for name, (_, found) in deliveries.items()
+    }
     _full, _half, _ = (size for size, _ in deliveries.values())
     _rounded = _changes["weights in bfloat16"]
     lesson.reveal(
@@ -768,25 +793,11 @@ def _(ask_rounding, config, deliveries):
         right=0 if _rounded < 0.01 else 1 if _rounded < 0.2 else 2,
         why=f"""
         By {_rounded:.1%}, for the token that it hit hardest, and the bytes fall to {_half / _full:.0%}.
-        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. On average little happens: see the
-        **effective sample size**, the share of the batch that is left once its tokens are
-        reweighted. Old weights cause the same kind of mismatch, and the same correction handles
-        both: record the log-probs with which a token *was* sampled (notebook 09).
+        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. On average
+        little happens. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes are worth
+        {_worth["weights in bfloat16"]:.3%} of as many fresh ones, and {_worth["all in bfloat16"]:.3%} where all is bfloat16. Old weights cause the same kind of mismatch. One
+        correction handles both: record the log-probs with which a token *was* sampled (notebook 09).
         """,
-        shows=[
-            lesson.table(
-                f"Sampler against trainer, the tokens of {config.mismatch_episodes} episodes, weights of the same version",
-                [
-                    {
-                        "generator": name,
-                        "bytes": f"{size:,}",
-                        "largest change of a probability": f"{_changes[name]:.1%}",
-                        "effective sample size": f"{found['effective_sample_size']:.3%}",
-                    }
-                    for name, (size, found) in deliveries.items()
-                ],
-            )
-        ],
     )
     return
 
@@ -881,9 +892,8 @@ def _(ask_push, protocols):
         one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.
 
-        So choose who waits. Where generators stop at a common point anyway, pushing costs
-        nothing. Where they run on their own, with crashes and newcomers, pulling keeps one slow
-        reader from stopping everybody. This course pulls.
+        Where generators stop at a common point anyway, pushing costs nothing. Elsewhere pulling
+        keeps one slow reader from stopping everybody. This course pulls.
         """,
         shows=[
             lesson.figure(
@@ -908,12 +918,11 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "Control messages carry handles, whose size does not grow with the memory. Bulk data are read through them.",
-        "One-sided means that the owner's code does not run. Whether its process must run depends on the transport: measure it.",
+        "One-sided means that the owner's code does not run. Whether its process must run depends on the transport.",
         "Count a transport end to end: publish stops the trainer, fetch nobody, swap the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it; more slots and a resting writer make it rare.",
-        "Weights rounded to bfloat16 halve the bytes and shift the log-probs: a mismatch to correct, like staleness.",
-        "Pushing makes the trainer wait for the slowest reader, pulling makes readers late: choose who waits.",
+        "Weights rounded to bfloat16 halve the bytes, and cause a mismatch to correct, like staleness.",
+        "Pushing makes the trainer wait for the slowest reader, pulling makes readers late.",
     )
     return
 
@@ -930,6 +939,29 @@ def _(careful, careless):
 def _():
     lesson.links(__file__)
     return
+
+
+@app.function(hide_code=True)
+def check_newest_slot(newest_slot):
+    exercise.expect(newest_slot, [(6, 3), (7, 2), (0, 0)], result=0)
+    exercise.expect(newest_slot, [(0, 0), (1, 0)], result=None)
+
+    def drawn(draw):
+        versions = draw.sample(range(30), draw.randint(1, 5))
+        return ([(draw.choice((0, 2, 3, 8, 9, 14)), version) for version in versions],)
+
+    exercise.agree(newest_slot, newest_slot_solution, drawn, times=60)
+
+
+@app.function(hide_code=True)
+def newest_slot_solution(headers):
+    whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
+    return max(whole, key=lambda slot: headers[slot][1], default=None)
+
+
+@app.function(hide_code=True)
+def check_read(read):
+    nb07_torn.check_read(read)
 
 
 @app.function(hide_code=True)

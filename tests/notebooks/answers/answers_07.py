@@ -12,6 +12,57 @@ def newest(headers):
     return max(range(len(headers)), key=lambda slot: headers[slot][1])
 
 
+def any_even_sequence(headers):
+    whole = [slot for slot, (n, _) in enumerate(headers) if n % 2 == 0]
+    return max(whole, key=lambda slot: headers[slot][1], default=None)
+
+
+def not_only_even_ones(headers):
+    whole = [slot for slot, (n, _) in enumerate(headers) if n]
+    return max(whole, key=lambda slot: headers[slot][1], default=None)
+
+
+def only_odd_ones(headers):
+    whole = [slot for slot, (n, _) in enumerate(headers) if n % 2]
+    return max(whole, key=lambda slot: headers[slot][1], default=None)
+
+
+def raises_without_a_slot(headers):
+    return max((slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0), key=lambda slot: headers[slot][1])
+
+
+def the_version_itself(headers):
+    return max((version for n, version in headers if n and n % 2 == 0), default=None)
+
+
+def place_among_the_complete_ones(headers):
+    whole = [header for header in headers if header[0] and header[0] % 2 == 0]
+    return whole.index(max(whole, key=lambda header: header[1])) if whole else None
+
+
+def the_oldest_slot(headers):
+    whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
+    return min(whole, key=lambda slot: headers[slot][1], default=None)
+
+
+def the_first_slot(headers):
+    return next((slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0), None)
+
+
+def by_a_loop(headers):
+    best = None
+    for slot, (n, version) in enumerate(headers):
+        if n > 0 and not n & 1 and (best is None or version > headers[best][1]):
+            best = slot
+    return best
+
+
+def by_tensors(headers):
+    found = torch.tensor(headers)
+    complete = (found[:, 0] > 0) & (found[:, 0] % 2 == 0)
+    return torch.where(complete, found[:, 1], -1).argmax() if complete.any() else None
+
+
 def does_not_look_again(read_headers, read_slot):
     while True:
         whole = [(version, slot) for slot, (n, version) in enumerate(read_headers()) if n and n % 2 == 0]
@@ -185,6 +236,16 @@ def as_a_tensor(read, write, period):
 
 
 WRONG = {
+    "newest_slot": [
+        any_even_sequence,
+        not_only_even_ones,
+        only_odd_ones,
+        raises_without_a_slot,
+        the_version_itself,
+        place_among_the_complete_ones,
+        the_oldest_slot,
+        the_first_slot,
+    ],
     "read": [
         does_not_look_again,
         reads_a_slot_that_is_being_written,
@@ -209,6 +270,7 @@ WRONG = {
     ],
 }
 RIGHT = {
+    "newest_slot": [by_a_loop, by_tensors],
     "read": [compares_only_the_sequence, waits_until_nobody_writes, calls_itself],
     "slots_needed": [by_counting, as_a_fraction, as_a_tensor],
 }
