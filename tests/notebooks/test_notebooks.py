@@ -66,7 +66,7 @@ NEAR_MISSES = {
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
     "newest_slot": lambda headers: max(range(len(headers)), key=lambda slot: headers[slot][1]),
     "read": lambda read_headers, read_slot: _read_if_even(read_headers, read_slot),
-    "pieces": lambda held, wanted: _overlaps_of_everybody(held, wanted),
+    "pieces": lambda held, wanted, sent: _overlaps_of_everybody(held, wanted),
     "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
     "pass_at_k": lambda samples, correct, k: 1 - (1 - correct / samples) ** k,
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
