@@ -17,12 +17,9 @@ with app.setup(hide_code=True):
     import math
     import pickle
     import random
-    import tempfile
     import threading
     import time
     from asyncio import gather
-    from contextlib import AsyncExitStack
-    from pathlib import Path
     from statistics import fmean, median
     from types import SimpleNamespace
 
@@ -295,34 +292,13 @@ def _(backend, waits):
     if backend == "ibverbs":
         settings_of["hardware"] = tuned | {"rdma_disable_ibverbs": False}
         rungs["RDMA (ibverbs)"] = ("hardware", "rdma")
-    return rungs, settings_of, tuned
+    return rungs, settings_of
 
 
 @app.cell
-async def _(config, rungs, settings_of, start_ladder, tuned):
-    import monarch
-
+async def _(config, rungs, settings_of, start_ladder):
     lesson.wait_for(start_ladder)
-    moves, _pairs = {rung: [] for rung in rungs}, {}
-    try:
-        async with AsyncExitStack() as _stack:
-            _folder = Path(_stack.enter_context(tempfile.TemporaryDirectory()))
-            for _name, _settings in settings_of.items():
-                _ways = [way for name, way in rungs.values() if name == _name]
-                _pairs[_name] = await nb07.open_pair(
-                    _stack, _settings, _ways, config.megabytes, str(_folder / "group")
-                )
-            # In turns: whatever else this machine does meets all rungs alike.
-            for _rung in [*rungs] * (config.repeats + 1):
-                _name, _way = rungs[_rung]
-                moves[_rung].append(
-                    await nb07.move(*_pairs[_name], _way, str(_folder / "weights"))
-                )
-            late_move = await nb07.move(
-                *_pairs["tuned"], "broadcast", "", late=config.late_seconds
-            )
-    finally:
-        monarch.configure(**tuned | {"rdma_disable_ibverbs": False})
+    moves, late_move = await nb07.climb(config, rungs, settings_of)
     return late_move, moves
 
 
@@ -449,7 +425,7 @@ def read_carelessly(read_headers, read_slot):
 
 @app.function
 def race(publish, read, megabytes, reads, rest=0.002):
-    """Read while a thread publishes, with rests of up to ``rest`` seconds. In version 7 all numbers are 7.0."""
+    """Read while a thread publishes and rests. In version 7 all numbers are 7.0."""
     size = megabytes * 250_000
     ring = SimpleNamespace(
         headers=torch.zeros(2, 2, dtype=torch.int64), slots=torch.zeros(2, size)
@@ -479,7 +455,7 @@ def race(publish, read, megabytes, reads, rest=0.002):
         time.sleep(0.001)
     try:
         for _ in range(reads):
-            version, weights = read(read_headers, read_slot)
+            version, weights = map(torch.as_tensor, read(read_headers, read_slot))
             found.verdicts.append(verdict(weights, version))
             found.copies.append(weights[:: size // 256].long().tolist())
             time.sleep(rest * random.random())
@@ -575,7 +551,10 @@ def _():
 
 @app.function
 def newest_slot(headers):
-    """Return the slot with the newest complete version, or None: newest_slot([(6, 3), (7, 2), (0, 0)]) is 0."""
+    """Return the slot with the newest complete version, or None.
+
+    newest_slot([(6, 3), (7, 2), (0, 0)]) is 0
+    """
     ...
 
 
@@ -609,7 +588,7 @@ def _():
 
 @app.function
 def read(read_headers, read_slot):
-    """Return (version, weights) of the newest complete slot; the weights are certain to be that version, whole.
+    """Return (version, weights): of the newest complete slot, whole for certain.
 
     read_headers()   [(6, 3), (7, 2)]: slot 0 holds version 3, slot 1 is being written
     read_slot(0)     a copy of slot 0: some kind of array
@@ -625,7 +604,7 @@ def _():
         read_solution,
         level="core",
         minutes=10,
-        lines=9,
+        lines=8,
         hints=(
             "What can you compare before and after your copy, that says whether anybody began to write in between?",
             "Loop: take the headers; copy the newest complete slot, if there is one; take the headers again. "
@@ -734,7 +713,7 @@ def _(config):
 
 @app.function
 def deliver(masters, generator, dtype):
-    """Pack the weights into one buffer, as ``dtype``, and unpack them. Returns the bytes that travel."""
+    """Pack the weights, as ``dtype``, and unpack them. Returns the bytes that travel."""
     layout = Layout.of(masters.model, dtype)
     buffer = torch.zeros(layout.size, dtype=torch.uint8)
     layout.pack(masters.model, buffer)
@@ -783,8 +762,9 @@ def _(ask_rounding, config, deliveries):
         name: math.expm1(found["max_logp_difference"])
         for name, (_, found) in deliveries.items()
     }
-    _worth = {
-        name: found["effective_sample_size"] for name, (_, found) in deliveries.items()
+    _lost = {
+        name: 1e5 * max(0.0, 1 - found["effective_sample_size"])
+        for name, (_, found) in deliveries.items()
     }
     _full, _half, _ = (size for size, _ in deliveries.values())
     _rounded = _changes["weights in bfloat16"]
@@ -794,8 +774,8 @@ def _(ask_rounding, config, deliveries):
         why=f"""
         By {_rounded:.1%}, for the token that it hit hardest, and the bytes fall to {_half / _full:.0%}.
         If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. On average
-        little happens. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes are worth
-        {_worth["weights in bfloat16"]:.3%} of as many fresh ones, and {_worth["all in bfloat16"]:.3%} where all is bfloat16. Old weights cause the same kind of mismatch. One
+        little happens. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
+        {_lost["weights in bfloat16"]:.1f} of 100,000 were missing, and {_lost["all in bfloat16"]:.1f} where all is bfloat16. Old weights cause the same kind of mismatch. One
         correction handles both: record the log-probs with which a token *was* sampled (notebook 09).
         """,
     )

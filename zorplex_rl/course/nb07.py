@@ -1,7 +1,7 @@
 """Move weights in notebook 07: the actors at both ends, reads from a busy owner, and one version's way on each rung of the ladder.
 
 a busy owner       Writer ──► disturbed_reads
-the ladder         Writer, Puller ──► open_pair ──► move
+the ladder         Writer, Puller ──► open_pair ──► move ──► climb
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -221,3 +223,27 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
     pulling = puller.load.call_one(path) if transport == "file" else puller.pull.call_one(transport)
     fetch, swap = await pulling
     return Moved(own, fetch, swap, own + fetch + swap)
+
+
+async def climb(
+    config: Any, rungs: Mapping[str, tuple[str, str]], settings_of: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, list[Moved]], Moved]:
+    """Move by every rung (the name of its settings, its transport), again and again. Returns what it took, and a late broadcast."""
+    import monarch
+
+    moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}
+    pairs: dict[str, tuple[Any, Any]] = {}
+    try:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for name, settings in settings_of.items():
+                transports = [transport for used, transport in rungs.values() if used == name]
+                pairs[name] = await open_pair(stack, settings, transports, config.megabytes, str(folder / "group"))
+            # In turns: whatever else this machine does meets all rungs alike.
+            for rung in [*rungs] * (config.repeats + 1):
+                name, transport = rungs[rung]
+                moves[rung].append(await move(*pairs[name], transport, str(folder / "weights")))
+            late = await move(*pairs["tuned"], "broadcast", "", late=config.late_seconds)
+    finally:
+        monarch.configure(**settings_of["tuned"] | {"rdma_disable_ibverbs": False})
+    return moves, late

@@ -186,7 +186,7 @@ async def race_from_afar(
                 except WeightPullError:
                     found.verdicts.append("given up")
                     continue
-                found.verdicts.append(verdict(weights, version))
+                found.verdicts.append(verdict(torch.as_tensor(weights), int(version)))
         finally:
             found.period = await writer.rest.call_one()
     return found
