@@ -51,7 +51,6 @@ def _():
         minutes=50,
         hardware="two CPU cores, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
-            "keep commands and bulk data apart, and say what a handle is",
             "measure what each way of moving weights costs, from one model into the other",
             "tear a copy of the weights, and write the reader that never uses a torn one",
             "decide between pushing and pulling by a measurement",
@@ -387,7 +386,7 @@ def _():
 
     Nobody notices a one-sided reader, so the writer cannot wait for it. A **torn read** is a copy
     whose parts belong to different versions. The writer goes round a **ring** of buffers, each
-    of which is a **slot**. The reader follows. Drag the tick, or press *Play*, and find a copy
+    of which is a **slot**. The reader follows. Press *Play* and find a copy
     with two colours. Then switch the check on.
     """)
     return
@@ -724,7 +723,7 @@ def deliver(masters, generator, dtype):
 @app.cell(hide_code=True)
 def _():
     ask_rounding = lesson.predict(
-        "bfloat16 keeps 8 significant bits: a weight is off by up to 0.4%. Only the weights are rounded. By how much does the probability of a sampled token change, at worst, in some dozen episodes?",
+        "bfloat16 keeps 8 significant bits: a weight is off by up to 0.4%. Only the weights are rounded. By how much does the probability of a sampled token change, at worst?",
         "by less than 1%",
         "by a few per cent",
         "by more than 20%",
@@ -872,8 +871,8 @@ def _(ask_push, protocols):
         one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.
 
-        Where generators stop at a common point anyway, pushing costs nothing. Elsewhere pulling
-        keeps one slow reader from stopping everybody. This course pulls.
+        Where generators stop together anyway, pushing costs nothing. Elsewhere pulling keeps one
+        slow reader from stopping everybody.
         """,
         shows=[
             lesson.figure(
