@@ -45,9 +45,9 @@ NEAR_MISSES = {
     "charge_once": lambda database, number, amount: _look_then_charge(database, number, amount),
     "slots_needed": lambda read, write, period: max(2, 1 + math.ceil(read / period)),
     "overlap": lambda source, destination, itemsize: _overlap_in_the_whole(source, destination, itemsize),
-    "read_whole": lambda read_header, read_payload: _read_if_even(read_header, read_payload),
-    "seconds_to_move": lambda parameters, bytes_each, gigabits: parameters * bytes_each / (1e9 * gigabits),
-    "pieces": lambda held, wanted: _overlaps_of_everybody(held, wanted),
+    "newest_slot": lambda headers: max(range(len(headers)), key=lambda slot: headers[slot][1]),
+    "read": lambda read_headers, read_slot: _read_if_even(read_headers, read_slot),
+    "pieces": lambda held, wanted, sent: _overlaps_of_everybody(held, wanted),
     "bytes_to_move": lambda size, sources, destinations, whole: (size, 2 * size),
     "pass_at_k": lambda samples, correct, k: 1 - (1 - correct / samples) ** k,
     "may_start": lambda version, step, on_the_way, per_step, max_lag: (
@@ -87,12 +87,13 @@ def _overlaps_of_everybody(held, wanted):
     return [(rank, part) for rank, part in parts.items() if all(first < end for first, end in part)]
 
 
-def _read_if_even(read_header, read_payload):
+def _read_if_even(read_headers, read_slot):
     while True:
-        sequence, version = read_header()
-        payload = read_payload()
-        if sequence % 2 == 0 and read_header()[0] % 2 == 0:
-            return version, payload
+        headers = read_headers()
+        slot = max(range(len(headers)), key=lambda slot: headers[slot][1])
+        weights = read_slot(slot)
+        if headers[slot][0] % 2 == 0 and read_headers()[slot][0] % 2 == 0:
+            return headers[slot][1], weights
 
 
 def _look_then_charge(database, number, amount):
@@ -197,71 +198,3 @@ def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
     calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
     passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
     assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []
-
-
-def _read_without_looking(read_header, read_payload):
-    return read_header()[1], read_payload()
-
-
-def _ignore_the_odd_bit(read_header, read_payload):
-    while True:
-        before, payload = read_header(), read_payload()
-        if read_header() == before:
-            return before[1], payload
-
-
-def _ignore_the_odd_bit_of_the_first_header(read_header, read_payload):
-    while True:
-        before, payload, after = read_header(), read_payload(), read_header()
-        if after[0] % 2 == 0 and after[1] == before[1]:
-            return before[1], payload
-
-
-def _compare_only_versions(read_header, read_payload):
-    while True:
-        before = read_header()
-        if before[0] % 2:
-            continue
-        payload = read_payload()
-        if read_header()[1] == before[1]:
-            return before[1], payload
-
-
-def _compare_only_versions_and_ignore_the_odd_bit(read_header, read_payload):
-    while True:
-        before, payload = read_header(), read_payload()
-        if read_header()[1] == before[1]:
-            return before[1], payload
-
-
-def _take_the_later_version(read_header, read_payload):
-    while True:
-        before, payload, after = read_header(), read_payload(), read_header()
-        if before[0] % 2 == after[0] % 2 == 0:
-            return after[1], payload
-
-
-def _try_again_only_once(read_header, read_payload):
-    for _ in range(2):
-        before, payload = read_header(), read_payload()
-        if before[0] % 2 == 0 and read_header() == before:
-            break
-    return before[1], payload
-
-
-@pytest.mark.parametrize(
-    "reader",
-    [
-        _read_without_looking,
-        _ignore_the_odd_bit,
-        _ignore_the_odd_bit_of_the_first_header,
-        _compare_only_versions,
-        _compare_only_versions_and_ignore_the_odd_bit,
-        _take_the_later_version,
-        _try_again_only_once,
-    ],
-)
-def test_no_reader_that_leaves_out_a_part_of_the_seqlock_passes(reader):
-    notebook = next(path for path in NOTEBOOKS if path.stem == "07_rdma_weight_sync")
-    _, check, _ = parts_of(notebook, "read_whole")
-    assert "read_whole returns version" in (exercise.complaint(check, reader) or "")

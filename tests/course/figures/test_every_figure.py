@@ -32,7 +32,7 @@ from zorplex_rl.course.figures.shard_charts import (
     placements_drawing,
 )
 from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
-from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
+from zorplex_rl.course.figures.transfer import copies_chart, planes_drawing, waits_chart
 from zorplex_rl.course.nb05 import mass_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
@@ -108,10 +108,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "waits": (
         lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
         "message: free 0.10 s, busy 2.00 s; shared memory: free 0.01 s, stopped 0.02 s",
-    ),
-    "ladder": (
-        lambda: ladder_chart({"message": 0.27, "memcpy": 14.0}, {"a network card": 50.0}), 720,
-        "message 0.27 GB/s; memcpy 14 GB/s; a network card 50 GB/s",
     ),
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
