@@ -44,7 +44,7 @@ from zorplex_rl.course.figures.shard_charts import (
     parallel_layers_drawing,
     placements_drawing,
 )
-from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
+from zorplex_rl.course.figures.staleness_charts import lag_drawing, push_chart, ratio_chart, runs_chart
 from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
@@ -54,7 +54,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
-FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
 GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
@@ -111,13 +110,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
     ),
-    "a fall": (
-        lambda: fall_chart(FALL, 0.35), 720,
-        "plain: accuracy 40% at step 0, 10% at step 4, sample size 100% at step 0, 20% at step 3",
-    ),
-    "the price of lag": (
-        lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
-        "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
+    "runs on old data": (
+        lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,
+        "plain 40% at step 0, 10% at step 4; recorded, plain: 20% at step 60",
     ),
     "rotation": (lambda: rotation_chart([(KILLED, FAULT)]), 720, "place 0 being replaced (—) from 1.0 to 2.0 s"),
     "two faults": (
