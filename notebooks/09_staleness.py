@@ -71,20 +71,12 @@ def _():
     samples with weights that it pulled some steps ago: those data are **off-policy**.
 
     - π is the policy in training.
-    - μ is the policy that sampled. Its log-probs were recorded then.
+    - μ, the **behaviour policy**, has sampled. Its log-probs were recorded then.
 
     Each training step makes a new version of the weights. The **lag** of a batch counts the
-    versions between μ and π. `max_lag`, the dial of notebook 05, bounds it.
+    versions between μ and π: at lag 2, a step trains on what the version of two steps ago has
+    sampled. `max_lag`, the dial of notebook 05, bounds it.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        staleness_charts.lag_drawing([2]),
-        "At lag 2, a step trains on what the version of two steps ago has sampled.",
-    )
     return
 
 
@@ -103,7 +95,7 @@ def _():
     ## What a weight repairs, and what it costs
 
     Three tokens with rewards, and two policies over them. The old one has sampled; we want the mean
-    reward of the new one. The **ratio** π/μ repairs the mean: a token that the new
+    reward of the new one. The **importance ratio** π/μ repairs the mean: a token that the new
     policy likes more counts more. It has a price.
     """)
     return
@@ -178,7 +170,7 @@ def _():
 def _(own_ratio, with_prefix):
     lesson.md(f"""
     Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}. The true gradient is
-    −{abs(with_prefix):.1f}: the other way. A token also needs the ratio of its **prefix**, of what stands
+    −{abs(with_prefix):.1f}: the other way. A token also needs the ratio of its *prefix*, of what stands
     before it; an earlier token that of what comes after. The product over a whole episode is right
     (Precup, Sutton and Singh 2000), but its variance grows with every token. So losses for old data
     accept some error, and bound the harm that it does.
@@ -517,7 +509,7 @@ def _():
         lambda: masked,
         check_masked,
         masked_solution,
-        level="core",
+        level="warm-up",
         minutes=4,
         lines=4,
         hints=(
@@ -702,7 +694,7 @@ def _():
         lambda: loss_for,
         check_loss_for,
         loss_for_solution,
-        level="core",
+        level="stretch",
         minutes=5,
         lines=5,
         hints=(
@@ -770,7 +762,7 @@ def _(chosen_for, whose_choice, wrong):
 def _(before, wrong_curve):
     lesson.figure(
         staleness_charts.runs_chart(nb09.points(wrong_curve), before, height=230),
-        "Fresh data, wrong records: the other loss wins.",
+        "Fresh data, wrong records.",
     )
     return
 
@@ -782,7 +774,7 @@ def _(config, study):
 
     A recorded study has trained every combination to the end, {len(study.rows)} runs. The *phase
     diagram* is its map. *Truncated* weighs plain by min(r, 2) (Ionides 2008;
-    Espeholt et al. 2018). *Decoupled* clips around recent weights and corrects for μ with a
+    Espeholt et al. 2018). **Decoupled PPO** clips around recent weights and corrects for μ with a
     truncated weight (Hilton et al. 2022; Fu et al. 2025).
     """)
     return
@@ -851,7 +843,7 @@ def _(before, config, seeds, study):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    One small policy, one task, three seeds. **Check a cell yourself:** choose one, then press the
+    One small policy, one task, three seeds. *Check a cell yourself:* choose one, then press the
     button. It trains that cell with seed 0.
     """)
     return

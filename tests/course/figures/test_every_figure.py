@@ -44,7 +44,7 @@ from zorplex_rl.course.figures.shard_charts import (
     parallel_layers_drawing,
     placements_drawing,
 )
-from zorplex_rl.course.figures.staleness_charts import lag_drawing, push_chart, ratio_chart, runs_chart
+from zorplex_rl.course.figures.staleness_charts import push_chart, ratio_chart, runs_chart
 from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
@@ -97,10 +97,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "a shaped reward": (
         lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,
         "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
-    ),
-    "lags of a training step": (
-        lambda: lag_drawing([0, 2], steps=4), 720,
-        "at lag 2, steps 1 to 4 train on data of versions 0, 0, 0, 1",
     ),
     "ratios": (
         lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,

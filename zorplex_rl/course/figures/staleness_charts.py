@@ -1,6 +1,5 @@
-"""Draw stale data: where they come from, how far their ratios are from 1, what each loss does with such a ratio, how runs go.
+"""Draw stale data: how far their ratios are from 1, what each loss does with such a ratio, how runs go.
 
-    lags                                    ──► lag_drawing      which version samples the data of which training step
     ratios of the tokens, for each age      ──► ratio_chart
     weight of a token's gradient, by ratio  ──► push_chart
     accuracy over steps, live and recorded  ──► runs_chart
@@ -17,44 +16,13 @@ from zorplex_rl.drawing import look
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GENERATOR, TRAINER = look.DEEP_BLUE, look.VERMILION
 MARKERS = "osD^"
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
 FURTHEST = 32.0
 """Ratios beyond this (or below its inverse) are drawn at the edge."""
-
-
-def lag_drawing(lags: Sequence[int], steps: int = 8) -> str:
-    """Draw which version samples the data of each training step, one panel for each of ``lags``."""
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(len(lags), squeeze=False)[:, 0]
-        for axes, lag in zip(panels, lags, strict=True):
-            axes.set_title(f"lag {lag}", loc="left", fontsize=12, fontweight="bold")
-            for version in range(steps):
-                _box(axes, version, 1, f"v{version}", GENERATOR)
-                _box(axes, version + 0.5, 0, str(version + 1), TRAINER)
-            for step in range(steps):
-                age = min(lag, step)
-                _arrow(axes, (step - age, 0.72), (step + 0.5, 0.28), look.TEXT)
-                if step + 1 < steps:
-                    _arrow(axes, (step + 0.62, 0.28), (step + 0.92, 0.72), look.ORANGE)
-            axes.set(xlim=(-0.6, steps + 0.1), ylim=(-0.45, 1.45), xticks=[], yticks=[0, 1])
-            axes.set_yticklabels(["training step", "sampled with"])
-            axes.tick_params(axis="y", length=0)
-            look.bare_axes(axes, keep=())
-        look.draw_legend(figure, {"data": look.TEXT, "weights": look.ORANGE}, columns=2)
-
-    said = "; ".join(
-        f"at lag {lag}, steps 1 to {steps} train on data of versions "
-        + ", ".join(str(step - min(lag, step)) for step in range(steps))
-        for lag in lags
-    )
-    return render(draw, 60 + 130 * len(lags), "Where the data of a training step come from", said)
 
 
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
@@ -167,12 +135,3 @@ def runs_chart(
         ends = ", ".join(f"{line[-1][1]:.0%}" for line in lines)
         said += f"; recorded, {name}: {ends} at step {lines[0][-1][0]}"
     return render(draw, height, "Accuracy of runs", said)
-
-
-def _box(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
-    style = {"boxstyle": "round,pad=0.35", "facecolor": colour + "30", "edgecolor": colour, "linewidth": 1.2}
-    axes.text(x, y, text, ha="center", va="center", bbox=style)
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
-    axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})
