@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^"
+LOSSES = {"plain": look.BLUE, "clipped": look.VERMILION, "masked": look.GREEN}
+"""The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
 FURTHEST = 32.0
@@ -81,7 +83,7 @@ def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[floa
         for axes, sign, title in zip(panels, (0, 1), ("good token, A = 1", "bad token, A = −1"), strict=True):
             for number, (name, both) in enumerate(pushes.items()):
                 style = ("-", "--", "-", ":")[number % 4]
-                axes.plot(ratios, both[sign], style, color=look.SERIES[number], linewidth=2.2, label=name)
+                axes.plot(ratios, both[sign], style, color=LOSSES[name], linewidth=2.2, label=name)
             axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
             axes.set(xlabel="ratio π/μ", ylim=(-0.1, 1.08 * highest), xlim=(0, max(ratios)))
             look.bare_axes(axes, grid="both")
@@ -105,9 +107,12 @@ def runs_chart(
 ) -> str:
     """Draw the accuracy of runs over their steps: thick what was trained now, thin what was recorded, a line for each seed.
 
-    ``runs`` maps a name to its (step, share); ``recorded`` maps names to such lines. ``before`` is a dotted line.
+    ``runs`` maps a name to its (step, share); ``recorded`` maps names to such lines. A name begins with its loss, which has its colour;
+    a run on fresh data, the control, is dashed. ``before`` is a dotted line.
     """
-    colours = dict(zip(runs, look.SERIES * len(runs), strict=False))
+    names = dict.fromkeys([*runs, *(recorded or {})])
+    colours = {name: LOSSES.get(name.partition(",")[0], look.GREY) for name in names}
+    styles = {name: "--" if "fresh" in name else "-" for name in names}
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import MaxNLocator
@@ -115,10 +120,12 @@ def runs_chart(
         axes = figure.subplots()
         for name, lines in (recorded or {}).items():
             for line in lines:
-                axes.plot(*zip(*line, strict=True), color=colours.get(name, look.GREY), linewidth=1, alpha=0.6)
+                axes.plot(*zip(*line, strict=True), styles[name], color=colours[name], linewidth=1, alpha=0.6)
         for number, (name, line) in enumerate(runs.items()):
             marker = MARKERS[number % len(MARKERS)]
-            axes.plot(*zip(*line, strict=True), color=colours[name], linewidth=3, marker=marker, label=name)
+            axes.plot(
+                *zip(*line, strict=True), styles[name], color=colours[name], linewidth=3, marker=marker, label=name
+            )
         axes.axhline(before, color=look.GREY, linestyle=":", linewidth=1.2)
         axes.text(1, before, "before training", ha="right", va="bottom", transform=axes.get_yaxis_transform())
         axes.set(xlabel="training step", ylabel="held-out accuracy", ylim=(-0.02, 1.04))
