@@ -31,7 +31,7 @@ from zorplex_rl.course.figures.shard_charts import (
     parallel_layers_drawing,
     placements_drawing,
 )
-from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
+from zorplex_rl.course.figures.staleness_charts import push_chart, ratio_chart, runs_chart
 from zorplex_rl.course.figures.transfer import copies_chart, planes_drawing, waits_chart
 from zorplex_rl.course.nb05 import mass_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
@@ -42,7 +42,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
-FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
 FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
@@ -85,10 +84,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,
         "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
     ),
-    "lags of a training step": (
-        lambda: lag_drawing([0, 2], steps=4), 720,
-        "at lag 2, steps 1 to 4 train on data of versions 0, 0, 0, 1",
-    ),
     "ratios": (
         lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,
         "lag 0: from 1 to 1, effective sample size 100%; lag 8: from 0.001 to 7e+02, effective sample size 25%",
@@ -97,13 +92,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
     ),
-    "a fall": (
-        lambda: fall_chart(FALL, 0.35), 720,
-        "plain: accuracy 40% at step 0, 10% at step 4, sample size 100% at step 0, 20% at step 3",
-    ),
-    "the price of lag": (
-        lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
-        "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
+    "runs on old data": (
+        lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,
+        "plain 40% at step 0, 10% at step 4; recorded, plain: 20% at step 60",
     ),
     "waits": (
         lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
