@@ -25,23 +25,26 @@ def content() -> str:
     kinds = "; ".join(f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items())
     return f"""<h1>{TITLE}</h1>
 <p class="lead">Seven questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
-<p>All of it was read, in the sources that are named, on {READ_ON}, or on the later day that a source gives. We ran none but ours. A stack changes from month to
-month: check the source before you build on a line. Where something was not found, it may exist all the same.</p>
+<p>All of it was read, in the sources that are named, on {READ_ON}, or on the later day that a source gives.
+We ran none but ours. A stack changes from month to month: check the source before you build on a line.
+Where something was not found, it may exist all the same.</p>
 {_map()}
 <p class="source">{kinds}.</p>
 <h2 id="use">How to use it</h2>
 <ul><li>Begin with what you cannot change: your model's size, your cluster, the engine that you serve with.</li>
 <li>Then ask what a lost machine costs you, and look at the last column.</li>
 <li>Read the sources of the two or three stacks that are left, at their present version.</li></ul>
-<p>Another comparison of sixteen libraries is <a href="https://huggingface.co/blog/async-rl-training-landscape">Keep the Tokens Flowing</a>, of March 2026.</p>
+<p>Another comparison of sixteen libraries is
+<a href="https://huggingface.co/blog/async-rl-training-landscape">Keep the Tokens Flowing</a>, of March 2026.</p>
 <h2 id="job">One job in five of them</h2>
 <p>GRPO, a policy that uses tools, two generators apart from the trainer, and data at most four versions old where the stack counts versions.
 Flags are those of each stack's documentation; the values are ours.</p>
 {"".join(_launch(index) for index in range(len(LAUNCHES)))}
 <h3 id="knobs">The same knob, five names</h3>
-<p>{len(versions)} of {len(LAUNCHES)} count the age of data in versions (one weight update makes one). A queue of four batches says how far generation may run
-ahead; how old a batch is when the trainer takes it follows from that, but the flag does not name it.</p>
-{_table("", ["", *(launch.stack for launch in LAUNCHES)], ([knob.what, *knob.names] for knob in KNOBS))}
+<p>{len(versions)} of {len(LAUNCHES)} count the age of data in versions (one weight update makes one).
+A queue of four batches says how far generation may run ahead;
+how old a batch is when the trainer takes it follows from that, but the flag does not name it.</p>
+{_table("The same knob, five names", ["", *(launch.stack for launch in LAUNCHES)], ([knob.what, *knob.names] for knob in KNOBS))}
 <h2 id="stacks">Stack by stack</h2>
 {"".join(map(_details, STACKS))}"""
 
@@ -77,7 +80,10 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
         f'<tr><th scope="row">{inline(first)}</th>{"".join(f"<td>{inline(cell)}</td>" for cell in others)}</tr>\n'
         for first, *others in rows
     )
-    return f'<div class="lesson-table" tabindex="0" role="region" aria-label="The same knob, five names"><table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    return (
+        f'<div class="lesson-table" tabindex="0" role="region" aria-label="{caption}"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>\n{body}</tbody></table></div>"
+    )
 
 
 def _launch(index: int) -> str:
