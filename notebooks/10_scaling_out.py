@@ -74,7 +74,7 @@ def _():
     | part of a trainer | bytes | divided from ZeRO stage |
     |---|---|---|
     | `weights` | `e` for each parameter | 3 |
-    | `masters`: a float32 copy of the weights | 4, only if `e` is below 4 | 1 |
+    | `masters`: **master weights**, a float32 copy | 4, only if `e` is below 4 | 1 |
     | `gradients` | 4 | 2 |
     | `moments`: AdamW's two | 8 | 1 |
     | `activations`: what autograd keeps of each layer | `activation_bytes` below | never |
@@ -284,7 +284,8 @@ def _():
     ## What a generator holds
 
     A generator has the **key-value cache**: for every token of every running row, in every layer,
-    the keys and values that later tokens look at. Each **slot** has room for one row.
+    the keys and values that later tokens look at. Each **slot** has room for one row. In
+    **grouped-query attention** several query heads share one head of keys, which saves cache.
     """)
     return
 
@@ -329,7 +330,7 @@ def _(ask_slots, config, many_slots, sampled):
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
         {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. Each step serves all slots. The
-        memory was {"within" if _many.peak <= config.budget else "*over*"} the budget. The code above leaves out the **prefill**: prompts pass through the model at once.
+        memory was {"within" if _many.peak <= config.budget else "*over*"} the budget. The code above leaves out the prefill: prompts pass through the model at once.
         """,
         shows=[
             lesson.figure(
@@ -349,7 +350,10 @@ def _(ask_slots, config, many_slots, sampled):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Why slots pay: operations or bytes (measured on one core here)", nb10.roofline()
+        "Why slots pay: operations or bytes (measured on one core here)",
+        "In a decode step each row brings one token, and each weight is read from memory to serve "
+        "those few rows. Operations for each byte that is read: that is the "
+        "**arithmetic intensity**. With few rows the reading decides.\n" + nb10.roofline(),
     )
     return
 

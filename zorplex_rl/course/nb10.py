@@ -70,9 +70,6 @@ def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
         for count, seconds in taken.items()
     )
     return f"""
-In a decode step each row brings one token, and each weight is read from memory to serve those few rows. Operations for each
-byte that is read: that is the **arithmetic intensity**. With few rows the reading decides.
-
 Measured on one core: {peak / 1e9:.0f} billion operations a second in a product that fits a cache, and {bandwidth / 1e9:.1f} GB/s in
 reading a matrix of {matrix.nbytes / 1e6:,.0f} MB (the last cache has {cache / 1e6:,.0f} MB). In float32 the two take equally long at
 {balance:.0f} rows. If nothing else counted, {many} rows would take {expected:.1f} times as long as {few}. They took
