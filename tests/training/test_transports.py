@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from pathlib import Path
 from dataclasses import replace
 
 import pytest
@@ -160,6 +161,11 @@ def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_long
         try:
             pid = await replica.actor.process_id.call_one()
             os.kill(pid, signal.SIGSTOP)
+            # A signal takes effect a little later, and on a busy machine an answer may come first.
+            while any(
+                task.read_text().rpartition(") ")[2][0] != "T" for task in Path(f"/proc/{pid}/task").glob("*/stat")
+            ):
+                await asyncio.sleep(0.01)
             asked = replica.actor.source.call_one()
             await asyncio.sleep(1.5)
             os.kill(pid, signal.SIGKILL)
