@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
