@@ -197,9 +197,13 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
 
 
 def _unwritten(attempt: Attempt) -> bool:
-    """Return True for a function, or a class with a method, whose body is ``...``."""
+    """Return True for a function whose body is ``...``, and for a class that has such a method, or nothing at all."""
     if inspect.isclass(attempt):
-        return any(_unwritten(method) for method in vars(attempt).values() if inspect.isfunction(method))
+        # A decorator may have put a method into an object, as Monarch's endpoints do.
+        found = (getattr(part, "_method", part) for part in vars(attempt).values())
+        methods = [inspect.unwrap(part) for part in found if inspect.isfunction(part)]
+        public = [name for name in vars(attempt) if not name.startswith("_")]
+        return any(map(_unwritten, methods)) or not (methods or public)
     if not inspect.isfunction(attempt):
         return False
     steps = [step for step in dis.get_instructions(attempt) if step.opname not in _NOTHING]

@@ -1,0 +1,242 @@
+"""Serve notebook 01: play actors in this process, as Monarch would, to check those that a learner writes; and take times.
+
+Mailbox(Summer, rank=1, size=4).add.call_one([1, 2])       a copy, in order, one at a time; nothing is started
+expect_a_summer(Summer)                                    raises AssertionError with a sentence that shows the calls
+expect_long_rallies(MendedPlayer)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+from monarch._src.actor import actor_mesh
+
+from zorplex_rl.course.lesson.exercise import same
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, endpoint, monarch
+
+PATIENCE_S = 2.0
+"""How long a check waits until it calls a rally of some dozen hits a deadlock."""
+
+
+async def _nothing(self: Any) -> None: ...
+
+
+_ONE_AT_A_TIME, _SIDE_BY_SIDE = type(endpoint(_nothing)), type(concurrent_endpoint(_nothing))
+
+
+class Reply:
+    """Hold the answer of a call, as Monarch's future does."""
+
+    def __init__(self, task: asyncio.Future[Any]) -> None:
+        self._task = task
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._task.__await__()
+
+    def as_asyncio(self) -> asyncio.Future[Any]:
+        """Return the asyncio future behind it."""
+        return self._task
+
+
+class Mailbox:
+    """Play one actor in the running event loop. It is its own reference: it may be sent in a message."""
+
+    def __init__(self, actor_class: type, rank: int = 0, size: int = 1) -> None:
+        name = actor_class.__name__
+        assert isinstance(actor_class, type) and issubclass(actor_class, Actor), (
+            f"`{name}` does not inherit from `Actor`"
+        )
+        kinds = {
+            inspect.iscoroutinefunction(inspect.unwrap(found._method)) for found in _endpoints(actor_class).values()
+        }
+        assert len(kinds) < 2, (
+            f"`{name}` has endpoints with `async def` and with `def`: Monarch wants one kind in a class"
+        )
+        self._class, self._place, self._lock = actor_class, (rank, size), asyncio.Lock()
+        self._self = actor_class()
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        found = _endpoints(self._class).get(name)
+        if found is None:
+            raise AttributeError(f"`{self._class.__name__}` has no endpoint `{name}`")
+        send = functools.partial(self.send, found, self._place)
+        return SimpleNamespace(call_one=send, choose=send, broadcast=lambda *sent: send(*sent) and None)
+
+    def __deepcopy__(self, memo: object) -> Mailbox:
+        return self
+
+    def send(self, found: Any, place: tuple[int, int], *sent: Any) -> Reply:
+        """Put a message into the mailbox, a copy of what is ``sent``, for a mesh in which the actor has this ``place``."""
+        task = asyncio.ensure_future(self._answer(found, place, copy.deepcopy(sent)))
+        # Of a broadcast, nobody ever asks.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return Reply(task)
+
+    async def ask(self, name: str, *sent: Any, rank: int, size: int) -> Any:
+        """Send a message to the actor as the one of ``rank`` in a mesh or slice of ``size``. Returns the answer."""
+        found = getattr(self, name) and _endpoints(self._class)[name]
+        return await self.send(found, (rank, size), *sent)
+
+    async def _answer(self, found: Any, place: tuple[int, int], sent: tuple[Any, ...]) -> Any:
+        rank, size = place
+        point = monarch.actor.Point(rank, monarch.actor.Extent(["actors"], [size]))
+        # Each task has a context of its own, so nobody else sees this rank.
+        actor_mesh._context.set(SimpleNamespace(message_rank=point))  # type: ignore[arg-type]
+        method = inspect.unwrap(found._method)
+        if type(found) is _SIDE_BY_SIDE:
+            return await method(self._self, *sent)
+        async with self._lock:
+            answer = method(self._self, *sent)
+            return copy.deepcopy(await answer if inspect.isawaitable(answer) else answer)
+
+
+def _endpoints(actor_class: type) -> dict[str, Any]:
+    found = {name: getattr(actor_class, name, None) for name in dir(actor_class)}
+    return {name: each for name, each in found.items() if isinstance(each, _ONE_AT_A_TIME)}
+
+
+def expect_a_summer(actor_class: type) -> None:
+    """Compare an actor with what ``Summer`` is to do, on random messages to it as one of several. Raises AssertionError."""
+    asyncio.run(_expect_a_summer(actor_class))
+
+
+async def _expect_a_summer(actor_class: type) -> None:
+    for seed in range(30):
+        draw = random.Random(seed)
+        actor, total, before = Mailbox(actor_class), 0, ""
+        for _ in range(8):
+            size = draw.randint(1, 5)
+            rank = draw.randrange(size)
+            if draw.random() < 0.4:
+                end = draw.choice((0, 3, draw.randint(0, 60)))
+                call, wanted = f"add_range({end})", sum(range(rank, end, size))
+                sent: tuple[Any, ...] = ("add_range", end)
+            else:
+                numbers = [draw.randint(-9, 20) for _ in range(draw.randint(0, 4))]
+                numbers += [-total - sum(numbers) - draw.randint(0, 2)] * (draw.random() < 0.3)
+                call, sent = f"add({numbers})", ("add", numbers)
+                wanted = total + sum(numbers)
+            where = f"`{call}` to rank {rank} of {size}" if sent[0] == "add_range" else f"`{call}`"
+            fails = sent[0] == "add" and wanted < 0
+            try:
+                answer = await actor.ask(*sent, rank=rank, size=size)
+            except Exception as error:
+                said = f"{before}{where} raises `{type(error).__name__}: {error}`"
+                assert fails, f"{said}, and should give `{wanted}`"
+                if not isinstance(error, ValueError):
+                    raise AssertionError(f"{said}, and should raise `ValueError`") from None
+            else:
+                assert not fails, (
+                    f"{before}{where} gives `{answer}`, and should raise `ValueError`: the total would be {wanted}"
+                )
+                assert same(answer, wanted), f"{before}{where} gives `{answer}`, and should give `{wanted}`"
+                total = wanted if sent[0] == "add" else total
+            before = f"after {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
+
+
+def expect_long_rallies(actor_class: type) -> None:
+    """Let two players of the class play. Raises AssertionError where a rally stops, or hits are lost."""
+    asyncio.run(_expect_long_rallies(actor_class))
+
+
+async def _expect_long_rallies(actor_class: type) -> None:
+    for first, second in ((0, None), (1, None), (2, None), (7, None), (60, None), (6, 5), (1, 24)):
+        ping, pong = Mailbox(actor_class), Mailbox(actor_class)
+        await ping.meet.call_one(pong)
+        await pong.meet.call_one(ping)
+        rallies = [ping.hit.call_one(first)] + ([pong.hit.call_one(second)] if second is not None else [])
+        called = f"`ping.hit({first})`" + (f" together with `pong.hit({second})`" if second is not None else "")
+        wanted = _hits(first)
+        if second is not None:
+            wanted = wanted[0] + _hits(second)[1], wanted[1] + _hits(second)[0]
+        end, found = time.monotonic() + PATIENCE_S, (0, 0)
+        try:
+            while found != wanted or len(asyncio.all_tasks()) > 1:
+                assert time.monotonic() < end
+                found = await asyncio.wait_for(_ask_both(ping, pong), PATIENCE_S)
+                # Too many hits, or too few and nobody is playing any more.
+                assert sum(found) <= sum(wanted)
+                assert found == wanted or len(asyncio.all_tasks()) > 1
+            for rally in rallies:
+                await rally
+        except TimeoutError:
+            raise AssertionError(f"{called}: a deadlock, no player answers `hits_so_far` any more") from None
+        except AssertionError:
+            raise AssertionError(
+                f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}"
+            ) from None
+        except Exception as error:
+            raise AssertionError(f"{called} raises `{type(error).__name__}: {error}`") from None
+
+
+def _hits(left: int) -> tuple[int, int]:
+    """Return the hits of a rally that begins with ``hit(left)``: of the one who begins, and of the other."""
+    return left // 2 + 1, (left + 1) // 2
+
+
+async def _ask_both(ping: Mailbox, pong: Mailbox) -> tuple[int, int]:
+    await asyncio.sleep(0)
+    return await ping.hits_so_far.call_one(), await pong.hits_so_far.call_one()
+
+
+def listed(answers: Any) -> str:
+    """Write the answers of several actors, a ValueMesh or a list, one after the other."""
+    return ", ".join(f"`{answer}`" for answer in (answers if isinstance(answers, list) else answers.values()))
+
+
+def by_arrival(answer_times: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``answer_times`` with its times sorted: a list in the order of the messages and one in that of arrival are both right."""
+
+    @functools.wraps(answer_times)
+    def in_order(seconds: list[float], concurrent: bool) -> Any:
+        found = answer_times(seconds, concurrent)
+        return sorted(found.tolist() if hasattr(found, "tolist") else found)
+
+    return in_order
+
+
+def draw_naps(draw: random.Random) -> tuple[list[float], bool]:
+    """Draw the arguments of ``answer_times``."""
+    return [draw.randint(1, 40) / 10 for _ in range(draw.randint(0, 6))], draw.random() < 0.5
+
+
+@asynccontextmanager
+async def stopping(procs: Any) -> AsyncIterator[Any]:
+    """Stop the processes at the end."""
+    try:
+        yield procs
+    finally:
+        await procs.stop()
+
+
+async def answers_within(seconds: float, reply: Any) -> bool:
+    """Return True if ``reply`` comes in time."""
+    try:
+        await asyncio.wait_for(reply.as_asyncio(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
+    """Wait for ``work``. Returns its result and the seconds that it took."""
+    start = time.perf_counter()
+    return await work, time.perf_counter() - start
+
+
+async def seconds_each(work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4) -> float:
+    """Return the seconds for one of ``times`` that ``work`` does: the median of all runs that begin ``within`` so many seconds."""
+    runs, end = [], time.perf_counter() + within
+    while not runs or time.perf_counter() < end:
+        runs.append((await timed(work()))[1] / times)
+    return median(runs)
