@@ -63,13 +63,11 @@ def _():
     mo.md("""
     ## An object with a mailbox
 
-    A system that trains a language model by reinforcement has many parts. Generators write text,
-    tools answer, a trainer changes weights. They run at the same time, on several machines. Locks
-    around shared memory do not reach that far. **Actors** do.
+    Generators write text, tools answer, a trainer changes weights, all at the same time, on several
+    machines. Locks around shared memory do not reach that far. **Actors** do.
 
-    An actor is an object that nobody else may touch. You send it a message instead. The message
-    waits in the actor's **mailbox** until the actor has time for it. Then the actor works on it,
-    alone, and sends a reply.
+    An actor is an object that nobody else may touch. You send it a message instead. It waits in the
+    actor's **mailbox** until the actor has time. Then the actor works on it, alone, and replies.
     """)
     return
 
@@ -92,8 +90,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Here is all of it: a queue for the mailbox, and a thread that works through it. `pickle` turns a
-    message into bytes and back. The caller gets a *future*: a place where the answer will be.
+    Here is all of it: a queue, and a thread that works through it. `pickle` turns a message into
+    bytes and back. The caller gets a *future*: a place where the answer will be.
     """)
     return
 
@@ -129,8 +127,8 @@ def _():
     mo.md("""
     ## A message is a copy
 
-    A shopping basket, to try it on. It has a bad habit: it slips chocolate into the list that it is
-    given. `send` returns a future at once; `await` waits for its answer.
+    This shopping basket has a bad habit: it slips chocolate into the list that it is given. `send`
+    returns a future at once; `await` waits for its answer.
     """)
     return
 
@@ -179,10 +177,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The same script runs three times: on the basket itself, on a `TinyActor` around it, and on an
-    actor of Monarch, the library of this course. Its actors live in processes of their own, here or
-    on another machine. The class inherits from `Actor`. An **endpoint** is a method that messages may
-    call.
+    The script runs three times: on the basket, on a `TinyActor` around it, and on an actor of
+    Monarch, the library of this course. Monarch's actors live in processes of their own. An
+    **endpoint** is a method that messages may call.
     """)
     return
 
@@ -209,9 +206,8 @@ class BasketActor(Actor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `spawn_procs` starts four processes here, in two rows and two columns: a **process mesh**.
-    `spawn` puts an actor into each. `start_runtime` sets Monarch up for a laptop, and `scene.enter`
-    stops what an earlier run of the cell left running.
+    `spawn_procs` starts processes in two rows and two columns: a **process mesh**. `spawn` puts an
+    actor into each. `scene.enter` stops what an earlier run of the cell left running.
     """)
     return
 
@@ -240,7 +236,8 @@ async def _(one_basket):
         "`TinyActor`": await go_shopping(tiny.send),
         "Monarch": await go_shopping(send_to_monarch),
     }
-    return shopped, tiny
+    await tiny.send("stop")
+    return (shopped,)
 
 
 @app.cell(hide_code=True)
@@ -250,20 +247,18 @@ def _(shopped, when_copied):
         when_copied,
         right=_right.get(tuple(shopped["Monarch"][0]), 2),
         why="""
-        The list became bytes at the moment of sending. What you do to it later concerns only you.
-        What the basket does to its copy concerns only the basket. Where you call the object itself,
-        both sides hold one list. Actors need no lock: two of them never hold the same object.
+        The list became bytes when it was sent. What you do to it later concerns only you, and what
+        the basket does to its copy only the basket. Actors need no lock: two of them never hold the
+        same object.
         """,
         shows=[
             lesson.table(
                 "The same four messages",
                 [
-                    {
-                        "sent to": who,
-                        "in the basket": ", ".join(_in),
-                        "on your list": ", ".join(_list),
-                    }
-                    for who, (_in, _list) in shopped.items()
+                    dict(
+                        zip(("sent to", "in the basket", "on your list"), _row, strict=True)
+                    )
+                    for _row in nb01.joined(shopped)
                 ],
             )
         ],
@@ -278,12 +273,12 @@ def _():
 
     The rest of this page runs on an actor that you write. It keeps a running total, and adds up its
     part of a large sum. Its part depends on its **rank**: its number, from 0, in the mesh that is
-    called. `current_rank()` returns it while a message is worked on: `current_rank().rank` of
-    `current_rank().extent.nelements` actors.
+    called. Inside an endpoint, `current_rank().rank` is this number, and
+    `current_rank().extent.nelements` is how many are called.
 
     ### Exercise 1: `Summer`
 
-    Replace the `...` by methods. The docstring says which, and what they do.
+    Replace the `...` by methods.
     """)
     return
 
@@ -336,8 +331,7 @@ def _(whose_summer):
     lesson.md(f"""
     ## Five ways to send
 
-    A mesh of actors is addressed as one. Choose a kind of call, and see who works and who answers.
-    Below, four actors of a class get such calls: {whose_summer}.
+    Choose a kind of call, and see who works and who answers. The actors below are {whose_summer}.
     """)
     return
 
@@ -390,9 +384,9 @@ def _(all_answers, how_many, no_answer, one_answer, row_answers, some_answer, to
         how_many,
         right={5: 0, 8: 1, 12: 2, 20: 3}.get(sum(totals), []),
         why=f"""
-        {sum(totals)}. Count actors, not lines: four, two, one, one, and four for `broadcast`, which
-        works although nothing comes back. The lines gave {nb01.listed(all_answers)}; then
-        {nb01.listed(row_answers)}; then `{one_answer}`, `{some_answer}` and `{no_answer}`.
+        {sum(totals)}. Count actors, not lines: four, two, one, one, four. The lines gave
+        {nb01.listed(all_answers)}; then {nb01.listed(row_answers)}; then `{one_answer}`,
+        `{some_answer}` and `{no_answer}`.
         """,
     )
     return
@@ -414,9 +408,8 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Nobody waits for a broadcast. But who asks next? Below, a long sum is broadcast, and all totals
-    are asked for right after it. Then rank 2 gets a thousand, and all are asked to give a
-    thousand away.
+    Below, a long sum is broadcast, and all totals are asked for right after it. Then rank 2 gets a
+    thousand, and all are asked to give a thousand away.
     """)
     return
 
@@ -441,13 +434,12 @@ async def _(config, summers, totals):
 @app.cell(hide_code=True)
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
-    The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}. Messages from
-    you to one actor arrive in order, and it takes one at a time: whoever asks next waits for the work.
+    The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}. Your messages
+    to an actor arrive in order, and it takes one at a time: whoever asks next waits.
 
-    The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)} after rank 2 got a
-    thousand and gave it away. The other three raised. What you get is one
-    `{type(outcome).__name__}`: rank 2 has changed its total, but its answer is lost to you. *An error in one
-    actor undoes nothing in the others.*
+    Rank 2 gave its thousand away, and the other three raised: the totals were {nb01.listed(totals)}, and
+    are {nb01.listed(after_failure)}. You got one `{type(outcome).__name__}`, so rank 2's answer is lost,
+    but its total has changed. *An error in one actor undoes nothing in the others.*
     """)
     return
 
@@ -457,14 +449,13 @@ def _(config):
     lesson.md(f"""
     ## One at a time
 
-    In `asyncio`, many coroutines can sleep side by side. Here is an actor with coroutines for
-    endpoints. `alone` and `together` do the same; only the decorator differs. Calls of a
+    `alone` and `together` do the same. Only the decorator differs: calls of a
     `concurrent_endpoint` may overlap. Each gets {config.naps} calls at the same moment.
 
     ### Exercise 2: when do the answers come?
 
-    All messages are sent to one actor at time 0. Message *i* takes `seconds[i]`. Complete
-    `answer_times`: the times of the answers. If `concurrent`, the messages sleep side by side.
+    All messages are sent to one actor at time 0. Message *i* sleeps for `seconds[i]`; if
+    `concurrent`, side by side with the others.
     """)
     return
 
@@ -557,8 +548,7 @@ def _(config, counts_alone, counts_together, seconds_alone, seconds_together, wh
         last after {seconds_alone:.2f} s. ({_whose} says {_together:.1f} and {_alone:.1f} s.)
 
         An actor finishes one message before it takes the next, even if the first only waits. That
-        protects its state. Make an endpoint concurrent if it mostly waits. Then let no `await` stand
-        between reading and writing.
+        protects its state. In a concurrent endpoint, let no `await` stand between reading and writing.
         """,
     )
     return
@@ -569,9 +559,8 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors call each other, too. Two players in two processes meet, and hit a ball back and forth.
-    Who gets `hit(left)` passes on `hit(left - 1)`, and waits until the rest of the rally has been
-    played.
+    Actors call each other, too. Two players hit a ball back and forth. Who gets `hit(left)` passes
+    on `hit(left - 1)`, and waits until the rest of the rally has been played.
     """)
     return
 
@@ -596,15 +585,6 @@ class Player(Actor):
         return self.hits
 
 
-@app.function
-async def two_players(procs, player_class):
-    ping = procs.slice(rows=1, columns=0).spawn("ping", player_class)
-    pong = procs.slice(rows=1, columns=1).spawn("pong", player_class)
-    await ping.meet.call_one(pong)
-    await pong.meet.call_one(ping)
-    return ping, pong
-
-
 @app.cell(hide_code=True)
 def _():
     long_rally = lesson.predict(
@@ -619,7 +599,7 @@ def _():
 
 @app.cell
 async def _(config, procs):
-    _ping, _pong = await two_players(procs, Player)
+    _ping, _pong = await nb01.two_players(procs, Player)
     calls = [lambda left=left: _ping.hit.call_one(left) for left in range(3)]
     answered = [
         await nb01.answers_within(config.patience, call())
@@ -635,9 +615,9 @@ def _(answered, config, long_rally):
         right=0 if answered[2] else 1,
         why=f"""
         `hit(2)` {"answered" if answered[2] else f"had no answer after {config.patience:g} s"}. ping waits
-        for pong. pong calls ping, but ping is busy with `hit(2)`, and takes one message at a time. That
-        is a **deadlock**: no error, only silence. `hits_so_far`
-        {"answered" if answered[3] else "had no answer either: it lies behind a call that never ends"}.
+        for pong; pong calls ping, which is busy with `hit(2)`. That is a **deadlock**: no error, only
+        silence. `hits_so_far`, sent next,
+        {"answered" if answered[3] else "lies behind a call that never ends"}.
         """,
         shows=[
             lesson.figure(
@@ -653,8 +633,7 @@ def _():
     mo.md("""
     ### Exercise 3: mend the deadlock
 
-    Write `hit` anew, so that a rally of any length ends and every hit is counted. A player who waits
-    for the other must still answer `hits_so_far`, or not wait at all.
+    Write `hit` anew, so that a rally of any length ends, and every hit is counted.
     """)
     return
 
@@ -693,7 +672,7 @@ async def _(config, procs):
     player_class, whose_player = exercise.running(
         lambda: MendedPlayer, check_MendedPlayer, MendedPlayer_solution
     )
-    ping, pong = await two_players(procs, player_class)
+    ping, pong = await nb01.two_players(procs, player_class)
     _start, _hits = time.monotonic(), 0
     rally = ping.hit.call_one(config.hits - 1)
     while _hits < config.hits:
@@ -706,9 +685,9 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {in_words(rally_seconds)}, played by {whose_player}. Both ways out have a
-    price. Who waits in a concurrent endpoint has many open calls at a time. Who broadcasts is never
-    told that the rally is over, and an error has no caller to go to.
+    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}. There are two ways out. Who
+    waits in a concurrent endpoint has many open calls. Who broadcasts is never told that the rally is
+    over, and an error has no caller to go to.
     """)
     return
 
@@ -718,8 +697,8 @@ def _(config):
     lesson.md(f"""
     ## A mesh that sums
 
-    Add the numbers from 0 to {config.numbers - 1:,} in three ways: here; on the mesh, where each actor
-    is sent a quarter of the *numbers*; on the mesh, where each is sent only the *end* of the range.
+    The numbers from 0 to {config.numbers - 1:,} are added up three times: here; on the mesh, with a
+    quarter of the *numbers* sent to each actor; on the mesh, with only the *end* sent.
     """)
     return
 
@@ -746,11 +725,11 @@ async def _(config, procs, summer_class):
         return sum(range(config.numbers))
 
     async def send_quarters():
-        answers = [
-            fresh.slice(rows=place // 2, columns=place % 2).add.call_one(quarter)
-            for place, quarter in enumerate(quarters)
+        actors = [
+            fresh.slice(rows=row, columns=column) for row in (0, 1) for column in (0, 1)
         ]
-        return sum(await asyncio.gather(*answers))
+        calls = map(lambda actor, part: actor.add.call_one(part), actors, quarters)
+        return sum(await asyncio.gather(*calls))
 
     async def send_the_end():
         return sum((await fresh.add_range.call(config.numbers)).values())
@@ -774,12 +753,10 @@ def _(half, send_numbers, sums):
         why=f"""
         Sending the numbers took {_sent / _here:.1f} times as long as adding them here; sending the end
         was {_gain}. {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
-        *Send the work to the data, not the data to the work.* So weights and batches stay where they
-        are, and messages say what to do with them.
+        *Send the work to the data, not the data to the work.*
 
-        The last line called row 1 only: two of the four actors. They found {half / _sum:.0%} of the sum. A
-        rank belongs to the mesh that is *called*: in the slice, the two are ranks 0 and 1 of 2. The same
-        code runs on four workers, or on the two that are left.
+        The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: in the slice,
+        they are ranks 0 and 1 of 2. The same code runs on four workers, or on the two that are left.
         """,
     )
     return
@@ -790,24 +767,20 @@ def _():
     mo.md("""
     ## What a call costs
 
-    One method, called four ways. And a matrix of 1,000 × 1,000 numbers, of which an actor needs one
-    row: how many bytes has the message?
+    First in time, then in bytes: of a matrix of 1,000 × 1,000 numbers, an actor needs one row.
     """)
     return
 
 
 @app.cell
-async def _(summers, tiny):
+async def _(summers):
     one = summers.slice(rows=0, columns=0)
-    basket = Basket()
-    method = timeit.timeit(basket.show, number=100_000) / 100_000
-    thread = await nb01.seconds_each(lambda: tiny.send("show"))
+    method = timeit.timeit(Basket().show, number=100_000) / 100_000
     call = await nb01.seconds_each(lambda: one.add.call_one([]))
     many = await nb01.seconds_each(
         lambda: asyncio.gather(*(one.add.call_one([]) for _ in range(50))), 50
     )
-    await tiny.send("stop")
-    return call, many, method, thread
+    return call, many, method
 
 
 @app.cell
@@ -821,16 +794,14 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(call, clone_bytes, many, method, row_bytes, thread):
+def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
-    A plain method takes {in_words(method)}, a `TinyActor` {in_words(thread)}, `call_one` to another
-    process {in_words(call)}: {float(f"{call / method:.2g}"):,.0f} times the method. Of fifty calls sent at once, each takes
-    {in_words(many)}. For calls to cost less than a tenth of the time, let each do at least
-    {in_words(9 * call)} of work.
+    A plain method takes {in_words(method)}, a call to another process {in_words(call)}. Of fifty calls
+    sent at once, each takes {in_words(many)}. For calls to cost less than a tenth of the time, let
+    each do {in_words(9 * call)} of work.
 
-    `matrix[0]` is a message of {row_bytes:,} bytes. A row of a tensor is a *view* into the memory of the matrix,
-    and all of that memory is packed. `matrix[0].clone()` has {clone_bytes:,}. Nobody warns you: the
-    answer is right both ways.
+    `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and all of that is
+    packed. `matrix[0].clone()` has {clone_bytes:,}. Nobody warns you: the answer is right both ways.
     """)
     return
 

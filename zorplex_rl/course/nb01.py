@@ -13,7 +13,7 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from statistics import median
 from types import SimpleNamespace
@@ -91,7 +91,7 @@ class Mailbox:
         rank, size = place
         point = monarch.actor.Point(rank, monarch.actor.Extent(["actors"], [size]))
         # Each task has a context of its own, so nobody else sees this rank.
-        actor_mesh._context.set(SimpleNamespace(message_rank=point))  # type: ignore[arg-type]
+        actor_mesh._context.set(SimpleNamespace(message_rank=point))
         method = inspect.unwrap(found._method)
         if type(found) is _SIDE_BY_SIDE:
             return await method(self._self, *sent)
@@ -194,6 +194,11 @@ def listed(answers: Any) -> str:
     return ", ".join(f"`{answer}`" for answer in (answers if isinstance(answers, list) else answers.values()))
 
 
+def joined(shopped: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
+    """Write, of each try, who was sent to and each list of things."""
+    return [[who, *map(", ".join, lists)] for who, lists in shopped.items()]
+
+
 def by_arrival(answer_times: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``answer_times`` with its times sorted: a list in the order of the messages and one in that of arrival are both right."""
 
@@ -219,6 +224,16 @@ async def stopping(procs: Any) -> AsyncIterator[Any]:
         await procs.stop()
 
 
+async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:
+    """Start two players in two processes of row 1, and introduce them to each other."""
+    ping, pong = (
+        procs.slice(rows=1, columns=column).spawn(name, player_class) for column, name in enumerate(("ping", "pong"))
+    )
+    await ping.meet.call_one(pong)
+    await pong.meet.call_one(ping)
+    return ping, pong
+
+
 async def answers_within(seconds: float, reply: Any) -> bool:
     """Return True if ``reply`` comes in time."""
     try:
@@ -236,7 +251,8 @@ async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
 
 async def seconds_each(work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4) -> float:
     """Return the seconds for one of ``times`` that ``work`` does: the median of all runs that begin ``within`` so many seconds."""
-    runs, end = [], time.perf_counter() + within
+    runs: list[float] = []
+    end = time.perf_counter() + within
     while not runs or time.perf_counter() < end:
         runs.append((await timed(work()))[1] / times)
     return median(runs)
