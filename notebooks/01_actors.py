@@ -164,11 +164,10 @@ async def go_shopping(send):
 @app.cell(hide_code=True)
 def _():
     when_copied = lesson.predict(
-        "`put` waits in the mailbox while the basket sleeps. Meanwhile you add tea to your list. "
-        "What will be in the basket?",
-        "milk, eggs, tea, chocolate: it reads the list when it wakes up",
-        "milk, eggs, chocolate: it has the list as it was when you sent it",
-        "milk, eggs: the chocolate stays outside",
+        "`put` waits while the basket sleeps, and you add tea to your list. What will be in the basket?",
+        "milk, eggs, tea, chocolate",
+        "milk, eggs, chocolate",
+        "milk, eggs",
     )
     when_copied
     return (when_copied,)
@@ -348,7 +347,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     how_many = lesson.predict(
-        "Four totals begin at 0. Each of these five lines runs once. What do the totals add up to?",
+        "Four totals begin at 0. Five lines each add 1. What do the totals add up to?",
         "5",
         "8",
         "12",
@@ -384,7 +383,7 @@ def _(all_answers, how_many, no_answer, one_answer, row_answers, some_answer, to
         how_many,
         right={5: 0, 8: 1, 12: 2, 20: 3}.get(sum(totals), []),
         why=f"""
-        {sum(totals)}. Count actors, not lines: four, two, one, one, four. The lines gave
+        They add up to {sum(totals)}. Count actors, not lines: four, two, one, one, four. The lines gave
         {nb01.listed(all_answers)}; then {nb01.listed(row_answers)}; then `{one_answer}`,
         `{some_answer}` and `{no_answer}`.
         """,
@@ -408,8 +407,8 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Below, a long sum is broadcast, and all totals are asked for right after it. Then rank 2 gets a
-    thousand, and all are asked to give a thousand away.
+    Below, a long sum is broadcast, and all totals are asked for right after it. Then rank 2 gets
+    1,000, and all are to give 10 away.
     """)
     return
 
@@ -424,7 +423,7 @@ async def _(config, summers, totals):
 
     await summers.slice(rows=1, columns=0).add.call_one([1000])
     try:
-        outcome = await summers.add.call([-1000])
+        outcome = await summers.add.call([-10])
     except ActorError as error:
         outcome = error
     after_failure = (await summers.add.call([])).values()
@@ -437,9 +436,9 @@ def _(after_failure, answered_after, outcome, sent_after, totals):
     The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}. Your messages
     to an actor arrive in order, and it takes one at a time: whoever asks next waits.
 
-    Rank 2 gave its thousand away, and the other three raised: the totals were {nb01.listed(totals)}, and
-    are {nb01.listed(after_failure)}. You got one `{type(outcome).__name__}`, so rank 2's answer is lost,
-    but its total has changed. *An error in one actor undoes nothing in the others.*
+    The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
+    you got {"one `ActorError`" if isinstance(outcome, ActorError) else "answers"}. The answer of rank 2 is
+    lost, but its total has changed: an error in one actor undoes nothing in the others.
     """)
     return
 
@@ -509,10 +508,10 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     what_count = lesson.predict(
-        f"`together` gets {config.naps} calls, which sleep side by side. What is the count then?",
+        f"What is the count after {config.naps} calls of `together`?",
         f"{config.naps}",
         "1",
-        "something in between, a different number each time",
+        "something in between",
     )
     what_count
     return (what_count,)
@@ -543,12 +542,12 @@ def _(config, counts_alone, counts_together, seconds_alone, seconds_together, wh
         what_count,
         right={config.naps: 0, 1: 1}.get(max(counts_together), 2),
         why=f"""
-        `together` answered {nb01.listed(counts_together)}: all read the count before any had written it.
-        The last answer came after {seconds_together:.2f} s. `alone` answered {nb01.listed(counts_alone)}, the
-        last after {seconds_alone:.2f} s. ({_whose} says {_together:.1f} and {_alone:.1f} s.)
+        `together` answered {nb01.listed(counts_together)}, the last after {seconds_together:.2f} s: all
+        read the count before any had written it. `alone` answered {nb01.listed(counts_alone)}, the last
+        after {seconds_alone:.2f} s. Expected were {_together:.1f} and {_alone:.1f} s, by {_whose}.
 
-        An actor finishes one message before it takes the next, even if the first only waits. That
-        protects its state. In a concurrent endpoint, let no `await` stand between reading and writing.
+        An actor finishes one message before it takes the next, even if the first only waits. In a
+        concurrent endpoint, let no `await` stand between reading and writing.
         """,
     )
     return
@@ -559,8 +558,8 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors call each other, too. Two players hit a ball back and forth. Who gets `hit(left)` passes
-    on `hit(left - 1)`, and waits until the rest of the rally has been played.
+    Actors call each other, too. Who gets `hit(left)` passes on `hit(left - 1)` to the other player,
+    and waits until the rest of the rally has been played.
     """)
     return
 
@@ -589,9 +588,9 @@ class Player(Actor):
 def _():
     long_rally = lesson.predict(
         "`ping.hit(0)` answers, and so does `ping.hit(1)`. What happens at `ping.hit(2)`?",
-        "it answers, and so does any longer rally",
+        "it answers",
         "it never answers",
-        "it raises an error after a while",
+        "it raises an error",
     )
     long_rally
     return (long_rally,)
@@ -599,17 +598,17 @@ def _():
 
 @app.cell
 async def _(config, procs):
-    _ping, _pong = await nb01.two_players(procs, Player)
-    calls = [lambda left=left: _ping.hit.call_one(left) for left in range(3)]
+    _ping, _ = await nb01.two_players(procs, Player)
     answered = [
-        await nb01.answers_within(config.patience, call())
-        for call in [*calls, _ping.hits_so_far.call_one]
+        await nb01.answers_within(config.patience, _ping.hit.call_one(left))
+        for left in range(3)
     ]
-    return (answered,)
+    still_there = await nb01.answers_within(config.patience, _ping.hits_so_far.call_one())
+    return answered, still_there
 
 
 @app.cell(hide_code=True)
-def _(answered, config, long_rally):
+def _(answered, config, long_rally, still_there):
     lesson.reveal(
         long_rally,
         right=0 if answered[2] else 1,
@@ -617,7 +616,7 @@ def _(answered, config, long_rally):
         `hit(2)` {"answered" if answered[2] else f"had no answer after {config.patience:g} s"}. ping waits
         for pong; pong calls ping, which is busy with `hit(2)`. That is a **deadlock**: no error, only
         silence. `hits_so_far`, sent next,
-        {"answered" if answered[3] else "lies behind a call that never ends"}.
+        {"answered" if still_there else "lies behind a call that never ends"}.
         """,
         shows=[
             lesson.figure(
@@ -673,21 +672,16 @@ async def _(config, procs):
         lambda: MendedPlayer, check_MendedPlayer, MendedPlayer_solution
     )
     ping, pong = await nb01.two_players(procs, player_class)
-    _start, _hits = time.monotonic(), 0
-    rally = ping.hit.call_one(config.hits - 1)
-    while _hits < config.hits:
-        _hits = await ping.hits_so_far.call_one() + await pong.hits_so_far.call_one()
-    await rally
-    rally_seconds = time.monotonic() - _start
+    rally_seconds = await nb01.play(ping, pong, config.hits)
     return rally_seconds, whose_player
 
 
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}. There are two ways out. Who
-    waits in a concurrent endpoint has many open calls. Who broadcasts is never told that the rally is
-    over, and an error has no caller to go to.
+    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}. Of the two ways out, waiting
+    in a concurrent endpoint keeps many calls open. After a broadcast nobody tells you that the rally
+    is over, and an error has no caller to go to.
     """)
     return
 
@@ -707,7 +701,7 @@ def _(config):
 def _():
     send_numbers = lesson.predict(
         "Each of four processes is sent a quarter of the numbers. Compared with adding here, this is",
-        "faster: four add at the same time",
+        "faster",
         "about as fast",
         "at least twice as slow",
     )
@@ -756,7 +750,7 @@ def _(half, send_numbers, sums):
         *Send the work to the data, not the data to the work.*
 
         The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: in the slice,
-        they are ranks 0 and 1 of 2. The same code runs on four workers, or on the two that are left.
+        they are ranks 0 and 1 of 2. The same code runs on the workers that are left.
         """,
     )
     return
@@ -767,7 +761,7 @@ def _():
     mo.md("""
     ## What a call costs
 
-    First in time, then in bytes: of a matrix of 1,000 × 1,000 numbers, an actor needs one row.
+    First in time, then in bytes: an actor needs one row of a matrix of 1,000 × 1,000.
     """)
     return
 
@@ -809,7 +803,7 @@ def _(call, clone_bytes, many, method, row_bytes):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    If you start processes, you stop them, deadlocked players included.
+    Who starts processes stops them, deadlocked players included.
     """)
     return
 

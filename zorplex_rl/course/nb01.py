@@ -234,6 +234,16 @@ async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:
     return ping, pong
 
 
+async def play(ping: Any, pong: Any, hits: int) -> float:
+    """Play a rally of so many ``hits``. Returns the seconds until all are counted and the first call is answered."""
+    start = time.monotonic()
+    rally = ping.hit.call_one(hits - 1)
+    while await ping.hits_so_far.call_one() + await pong.hits_so_far.call_one() < hits:
+        pass
+    await rally
+    return time.monotonic() - start
+
+
 async def answers_within(seconds: float, reply: Any) -> bool:
     """Return True if ``reply`` comes in time."""
     try:
