@@ -52,7 +52,7 @@ def _():
             "write an actor, and run it in four processes",
             "choose between call, call_one, choose, broadcast and a slice",
             "see a deadlock coming, and remove it",
-            "say what a message costs, in time and in bytes",
+            "say what a message costs",
         ],
     )
     return
@@ -66,8 +66,8 @@ def _():
     Generators write text, tools answer, a trainer changes weights, all at the same time, on several
     machines. Locks around shared memory do not reach that far. **Actors** do.
 
-    An actor is an object that nobody else may touch. You send it a message instead. It waits in the
-    actor's **mailbox** until the actor has time. Then the actor works on it, alone, and replies.
+    An actor is an object that nobody else may touch. Your message waits in its **mailbox** until the
+    actor has time. Then the actor works on it, alone, and replies.
     """)
     return
 
@@ -246,9 +246,8 @@ def _(shopped, when_copied):
         when_copied,
         right=_right.get(tuple(shopped["Monarch"][0]), 2),
         why="""
-        The list became bytes when it was sent. What you do to it later concerns only you, and what
-        the basket does to its copy only the basket. Actors need no lock: two of them never hold the
-        same object.
+        The list became bytes when it was sent. Two actors never hold the same object, so they need
+        no lock.
         """,
         shows=[
             lesson.table(
@@ -270,9 +269,9 @@ def _():
     mo.md("""
     ## An actor of your own
 
-    The rest of this page runs on an actor that you write. It keeps a running total, and adds up its
-    part of a large sum. Its part depends on its **rank**: its number, from 0, in the mesh that is
-    called. Inside an endpoint, `current_rank().rank` is this number, and
+    The rest of this page runs on an actor that you write. It keeps a total, and adds up its part of
+    a large sum. Which part is its own depends on its **rank**: its number, from 0, in the mesh that
+    is called. In an endpoint, `current_rank().rank` is this number, and
     `current_rank().extent.nelements` is how many are called.
 
     ### Exercise 1: `Summer`
@@ -433,8 +432,8 @@ async def _(config, summers, totals):
 @app.cell(hide_code=True)
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
-    The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}. Your messages
-    to an actor arrive in order, and it takes one at a time: whoever asks next waits.
+    The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}: an actor takes
+    your messages in order, one at a time.
 
     The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
     you got {"one `ActorError`" if isinstance(outcome, ActorError) else "answers"}. The answer of rank 2 is
@@ -449,7 +448,7 @@ def _(config):
     ## One at a time
 
     `alone` and `together` do the same. Only the decorator differs: calls of a
-    `concurrent_endpoint` may overlap. Each gets {config.naps} calls at the same moment.
+    `concurrent_endpoint` may overlap.
 
     ### Exercise 2: when do the answers come?
 
@@ -546,8 +545,7 @@ def _(config, counts_alone, counts_together, seconds_alone, seconds_together, wh
         read the count before any had written it. `alone` answered {nb01.listed(counts_alone)}, the last
         after {seconds_alone:.2f} s. Expected were {_together:.1f} and {_alone:.1f} s, by {_whose}.
 
-        An actor finishes one message before it takes the next, even if the first only waits. In a
-        concurrent endpoint, let no `await` stand between reading and writing.
+        Let no `await` stand between reading and writing in a concurrent endpoint.
         """,
     )
     return
@@ -618,11 +616,6 @@ def _(answered, config, long_rally, still_there):
         silence. `hits_so_far`, sent next,
         {"answered" if still_there else "lies behind a call that never ends"}.
         """,
-        shows=[
-            lesson.figure(
-                actor_drawings.deadlock_drawing(), "An arrow: waits for an answer from."
-            )
-        ],
     )
     return
 
@@ -679,10 +672,20 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}. Of the two ways out, waiting
-    in a concurrent endpoint keeps many calls open. After a broadcast nobody tells you that the rally
-    is over, and an error has no caller to go to.
+    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "There are two ways out. What does each cost?",
+        """
+        Who waits in a concurrent endpoint keeps a call open for every hit. Who broadcasts is never told
+        that the rally is over, and an error has no caller to go to.
+        """,
+    )
     return
 
 
@@ -750,7 +753,7 @@ def _(half, send_numbers, sums):
         *Send the work to the data, not the data to the work.*
 
         The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: in the slice,
-        they are ranks 0 and 1 of 2. The same code runs on the workers that are left.
+        they are ranks 0 and 1 of 2.
         """,
     )
     return
@@ -791,11 +794,11 @@ def _():
 def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
     A plain method takes {in_words(method)}, a call to another process {in_words(call)}. Of fifty calls
-    sent at once, each takes {in_words(many)}. For calls to cost less than a tenth of the time, let
-    each do {in_words(9 * call)} of work.
+    sent at once, each takes {in_words(many)}. For calls to cost a tenth of the time, let each do
+    {in_words(9 * call)} of work.
 
     `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and all of that is
-    packed. `matrix[0].clone()` has {clone_bytes:,}. Nobody warns you: the answer is right both ways.
+    packed. `matrix[0].clone()` has {clone_bytes:,}.
     """)
     return
 
@@ -825,7 +828,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "An actor is an object with a mailbox. Messages and answers are copies, made when they are sent.",
+        "An actor is an object with a mailbox. Messages and answers are copies.",
         "`call` asks all, `call_one` one, `choose` one by lot. `broadcast` does not wait. A slice is a smaller mesh.",
         "An actor works on one message at a time, even across `await`. That protects its state, and can deadlock.",
         "An error in one actor undoes nothing in the others.",

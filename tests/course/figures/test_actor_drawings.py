@@ -12,7 +12,6 @@ from zorplex_rl.course.figures.actor_drawings import LAYERS, SURVIVES, WAYS
 DRAWINGS = {
     "mailbox": actor_drawings.mailbox_drawing(),
     "delivery": actor_drawings.delivery_drawing(),
-    "deadlock": actor_drawings.deadlock_drawing(),
     "layers": actor_drawings.layers_drawing(),
     "processes": actor_drawings.processes_drawing(1, {20: {300: "gpus=0"}, 21: {301: "gpus=0", 302: "gpus=1"}}),
 }

@@ -14,7 +14,7 @@ import pytest
 from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
 
-from zorplex_rl.course.figures.actor_charts import calls_chart, seconds_chart
+from zorplex_rl.course.figures.actor_charts import seconds_chart
 from zorplex_rl.course.figures.budget_charts import parts_chart
 from zorplex_rl.course.figures.fault_charts import (
     fates_chart,
@@ -102,10 +102,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
-    ),
-    "calls": (
-        lambda: calls_chart({"alone": [(0.0, 0.2), (0.2, 0.4)], "together": [(0.0, 0.2)] * 2}, {"alone": [0.2, 0.4]}), 720,
-        "alone: the last of 2 ended after 0.4 s; together: the last of 2 ended after 0.2 s",
     ),
     "seconds": (
         lambda: seconds_chart({"a method": 6.3e-8, "a process": 1.6}, "seconds for one"), 720, "a method 63 ns; a process 1.6 s",

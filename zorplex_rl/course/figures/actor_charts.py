@@ -1,14 +1,13 @@
-"""Draw what was measured on actors, for notebooks 01 and 02.
+"""Draw what was measured on actors, for notebook 02, and write durations.
 
-    [(began, ended), …] of the same calls, twice    ──► calls_chart
-    {what was done: seconds}                        ──► seconds_chart
+    {what was done: seconds}   ──► seconds_chart
 
-Each returns SVG text (``svg.py``).
+It returns SVG text (``svg.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zorplex_rl.drawing import look
@@ -16,33 +15,6 @@ from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Call = tuple[float, float]
-"""When a call began and when it ended, in seconds after all were sent."""
-
-
-def calls_chart(panels: Mapping[str, Sequence[Call]], expected: Mapping[str, Sequence[float]]) -> str:
-    """Draw each panel's calls as bars on one time axis, and a tick where the answer was ``expected``, in seconds."""
-
-    def draw(figure: Figure) -> None:
-        all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-        for axes, (name, calls), colour in zip(all_axes, panels.items(), look.SERIES, strict=False):
-            for row, (began, ended) in enumerate(calls):
-                axes.barh(row, ended - began, left=began, height=0.62, color=colour)
-            for row, seconds in enumerate(expected.get(name, ())):
-                axes.plot([seconds, seconds], [row - 0.48, row + 0.48], color=look.TEXT, linewidth=2)
-            look.name_rows(axes, [f"call {number}" for number in range(1, len(calls) + 1)])
-            look.bare_axes(axes, grid="x")
-            axes.set_title(name, loc="left", fontsize=12)
-            axes.set_xlim(left=0)
-        all_axes[-1].set_xlabel("seconds after all calls were sent")
-
-    said = "; ".join(
-        f"{name}: the last of {len(calls)} ended after {max(end for _, end in calls):.2g} s"
-        for name, calls in panels.items()
-    )
-    return render(draw, 70 + sum(34 + 24 * len(calls) for calls in panels.values()), "The same calls", said)
-
 
 def seconds_chart(costs: Mapping[str, float], label: str) -> str:
     """Draw each of ``costs`` as a point on a log axis, and write its value beside it."""

@@ -2,7 +2,6 @@
 
     mailbox_drawing()     callers ──► mailbox ──► one message at a time
     delivery_drawing()    which actors of a 2 × 2 mesh get a message, and which answer; the reader picks the kind of call
-    deadlock_drawing()    two actors that wait for each other
     processes_drawing()   the processes of a job, from the ids that were found
     layers_drawing()      what survives a change of code; the reader picks the change
 
@@ -107,25 +106,6 @@ def delivery_drawing() -> str:
         _box(14, 98, 136, 70, "your notebook") + boxes + arrows,
     )
     return _choice("delivery", "Kind of call", names, drawing, sentences)
-
-
-def deadlock_drawing() -> str:
-    """Draw ping and pong, each busy with a call that waits for the other."""
-    return _svg(
-        190,
-        "A deadlock",
-        "ping works on hit(2) and waits for pong; pong works on hit(1) and waits for ping; hit(0) lies unread in ping's mailbox.",
-        _box(60, 62, 200, 76, "ping: in hit(2)")
-        + _text(160, 124, "waits for pong's answer", 12)
-        + _box(460, 62, 200, 76, "pong: in hit(1)")
-        + _text(560, 124, "waits for ping's answer", 12)
-        + _arrow("M260,84 L456,84", STUCK)
-        + _arrow("M460,116 L264,116", STUCK)
-        + _text(360, 76, "hit(1)", 12)
-        + _text(360, 134, "hit(0)", 12)
-        + f'<rect x="226" y="146" width="34" height="24" rx="3" fill="{STUCK}" fill-opacity="0.25" stroke="{STUCK}"/>'
-        + _text(270, 163, "hit(0), unread: ping is busy", 12, anchor="start"),
-    )
 
 
 def processes_drawing(controller: int, hosts: Mapping[int, Mapping[int, str]]) -> str:
