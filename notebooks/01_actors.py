@@ -444,7 +444,7 @@ def _(after_failure, answered_after, outcome, sent_after, totals):
 
 @app.cell(hide_code=True)
 def _(config):
-    lesson.md(f"""
+    lesson.md("""
     ## One at a time
 
     `alone` and `together` do the same. Only the decorator differs: calls of a
@@ -694,8 +694,8 @@ def _(config):
     lesson.md(f"""
     ## A mesh that sums
 
-    The numbers from 0 to {config.numbers - 1:,} are added up three times: here; on the mesh, with a
-    quarter of the *numbers* sent to each actor; on the mesh, with only the *end* sent.
+    The numbers from 0 to {config.numbers - 1:,} are added up three times. First here. Then on the
+    mesh, with a quarter of the *numbers* sent to each actor. Last with only the *end* sent.
     """)
     return
 

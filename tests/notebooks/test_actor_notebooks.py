@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +16,14 @@ import cloudpickle
 import psutil
 import pytest
 import torch
+from test_answers import answers as answers_of
 from test_notebooks import NOTEBOOKS, load
 
+from zorplex_rl.course import nb01
 from zorplex_rl.course.lesson.plug_in import plug_in
-from zorplex_rl.services.runtime import start_runtime, this_host
+from zorplex_rl.services.runtime import ActorError, start_runtime, this_host
+
+answers = answers_of("01")
 
 ACTORS, INTERACTIVE = (
     next(path for path in NOTEBOOKS if path.stem == stem) for stem in ("01_actors", "02_interactive_devx")
@@ -37,7 +40,9 @@ def travelling(notebook: Path) -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def actors() -> Iterator[ModuleType]:
+    cloudpickle.register_pickle_by_value(answers)
     yield from travelling(ACTORS)
+    cloudpickle.unregister_pickle_by_value(answers)
 
 
 @pytest.fixture(scope="module")
@@ -106,45 +111,44 @@ def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
     assert here == there == (["milk", "eggs", "chocolate"], ["milk", "eggs", "tea"])
 
 
-def test_01_the_readers_parts_decide_what_the_mesh_adds(actors):
-    async def sum_with(part_of):
+@pytest.mark.parametrize("size", [(2, 2), (1, 3)])
+def test_01_an_actor_that_passes_its_check_does_the_same_on_monarchs_mesh(actors, size):
+    rows, columns = size
+
+    async def use(summer_class):
+        async with mesh(rows=rows, columns=columns) as procs:
+            summers = procs.spawn("summers", summer_class)
+            added = list((await summers.add.call([5, 2])).values())
+            with pytest.raises(ActorError, match="below|would be"):
+                await summers.add.call([-9])
+            kept = list((await summers.add.call([])).values())
+            found = [m.add_range.call(1001) for m in (summers, summers.slice(rows=rows - 1))]
+            return added, kept, [list((await part).values()) for part in found]
+
+    for summer_class in (actors.Summer_solution, answers.UndoesIt, answers.KeepsAllNumbers):
+        added, kept, (whole, row) = asyncio.run(use(summer_class))
+        assert added == kept == [7] * (rows * columns)
+        assert whole == [sum(range(rank, 1001, rows * columns)) for rank in range(rows * columns)]
+        assert row == [sum(range(rank, 1001, columns)) for rank in range(columns)]
+
+
+def test_01_a_mended_player_plays_a_long_rally_in_two_processes_and_the_first_one_does_not(actors):
+    async def use():
         async with mesh(rows=2, columns=2) as procs:
-            summers = procs.spawn("summers", actors.Summer)
-            meshes = summers, summers.slice(rows=1)
-            return [sum(v for _, v in (await m.add_up_my_part.call(part_of, 1001)).items()) for m in meshes]
+            for player_class in (actors.MendedPlayer_solution, answers.Broadcasts, answers.CountsAfterwards):
+                ping, pong = await nb01.two_players(procs, player_class)
+                assert await nb01.play(ping, pong, 101) < 30
+                assert [await each.hits_so_far.call_one() for each in (ping, pong)] == [51, 50]
+            ping, _ = await nb01.two_players(procs, actors.Player)
+            assert await nb01.answers_within(5, ping.hit.call_one(1))
+            assert not await nb01.answers_within(0.5, ping.hit.call_one(2))
 
-    def with_gaps(total, rank, size):
-        return rank * (total // size), (rank + 1) * (total // size)
-
-    assert asyncio.run(sum_with(actors.my_part_solution)) == [sum(range(1001))] * 2
-    assert asyncio.run(sum_with(with_gaps)) == [sum(range(1000))] * 2
-
-
-@pytest.mark.parametrize("total", [0, 1, 3, 4, 5, 1000])
-def test_01_the_parts_of_the_solution_cover_everything_once(actors, total):
-    parts = [actors.my_part_solution(total, rank, 4) for rank in range(4)]
-    assert parts[0][0] == 0 and parts[-1][1] == total
-    assert all(end == first for (_, end), (first, _) in pairwise(parts))
+    asyncio.run(use())
 
 
 def for_ever(*arguments):
     while True:
         pass
-
-
-def test_01_what_the_actors_cannot_add_is_not_sent_to_them(actors):
-    def used(attempt):
-        return plug_in(attempt, actors.my_part_solution, lambda part: actors.stays_within(part, 1000), seconds=0.3)[0]
-
-    def wrong(total, rank, size):
-        return 0, 1
-
-    def too_much(total, rank, size):
-        return 0, 10**15
-
-    assert used(wrong) is wrong
-    for attempt in (actors.my_part, too_much, for_ever):
-        assert used(attempt) is actors.my_part_solution
 
 
 def test_02_what_would_hang_the_ranks_is_not_sent_to_them(interactive):

@@ -275,9 +275,40 @@ class Actor:
     def answer(self): ...
 
 
-@pytest.mark.parametrize("stub", [average, waits, Actor], ids=lambda stub: stub.__name__)
+class Endpoint:
+    def __init__(self, method):
+        self._method = method
+
+
+class Decorated:
+    answer = Endpoint(lambda self: ...)
+
+    @Endpoint
+    def ask(self): ...
+
+
+class Empty(Actor):
+    """Say what is to be written."""
+
+    ...
+
+
+@pytest.mark.parametrize("stub", [average, waits, Actor, Decorated, Empty], ids=lambda stub: stub.__name__)
 def test_a_body_of_dots_is_still_to_be_written(stub):
     assert exercise.complaint(check_average, stub) == f"`{stub.__name__}` is still to be written"
+
+
+def test_a_class_that_is_written_is_checked_and_one_of_python_too():
+    class Written(Actor):
+        def __init__(self):
+            pass
+
+        @Endpoint
+        def answer(self):
+            return 1
+
+    for found in (Written, int):
+        assert exercise.complaint(lambda attempt: None, found) is None
 
 
 def test_a_body_that_returns_none_is_an_answer():

@@ -16,6 +16,7 @@ from zorplex_rl.drawing.svg import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 def seconds_chart(costs: Mapping[str, float], label: str) -> str:
     """Draw each of ``costs`` as a point on a log axis, and write its value beside it."""
     from matplotlib.ticker import LogLocator

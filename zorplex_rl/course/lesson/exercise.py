@@ -202,6 +202,8 @@ def _unwritten(attempt: Attempt) -> bool:
         # A decorator may have put a method into an object, as Monarch's endpoints do.
         found = (getattr(part, "_method", part) for part in vars(attempt).values())
         methods = [inspect.unwrap(part) for part in found if inspect.isfunction(part)]
+        # An __init__ that does nothing is an answer, if there is something else.
+        methods = [method for method in methods if method.__name__ != "__init__"] or methods
         public = [name for name in vars(attempt) if not name.startswith("_")]
         return any(map(_unwritten, methods)) or not (methods or public)
     if not inspect.isfunction(attempt):
