@@ -8,6 +8,7 @@
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  headline(…)  links(__file__)    the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
+    math(latex)                  a displayed formula, as MathML
     term(name)                   a term of the glossary, linked to its explanation
     quote(text)  fence(text)     Markdown that shows any text literally
     tiny(number)                 2 × 10⁻⁷
@@ -23,11 +24,11 @@ from __future__ import annotations
 import ast
 import html
 import json
-import math
 import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,17 @@ def tiny(value: float) -> str:
     return f"{digit} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
+def math(latex: str) -> mo.Html:
+    """Show a displayed formula. It becomes MathML, which browsers draw without a script.
+
+    >>> "<msup><mi>x</mi><mn>2</mn></msup>" in math("x^2").text
+    True
+    """
+    from latex2mathml.converter import convert
+
+    return mo.Html(f'<figure class="lesson-math" tabindex="0">{convert(latex, display="block")}</figure>')
+
+
 def folded(summary: str, text: str) -> mo.Html:
     """Show Markdown below a summary line, closed at first."""
     return mo.Html(fold(summary, text))
@@ -175,7 +187,7 @@ def start_button(label: str, seconds: float) -> Any:
     """
     if unattended():
         return _Pressed()
-    about = "" if math.isnan(seconds) else f" (about {seconds:.0f} s)"
+    about = "" if isnan(seconds) else f" (about {seconds:.0f} s)"
     return mo.ui.run_button(label=label + about, kind="success")
 
 

@@ -1,0 +1,118 @@
+"""Teach a language model to use a tool, by reinforcement learning: one process, one file, no framework.
+
+Run it in the course's folder, which has a small model; it takes half a minute.
+
+Words have values, and only a tool tells them. What stands behind an arrow is fed by the loop; the model draws the rest:
+    LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
+"""
+
+import random
+import re
+import time
+from statistics import fmean, pstdev
+from types import SimpleNamespace as Record
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+TRAINING = "blip clup faz frub gorn hax klem mip norf prub rilk snib ulf wub zam zork".split()
+HELD_OUT = "bonk drim flim glop grix jint lurp nask plek quon skob trun vom yim zil zorp".split()
+SYSTEM = "Words have hidden values. LOOKUP[word] tells one. Do the arithmetic. End with [ANSWER] and the integer."
+SAMPLED, GREEDY = (Record(temperature=t, max_tokens=96) for t in (1.0, 0.001))
+CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
+find_call, find_answer = CALL.search, ANSWER.search
+
+
+def draw_task(words, seed):
+    rng = random.Random(seed)
+    table = dict(zip(words, rng.sample(range(10, 50), len(words)), strict=True))
+    (one, other), sign = rng.sample(words, 2), rng.choice("+-")
+    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f"{one} {sign} {other}")
+    return Record(question=question, answer=table[one] + int(f"{sign}{table[other]}"), table=table)
+
+
+def execute(task, call):
+    return str(task.table.get(call[1], "ERROR: unknown"))
+
+
+def encode_prompt(tokenizer, task):
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.question}]
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+
+def encode_text(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def sample_episode(policy, task, execute, sampling, seed):
+    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
+    ids, sampled, start = [], [], 0
+    while len(ids) < sampling.max_tokens:
+        # Generate: the model reads all tokens so far, and the next one is drawn.
+        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+        chances = (logits / sampling.temperature).softmax(-1).tolist()
+        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
+        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        # More digits may follow in the last line, so it is not read yet.
+        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
+            break
+        # Call: run the tool as soon as the call is complete.
+        if call := find_call(text):
+            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
+            # Inject: the model will read these tokens, and did not draw them.
+            ids, sampled = ids + result, sampled + [False] * len(result)
+            start = len(ids)
+    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+
+
+@torch.inference_mode()
+def play(policy, tasks, sampling, seed):
+    episodes = []
+    for number, task in enumerate(tasks):
+        ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
+        # The tool writes neither calls nor answers, so both can be looked for in the whole text.
+        text = policy.tokenizer.decode(ids, skip_special_tokens=True)
+        answer, calls = find_answer(text), len(CALL.findall(text))
+        right = answer is not None and int(answer[1]) == task.answer
+        reward = right + 0.2 * (answer is not None) - 0.1 * max(0, calls - 2)
+        prompt = encode_prompt(policy.tokenizer, task)
+        episodes.append(Record(prompt_ids=prompt, token_ids=ids, sampled=sampled, reward=reward, right=right))
+    return episodes
+
+
+def policy_gradient(policy, episodes, advantages):
+    total = 0.0
+    for episode, advantage in zip(episodes, advantages, strict=True):
+        ids = torch.tensor([episode.prompt_ids + episode.token_ids])
+        # The logits at a position are those of the next token.
+        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
+        chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
+        total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
+    return -total / sum(sum(episode.sampled) for episode in episodes)
+
+
+def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0):
+    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, weight_decay=0.0)
+    for step in range(steps):
+        tasks = [draw_task(TRAINING, f"{seed} {step} {number // group_size}") for number in range(prompts * group_size)]
+        episodes = play(policy, tasks, SAMPLED, seed=1_000_000 * (seed + 1) + step * len(tasks))
+        rewards = [episode.reward for episode in episodes]
+        groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
+        advantages = [(reward - fmean(group)) / (pstdev(group) + 1e-4) for group in groups for reward in group]
+        optimizer.zero_grad()
+        policy_gradient(policy, episodes, advantages).backward()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+        print(f"step {step + 1}   reward {fmean(rewards):5.2f}   right {fmean(e.right for e in episodes):4.0%}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    began, folder = time.monotonic(), "zorplex_rl/policy/embedded"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    policy = Record(model=model, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+    held_out = [draw_task(HELD_OUT, number) for number in range(50)]
+    print(f"held out, greedy: {fmean(e.right for e in play(policy, held_out, GREEDY, seed=0)):.0%} right")
+    train(policy)
+    print(f"held out, greedy: {fmean(e.right for e in play(policy, held_out, GREEDY, seed=0)):.0%} right")
+    print(f"{time.monotonic() - began:.0f} s")

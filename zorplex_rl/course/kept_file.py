@@ -1,0 +1,54 @@
+"""Write the learner's functions into a program that they keep: ``examples/my_rl.py`` with their code instead of the course's.
+
+program = fill_in(path, {"sample_episode": theirs, …})      the text; a sentence if their code needs what the program lacks
+keep(program, folder / "my_rl.py")                          the file; an older one stays beside it
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
+
+
+def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
+    """Return the program ``template`` with its functions of these names replaced by ``functions``: the learner's own, or solutions.
+
+    Raises ValueError with a sentence if one of them uses a name that the program does not have.
+    """
+    source = template.read_text(encoding="utf-8")
+    lines, tree = source.splitlines(keepends=True), ast.parse(source)
+    known = {name for node in tree.body for name in _defines(node)} | set(dir(builtins))
+    for node in reversed(tree.body):
+        if isinstance(node, ast.FunctionDef) and node.name in functions:
+            written = exercise.solution_source(node.name, functions[node.name])
+            parts = list(ast.walk(ast.parse(written)))
+            own = {name for part in parts for name in _defines(part)} | {p.arg for p in parts if isinstance(p, ast.arg)}
+            if missing := sorted({part.id for part in parts if isinstance(part, ast.Name)} - own - known):
+                raise ValueError(
+                    f"{node.name} uses {missing[0]}, which {template.name} does not have; write what it does into the function"
+                )
+            lines[node.lineno - 1 : node.end_lineno] = [written + "\n"]
+    return "".join(lines)
+
+
+def _defines(node: ast.AST) -> set[str]:
+    """Return the names that a statement defines."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.FunctionDef):
+        return {node.name}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def keep(program: str, file: Path) -> str:
+    """Write ``program`` to ``file``; another text that was there stays beside it, as ``…_before.py``. Returns what was done, as Markdown."""
+    if file.exists() and file.read_text(encoding="utf-8") != program:
+        file.replace(file.with_stem(f"{file.stem}_before"))
+    file.write_text(program, encoding="utf-8")
+    return f"Written to {quote(file)}. In that folder: {quote(f'.venv/bin/python {file.name}')}."

@@ -1,0 +1,234 @@
+"""What notebook 05 needs and does not show.
+
+as_episode              what a learner's sampler returns ──► a scored Episode
+beside_the_engine       the learner's sampler against the package's, episode by episode
+foreseen  diagnosis     how well tokens are foreseen; what a trainer would log of the rows that it gets
+chances_after           the next-token probabilities where an answer begins
+push  mass_chart        these after one push; over the steps of a run
+settled                 the questions about the simulator, answered by it
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
+from zorplex_rl.course.lesson.time_limit import run_within
+from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
+from zorplex_rl.drawing import look
+from zorplex_rl.drawing.svg import render
+from zorplex_rl.learning.learner import response_logprobs
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.simulation.simulate import compare as simulate
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import Episode, Finish, Task, Turn
+from zorplex_rl.task.parser import find_answer, find_call
+from zorplex_rl.task.rewards import score
+from zorplex_rl.task.specs import TASK_SPECS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Sampler = Callable[..., tuple[list[int], list[bool]]]
+Row = Callable[[Policy, Episode], tuple[list[int], list[bool]]]
+ANSWERS, TALKS = "[ANSWER", "So"
+"""The tokens between which the embedded policy chooses where an answer should begin."""
+
+
+def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0) -> Episode:
+    """Return the scored episode of a response: its token ``ids``, and which of them the policy drew."""
+    turns, start = list[Turn](), 0
+    for own, run in groupby(sampled):
+        end = start + len(list(run))
+        text = policy.tokenizer.decode(list(ids[start:end]), skip_special_tokens=True)
+        if own:
+            call = find_call(text)
+            turns.append(Turn(text, start, end, str(call) if call else None))
+        elif turns:
+            turns[-1] = replace(turns[-1], result=text)
+        start = end
+    finished = turns and find_answer(turns[-1].text.rpartition("\n")[0]) is not None
+    finish: Finish = "eos" if ids and ids[-1] in policy.eos_ids else "answer" if finished else "tokens"
+    prompt = encode_prompt(policy.tokenizer, task)
+    episode = Episode(task, prompt, list(ids), list(sampled), [0.0] * len(ids), turns, finish, group=group)
+    episode.score = score(episode)
+    return episode
+
+
+def beside_the_engine(
+    policy: Policy, environment: Zorplex, sampler: Sampler, sampling: Sampling
+) -> tuple[list[Episode], list[bool], tuple[float, float]]:
+    """Sample eight episodes with the engine and with ``sampler``. Returns the engine's, which of them are equal, and the seconds of both."""
+    tasks = environment.tasks(tuple(TASK_SPECS), 8)
+    clock = [time.monotonic()]
+    engine = rollout(
+        policy, [RolloutRequest(task, seed) for seed, task in enumerate(tasks)], environment.execute, sampling
+    )
+    clock.append(time.monotonic())
+    with torch.inference_mode():
+        found = [sampler(policy, task, environment.execute, sampling, seed) for seed, task in enumerate(tasks)]
+    clock.append(time.monotonic())
+    equal = [exercise.same(one, (other.token_ids, other.sampled)) for one, other in zip(found, engine, strict=True)]
+    return engine, equal, (clock[1] - clock[0], clock[2] - clock[1])
+
+
+def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
+    """Return the mean probability of the tokens that the policy drew (True), and of the tool's (False), each given those before it."""
+    everything = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
+    chances: dict[bool, list[float]] = {True: [], False: []}
+    for episode, logprobs in zip(episodes, response_logprobs(policy, everything), strict=True):
+        for own, logprob in zip(episode.sampled, logprobs, strict=True):
+            chances[own].append(math.exp(logprob))
+    return {own: fmean(found) for own, found in chances.items()}
+
+
+def diagnosis(policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row) -> list[dict[str, str]]:
+    """Return the rows of a table: what a trainer would log of healthy rows, and of the learner's."""
+    right, found = diagnose(policy, episodes, healthy), dict[str, str]()
+    wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
+    said = f"raises {type(wrong).__name__}" if wrong else ""
+    return [{"": name, "healthy": value, "yours": found.get(name, said)} for name, value in right.items()]
+
+
+def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> dict[str, str]:
+    """Return what a trainer that gets these rows would log, by name."""
+    rows = []
+    for episode in episodes:
+        ids, own = (torch.as_tensor(part).tolist() for part in training_row(policy, episode))
+        rows.append(replace(episode, token_ids=ids, sampled=[bool(flag) for flag in own]))
+    learned = [_own(row, logprobs) for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)]
+    recorded = [_own(episode, episode.logprobs) for episode in episodes]
+    pairs = [pair for now, then in zip(learned, recorded, strict=True) for pair in zip(now, then, strict=False)]
+    ends = sum(token in policy.eos_ids for row in rows for token in _own(row, row.token_ids))
+    return {
+        "tokens that the trainer learns from": f"{sum(map(len, learned))}",
+        "of these, tokens that end a text": f"{ends}",
+        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "largest difference from the log-prob at sampling": f"{max(abs(one - other) for one, other in pairs):.4f}",
+    }
+
+
+def _own(row: Episode, values: Sequence[Any]) -> list[Any]:
+    return [value for value, own in zip(values, row.sampled, strict=True) if own]
+
+
+def task_table(environment: Zorplex, kinds: Sequence[str]) -> str:
+    """Return a Markdown table with one solved, held-out task of each kind."""
+    rows = ["| kind | question | calls and results | then |", "|---|---|---|---|"]
+    for kind in kinds:
+        spec = environment.spec(kind)
+        # `recursive` tasks may need a single call: take one that needs most.
+        task = max((spec.task(number, "held_out") for number in range(20)), key=lambda task: task.min_tool_calls)
+        calls = ", ".join(f"`{call} -> {spec.run(task, call)}`" for call in spec.calls_needed(task))
+        rows.append(f"| {kind} | {task.question} | {calls} | `[ANSWER] {task.answer}` |")
+    return "\n".join(rows)
+
+
+@torch.inference_mode()
+def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -> dict[str, float]:
+    """Return the mean probability of each next token where the answer should begin: look-ups and arithmetic are done."""
+    total = torch.zeros(policy.model.config.vocab_size)
+    for task in tasks:
+        spec = environment.spec(task.kind)
+        text = "".join(f"{call} -> {spec.run(task, call)}\n" for call in spec.calls_needed(task))
+        one, other = (task.table[word] for word in task.words[:2])
+        text += f"{one}{'+' if one + other == task.answer else '-'}{other}={task.answer}\n"
+        ids = encode_prompt(policy.tokenizer, task) + encode_text(policy.tokenizer, text)
+        inputs = torch.tensor([ids], device=policy.model.device)
+        total += policy.model(inputs).logits[0, -1].float().softmax(-1).cpu() / len(tasks)
+    likely = total.topk(4)
+    return {
+        policy.tokenizer.decode([token]): chance
+        for token, chance in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+    }
+
+
+def push(chances: Mapping[str, float], token: str, advantage: float, rate: float = 2.0) -> Answer:
+    """Return the ``chances`` before and after one step of gradient ascent, of ``rate``, on advantage · log p(token)."""
+    rest = max(0.0, 1 - sum(chances.values()))
+    before = dict(chances) | ({"all others": rest} if rest else {})
+    logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
+    logp = logits.log_softmax(-1)[list(before).index(token)]
+    (gradient,) = torch.autograd.grad(advantage * logp, logits)
+    after = dict(zip(before, (logits + rate * gradient).softmax(-1).tolist(), strict=True))
+    panels = [
+        Panel(
+            title,
+            [Bar(quote(n).strip("`"), p, f"{p:.0%}", "green" if n == token else "grey") for n, p in d.items()],
+            1.0,
+        )
+        for title, d in (("Before the push", before), ("After it", after))
+    ]
+    moved = after[token] - before[token]
+    way = "comes from" if moved > 0 else "goes to"
+    said = f"{abs(moved):.0%} of the mass {way} the other tokens, in proportion to what they have."
+    return Answer(panels, said if abs(moved) > 0.004 else "Nothing moves: with advantage 0 an episode teaches nothing.")
+
+
+def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
+    """Draw where the probability of the next token lies, step by step; each column adds up to 1."""
+    steps = range(len(history))
+    tagged, talking = ([found.get(token, 0.0) for found in history] for token in (ANSWERS, TALKS))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
+        axes.stackplot(steps, tagged, talking, rest, colors=(look.GREEN, look.ORANGE, look.GREY), alpha=0.85)
+        middle = len(history) - 1
+        axes.text(
+            0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", va="center", fontsize=20, color=look.TEXT_ON_COLOUR
+        )
+        axes.text(
+            0.03 * middle, tagged[0] + talking[0] / 2, "So …", va="center", fontsize=20, color=look.TEXT_ON_COLOUR
+        )
+        axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
+        look.show_percent(axes.yaxis)
+        look.bare_axes(axes, keep=("left", "bottom"))
+
+    said = f"[ANSWER goes from {tagged[0]:.0%} to {tagged[-1]:.0%}, So from {talking[0]:.0%} to {talking[-1]:.0%}"
+    return render(draw, 420, "Probability mass that moves", said)
+
+
+def settled() -> list[tuple[str, str]]:
+    """Return the three questions about the simulator with their answers, each as a summary line and a text."""
+    ups = {n: simulate(replace(ON_THE_GRID["no variance"], generators=n)).speed_up for n in GRID["generators"]}
+    lags = {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}
+    counts = {
+        n: simulate(replace(ON_THE_GRID["trainer-bound"], generators=n)).asynchronous.seconds
+        for n in GRID["generators"]
+    }
+
+    def listed(found: Mapping[int, float], unit: str) -> str:
+        return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
+
+    def enough(seconds: Mapping[int, float]) -> int:
+        return next(value for value, took in seconds.items() if took <= 1.02 * min(seconds.values()))
+
+    return [
+        (
+            "1. The largest speed-up",
+            f"With {max(ups, key=lambda n: ups[n])} (speed-up by number: {listed(ups, ' ×')}). "
+            "There a batch takes about as long as a training step, and both are busy.",
+        ),
+        (
+            "2. The lag that hides a straggler",
+            f"From {enough(lags)} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits.",
+        ),
+        (
+            "3. One more generator",
+            f"From {enough(counts)} on (time by number: {listed(counts, ' s')}). "
+            "Then training is the longer phase, and only the first batch gets shorter.",
+        ),
+    ]

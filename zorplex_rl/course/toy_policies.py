@@ -1,0 +1,159 @@
+"""Check a sampler and a loss that a learner wrote, on toy policies that take no time to load.
+
+check_sampler   sixty drawn policies, tasks, tools, limits, temperatures and seeds: the same tokens as the course's?
+check_loss      fifteen drawn models and batches: the same number, and the same gradient?
+drawn_row       a policy and an episode, for what hands an episode to the trainer
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
+from zorplex_rl.task.episode import Task
+
+Sampler = Callable[..., tuple[list[int], list[bool]]]
+
+
+class ScriptedPolicy:
+    """A policy that means to write ``script``, a character a token, and now and then writes something else. It is its own model and tokenizer."""
+
+    eos_ids, device, signs = (0,), torch.device("cpu"), ["", *map(chr, range(32, 127)), "\n", "▸"]
+
+    def __init__(self, script: str) -> None:
+        self.script, self.model, self.tokenizer = script, self, self
+
+    def __repr__(self) -> str:
+        return "toy_policy"
+
+    def __call__(self, given: Any, **options: Any) -> Any:
+        """Return the ids of a text, or the logits [1, T, V] of ids [1, T]."""
+        if isinstance(given, str):
+            return {"input_ids": self.encode(given)}
+        ids = given.tolist()[0]
+        place = len(re.sub(r" -> [^\n]*\n", "", self.decode(ids).rpartition("▸")[2]))
+        noise = torch.Generator().manual_seed(zlib.crc32(repr(ids).encode()))
+        logits = torch.randn(1, len(ids), len(self.signs), generator=noise)
+        logits[0, -1, self.signs.index(self.script[place]) if place < len(self.script) else 0] += 9.0
+        return SimpleNamespace(logits=logits)
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return [self.signs.index(sign) for sign in text]
+
+    def decode(self, ids: Sequence[int], **options: Any) -> str:
+        return "".join(self.signs[token] for token in ids)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
+        return "".join(message["content"] for message in messages) + "▸"
+
+
+def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
+    """Compare two samplers on drawn policies, tasks, tools, limits, temperatures and seeds. Raises AssertionError with a sentence."""
+    for number in range(times):
+        rng = random.Random(number)
+        one, other, value = rng.choice("abcd"), rng.choice("efgh"), rng.randint(-99, 99)
+        scripts = (
+            f"LOOKUP[{one}]LOOKUP[{other}]so\n[ANSWER] {value}\nand more",
+            f"GETKEY[{one}]FETCH[{other}]\n[ANSWER] {value}",
+            f"[ANSWER] {value} no\nLOOKUP[{one}][ANSWER] {value}\n",
+            f"LOOKUP[{one}]LOOKUP[{one}]LOOKUP[{other}]",
+            f"hm, LOOKUP[{one}] and\nno [ANSWER] here",
+        )
+        policy, temperature, most = ScriptedPolicy(scripts[number % 5]), rng.choice((0.5, 1.0, 1.4)), rng.randint(4, 60)
+        table = {one: str(rng.randint(-99, 99)), other: f"SEE: {rng.choice('wxyz')}"}
+        task, seed = Task("toy", f"What is {one}{other}?", value, 1, "Look it up.", table=table), rng.randrange(99)
+        limits = SimpleNamespace(temperature=temperature, max_tokens=most)
+        right, found = (
+            sampler(policy, task, lambda task, call: task.table.get(call.argument, "ERROR: unknown"), limits, seed)
+            for sampler in (solution, attempt)
+        )
+        assert exercise.same(found, right), (
+            f"{quote(f'sample_episode(…, seed={seed})')} with temperature={temperature}, max_tokens={most} and a policy that means to write "
+            f"{quote(policy.script)} returns {quote(_marked(policy, found))}, and should return {quote(_marked(policy, right))}; "
+            "« » is around what is marked as not drawn"
+        )
+
+
+def _marked(policy: ScriptedPolicy, found: Any) -> str:
+    """Return a response as text, with « » around what is marked as not drawn."""
+    try:
+        runs = groupby(zip(*map(_plain, found), strict=True), lambda pair: bool(pair[1]))
+        texts = [(own, policy.decode([int(token) for token, _ in run])) for own, run in runs]
+        return "".join(text if own else f"«{text}»" for own, text in texts)
+    except Exception:
+        return repr(found)[:120]
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return a list, a tuple or a tensor as a list."""
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+class TinyModel(torch.nn.Module):
+    """A causal language model of a few weights: the logits of a position depend on all tokens up to it."""
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        super().__init__()
+        dice = torch.Generator().manual_seed(seed)
+        self.words = torch.nn.Parameter(torch.randn(vocabulary, 4, generator=dice))
+        self.out = torch.nn.Parameter(torch.randn(4, vocabulary, generator=dice))
+
+    def forward(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        state = self.words[input_ids].cumsum(1) / torch.arange(1, input_ids.shape[1] + 1)[None, :, None]
+        return SimpleNamespace(logits=torch.tanh(state) @ self.out)
+
+
+def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 15) -> None:
+    """Compare two losses, and their gradients, on drawn models, episodes and advantages. Raises AssertionError with a sentence."""
+    for number in range(times):
+        rng = random.Random(number)
+        episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(1, 4))]
+        advantages = [round(rng.uniform(-2, 2), 1) or 0.5 for _ in episodes]
+        sizes = ", ".join(f"{len(e.prompt_ids)} + {len(e.token_ids)} tokens, sampled={e.sampled}" for e in episodes)
+        called = quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})")
+        models = [TinyModel(7, number) for _ in range(2)]
+        right, found = (
+            function(SimpleNamespace(model=model, eos_ids=(0,)), copy.deepcopy(episodes), list(advantages))
+            for function, model in zip((solution, attempt), models, strict=True)
+        )
+        assert exercise.same(found, right, 1e-4), (
+            f"{called} gives {quote(_number(found))}, and should give {quote(_number(right))}"
+        )
+        assert getattr(found, "requires_grad", False), (
+            f"{called} gives the right number, but no gradient flows from it: is it detached?"
+        )
+        for loss in (right, found):
+            loss.sum().backward()
+        theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
+        assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
+
+
+def _number(loss: Any) -> str:
+    try:
+        return f"{float(loss.detach() if torch.is_tensor(loss) else loss):.6g}"
+    except (TypeError, ValueError, RuntimeError):
+        return repr(loss)[:120]
+
+
+def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
+    prompt, response = ([rng.randrange(vocabulary) for _ in range(rng.randint(*size))] for size in ((1, 4), (2, 7)))
+    sampled = [True, *(rng.random() < 0.6 for _ in response[1:])]
+    rng.shuffle(sampled)
+    return SimpleNamespace(prompt_ids=prompt, token_ids=response, sampled=sampled)
+
+
+def drawn_row(rng: random.Random) -> tuple[Any, Any]:
+    """Return a policy and an episode for ``training_row``; the policy spells the episode's text in other tokens than it sampled."""
+    text = "".join(rng.choice("ab7 ") for _ in range(rng.randint(2, 6)))
+    drawn = _drawn_episode(rng, 90)
+    return ScriptedPolicy("x"), SimpleNamespace(text=text, token_ids=drawn.token_ids, sampled=drawn.sampled)
