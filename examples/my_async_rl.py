@@ -171,7 +171,7 @@ def may_start(version, step, on_the_way, per_step, max_lag):
     return max(0, (version + max_lag - step + 1) * per_step - on_the_way)
 
 
-async def generate(generator, ready, now, news, steps, per_step, max_lag):
+async def generate(generator, may_start, ready, now, news, steps, per_step, max_lag):
     version = 0
     while now.started < steps * per_step:
         news.clear()  # before the looks below, so that no news is missed
@@ -182,7 +182,6 @@ async def generate(generator, ready, now, news, steps, per_step, max_lag):
         if count < 1:
             await news.wait()
             continue
-        # At most one batch in a call, and no group after the last step.
         first, now.started = now.started, min(now.started + min(count, per_step), steps * per_step)
         for finished in await generator.sample(range(first, now.started)):
             ready.put_nowait(finished)
@@ -193,7 +192,9 @@ async def train(trainer, ready, now, news, steps, per_step, on_step):
         batch = [await ready.get() for _ in range(per_step)]
         now.step += 1
         episodes = [episode for _, group in batch for episode in group]
-        advantages = [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for rewards, _ in batch for r in rewards]
+        advantages = []
+        for rewards, _ in batch:
+            advantages += [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
         metrics = await trainer.step(episodes, advantages)
         now.published = await trainer.publish()
         news.set()
@@ -201,14 +202,13 @@ async def train(trainer, ready, now, news, steps, per_step, on_step):
 
 
 async def main(seed=0, max_lag=1):
-    size = sum(parameter.numel() for parameter in load_policy().model.parameters())
-    weights = Record(version=SPAWN.Value("i", 0), numbers=SPAWN.RawArray("f", size))  # in shared memory
+    weights = Record(version=SPAWN.Value("i", 0), numbers=SPAWN.RawArray("f", load_policy().model.num_parameters()))
     trainer, generator = Process(Trainer, weights), Process(Generator, weights, seed)
     print(f"held out, greedy: {await generator.test():.0%} right")
     ready, news = asyncio.Queue(), asyncio.Event()  # finished groups; new weights are out
     now = Record(started=0, step=0, published=0)  # groups started, steps begun, the newest version
     async with asyncio.TaskGroup() as both:  # if one fails, the other is cancelled
-        both.create_task(generate(generator, ready, now, news, STEPS, PROMPTS, max_lag))
+        both.create_task(generate(generator, may_start, ready, now, news, STEPS, PROMPTS, max_lag))
         both.create_task(train(trainer, ready, now, news, STEPS, PROMPTS, print))
     await generator.pull()
     print(f"held out, greedy: {(learned := await generator.test()):.0%} right")

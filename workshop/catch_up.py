@@ -26,7 +26,7 @@ def solve(notebook: Path, count: int | None = None) -> tuple[str, list[str]]:
     from zorplex_rl.course.lesson import exercise
 
     source = notebook.read_text(encoding="utf-8")
-    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in ast.parse(source).body if hasattr(node, "name")}
     # In the order of the page, not in that of the checks below it.
     found = sorted(exercise.exercises(_load(notebook)), key=lambda each: functions[each[0]].lineno)[:count]
     lines = source.splitlines(keepends=True)
