@@ -2,10 +2,10 @@
 
     python benchmarks/staleness.py --budget 75        go on with the study for at most 75 minutes
 
-Notebook 09 also shows a run that collapses, and the same run saved, on five seeds, beside the same on fresh data. They are recorded with
+Notebook 09 also says what shorter lags cost. That is recorded with
 
-    python benchmarks/staleness.py --learning-rates 8e-4 --lags 0 8 --losses grpo reinforce --seeds 5 --steps 20 --eval-every 2 \\
-        --out benchmarks/collapse.jsonl
+    python benchmarks/staleness.py --learning-rates 4e-4 --lags 0 1 2 4 8 --losses grpo reinforce --seeds 2 --steps 20 --eval-every 20 \\
+        --out benchmarks/lags.jsonl
 
 A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. The study grows in ``benchmarks/staleness.jsonl``: a line for each trial,
 written when the trial is done. A trial that is in the file is not run again, so a recording can be stopped at any time and goes on where it was.

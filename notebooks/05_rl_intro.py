@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb05, toy_policies
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.course.kept_file import fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve, TimelineSimulator, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
@@ -40,8 +40,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.task.rewards import score
     from zorplex_rl.task.specs import TASK_SPECS
     from zorplex_rl.timeline import SpanRecorder, group_latencies
-
-    course = Path(__file__).resolve().parents[1]
 
 
 @app.cell(hide_code=True)
@@ -63,7 +61,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The loop that this course takes apart. Here it is one process.",
+        "The loop of this course, here in one process.",
     )
     return
 
@@ -76,7 +74,7 @@ def _():
     Supervised learning copies: somebody has written the right text. Often nobody can, but a
     program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Here both learn the answers to ten questions. Two lines differ.
+    it was. Here both learn answers to ten questions. Two lines differ.
     """)
     return
 
@@ -131,15 +129,19 @@ def _(with_labels, with_rewards):
     mo.vstack(
         [
             lesson.md(
-                f"To be right nine times in ten takes {with_labels} steps with labels, and {median(with_rewards)} with rewards (median of three seeds). "
-                "A label names the right answer. A reward judges only the one that was tried: RL starts from a model that is right now and then.\n\n"
+                f"To be right nine times in ten takes {with_labels} steps with labels, and "
+                f"{median(with_rewards)} with rewards (median of three seeds). "
+                "A reward judges only the answer that was tried: RL starts from a model that is "
+                "right now and then.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
-                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = \mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
+                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = "
+                r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                f"A step draws one such answer. It must come from the present policy: {lesson.term('on-policy')} data."
+                "A step draws one such answer. It must come from the present policy: "
+                f"{lesson.term('on-policy')} data."
             ),
         ]
     )
@@ -151,8 +153,8 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    Words have values, drawn anew for each task, and only a tool tells them. What counts as an
-    answer is `[ANSWER]` and one integer.
+    Words have values, drawn anew for each task, and only a tool tells them. An answer
+    is `[ANSWER]` and one integer.
     """)
     return
 
@@ -191,7 +193,7 @@ def _(policy):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    That is what the policy sees, and the table that only the tool sees.
+    The policy sees the text. Only the tool sees the table.
 
     ### Exercise 1: generate, call, inject
 
@@ -206,16 +208,20 @@ def _():
 def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns its token ids, and for each whether the policy drew it.
 
-    Stop after a token of `policy.eos_ids`, after a *finished* line with an answer (more digits
-    may follow in the last line), or at `sampling.max_tokens`, results included: cut them there.
-    Draw with `random.Random(seed).choices`, one call a token, at `sampling.temperature`.
+    Draw each token with one call of `random.Random(seed).choices`, at the temperature.
+    Stop after a token of `policy.eos_ids`, or when a *finished* line holds an answer: in
+    the last line more digits may follow. Stop at `max_tokens` too, results included.
+    Look for a call in what was written since the last result. Inject " -> ", the result
+    and a line break.
 
-    `policy.model(ids [1, T]).logits` is [1, T, V]; `encode_prompt(policy.tokenizer, task)` and
-    `encode_text(policy.tokenizer, text)` are lists of ids, `policy.tokenizer.decode(ids)` is text.
-    `find_call(text)` and `find_answer(text)` give None if there is none; look for a call in what
-    was written since the last result. Behind a call stands f" -> {execute(task, call)}\\n".
+        policy.model(ids).logits                 ids [1, T] in, logits [1, T, V] out
+        encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
+        encode_text(policy.tokenizer, text)      the ids of any text
+        policy.tokenizer.decode(ids, skip_special_tokens=True)
+        find_call(text)  find_answer(text)       None if there is none
+        execute(task, call)                      the tool's result, a text
 
-    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, seed=0)
+    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
     """
     ...
 
@@ -227,13 +233,17 @@ def _():
         check_sample_episode,
         sample_episode_solution,
         level="core",
-        minutes=15,
-        lines=13,
+        minutes=16,
+        lines=14,
         hints=(
-            "What has to survive from one token to the next? Where does the present turn begin, and when does that change?",
-            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances = (logits / temperature).softmax(-1).tolist()`; "
-            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the text since `start`, decoded with "
-            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the finished lines. Does it call? Then add the result's ids, with "
+            "What has to survive from one token to the next? Where does the present turn begin, "
+            "and when does that change?",
+            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances "
+            "= (logits / temperature).softmax(-1).tolist()`; "
+            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the "
+            "text since `start`, decoded with "
+            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the "
+            "finished lines. Does it call? Then add the result's ids, with "
             "`False` for each, and move `start`.",
         ),
     )
@@ -262,8 +272,10 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}. The package's engine, with a key-value cache and many episodes at once, gives the same tokens in "
-        f"{sum(same_tokens)} of {len(same_tokens)} episodes, in {both_seconds[0]:.1f} s instead of {both_seconds[1]:.1f} s."
+        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
+        "tokens in "
+        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of "
+        f"{both_seconds[1]:.1f} s."
     )
     return by_engine, same_tokens
 
@@ -288,10 +300,11 @@ def _(ask_injected, by_engine, policy):
         ask_injected,
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to learn to *invent* results. A
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to
+    learn to *invent* results. A
     {lesson.term("loss mask")} keeps them from the trainer.
     """,
-        shows=[lesson.figure(token_strip(policy, by_engine[1]), "As the trainer gets it.")],
+        shows=[lesson.figure(token_strip(policy, by_engine[1]))],
     )
     return (foreseen,)
 
@@ -301,9 +314,8 @@ def _():
     mo.md("""
     ### Exercise 2: find the fault
 
-    `training_row` hands an episode to the trainer. Two faults are planted; nothing raises. A
-    trainer with the *same* weights should find the log-probabilities that were written down at
-    sampling.
+    `training_row` hands an episode to the trainer, with two faults. Nothing raises. A
+    trainer with the *same* weights should find the log-probabilities of sampling.
     """)
     return
 
@@ -338,8 +350,10 @@ def _():
         level="warm-up",
         minutes=3,
         hints=(
-            "The trainer learns from more tokens than the policy sampled. Who wrote the others? And where are the tokens that end a text?",
-            "`episode.text` is for people. What was written down while the policy sampled need not be made again.",
+            "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
+            "And where are the tokens that end a text?",
+            "`episode.text` is for people. What was written down while the policy sampled need "
+            "not be made again.",
         ),
     )
     return
@@ -350,12 +364,13 @@ def _(environment, reports):
     _right = ", ".join(f"`{report.name}` {report.accuracy:.0%}" for report in reports)
     lesson.folded(
         "Four kinds of question, and how often it is right",
-        f"{nb05.task_table(environment, TASK_SPECS)}\n\nRight, sampled, on {reports[0].episodes} held-out tasks of each kind: {_right}.",
+        f"{nb05.task_table(environment, TASK_SPECS)}\n\nRight, sampled, on "
+        f"{reports[0].episodes} held-out tasks of each kind: {_right}.",
     )
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, environment, policy, sampling):
     def answer_tasks(policy, kind):
         """One sampled episode for each held-out task of this kind, scored."""
@@ -378,8 +393,8 @@ def _(answered, reports):
     ## From failures to a reward
 
     {_untagged:.0%} of `compositional` episodes, two look-ups and a sum, end without an answer in
-    the right form. RL changes such habits by paying: +1 for the right value, +0.2 for any answer
-    in the form, −0.1 for every needless call.
+    the form. RL pays: +1 for the right value, +0.2 for any answer in the form, −0.1 for every
+    needless call.
     """)
     return
 
@@ -387,9 +402,10 @@ def _(answered, reports):
 @app.cell(hide_code=True)
 def _():
     ask_lenient = lesson.predict(
-        "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, of all four kinds, does it pay for?",
-        "up to a quarter more",
-        "a quarter to three quarters more",
+        "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, "
+        "of all four kinds, does it pay for?",
+        "up to 25% more",
+        "25% to 75% more",
         "more than that",
     )
     ask_lenient
@@ -421,8 +437,10 @@ def _(answered, ask_lenient):
         ask_lenient,
         right=0 if _more <= 1.25 else 1 if _more <= 1.75 else 2,
         why=f"""
-    {_more:.1f} times as many. In {paid_shares["own words"]:.0%} of all the policy wrote the number, but not as its answer. In
-    {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is {lesson.term("reward hacking")}.
+    {_more:.1f} times as many. In {paid_shares["own words"]:.0%} of all the policy wrote the number,
+    but not as its answer. In
+    {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is
+    {lesson.term("reward hacking")}.
     """,
     )
     return (paid_shares,)
@@ -450,9 +468,12 @@ def advantages_of(rewards):
 def _():
     lesson.folded(
         "Why may the mean be subtracted, and why divide?",
-        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add up to 1. The reward alone would push up every answer that earns a "
-        "little, and other steps would have to undo it. A constant near the mean leaves less to undo, so a step's gradient usually scatters less; a bad constant "
-        "makes it scatter more. The group's mean is no constant: an episode is part of it, which makes the gradient too small by (n − 1)/n. "
+        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add "
+        "up to 1. The reward alone would push up every answer that earns a "
+        "little, and other steps would have to undo it. A constant near the mean leaves less to "
+        "undo, so a step's gradient usually scatters less; a bad constant "
+        "makes it scatter more. The group's mean is no constant: an episode is part of it, "
+        "which makes the gradient too small by (n − 1)/n. "
         "Dividing by the deviation lets every group push about equally hard.",
     )
     return
@@ -469,18 +490,20 @@ def _():
             depends on all before it. The tool writes the others, by a rule of its own. So:
             """),
             lesson.math(
-                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{<t}) + \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{<t})"
+                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
+                r"+ \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
             ),
             lesson.md(
-                "The second sum does not contain the weights θ: its gradient is 0. So the gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected ones. "
+                "The second sum does not contain the weights θ: its gradient is 0. So the "
+                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected "
+                "ones. "
                 "With the advantage A for the reward, the loss of a batch is:"
             ),
             lesson.math(
-                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log \pi_\theta(e_t \mid e_{<t})"
+                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log "
+                r"\pi_\theta(e_t \mid e_{\lt t})"
             ),
-            lesson.md(
-                "Each drawn token is pushed. One push, on the policy's chances where an answer begins:"
-            ),
+            lesson.md("Try one push, where an answer begins:"),
         ]
     )
     return
@@ -495,11 +518,14 @@ def _(config, environment, policy):
     WhatIf(
         "One push",
         [
-            Knob("token", "Drawn token", list(chances)[:3], "{}"),
+            Knob("token", "Drawn token", list(chances)[:2], "{}"),
             Knob("advantage", "Advantage of its episode", [-2.0, -1.0, 0.0, 1.0, 2.0]),
         ],
         lambda token, advantage: nb05.push(chances, token, advantage),
-        {"token": next(iter(chances)), "advantage": 1.0},
+        {
+            "token": nb05.ANSWERS if nb05.ANSWERS in chances else next(iter(chances)),
+            "advantage": 1.0,
+        },
         static="execute" in mo.cli_args(),
     )
     return (begins,)
@@ -510,17 +536,17 @@ def _():
     mo.md("""
     ### Exercise 3: the loss of a batch
 
-    Write L.
+    Write L. An episode has `prompt_ids`, `token_ids` and `sampled`.
     """)
     return
 
 
 @app.function
 def policy_gradient(policy, episodes, advantages):
-    """−Σ advantage · log-prob over all drawn tokens of the batch, by their number: a scalar.
+    """The loss L of a batch: a scalar tensor, through which gradients flow.
 
-    The logits at a position are those of the *next* token. The model reads
-    `prompt_ids + token_ids`; `sampled` belongs to `token_ids`.
+    The model reads `prompt_ids + token_ids`, and its logits at a position are those of
+    the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
 
     >>> policy_gradient(policy, by_engine[:2], [1.0, -1.0]).backward()
     """
@@ -534,12 +560,15 @@ def _():
         check_policy_gradient,
         policy_gradient_solution,
         level="stretch",
-        minutes=10,
-        lines=8,
+        minutes=9,
+        lines=7,
         hints=(
-            "Which position's logits predict the first token of the response? And what is the sum divided by: tokens or episodes?",
-            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and `gather` the entries of all ids but the first. The last "
-            "`len(token_ids)` of these belong to the response. Select with a tensor of `sampled`, sum, and count.",
+            "Which position's logits predict the first token of the response? And what is the "
+            "sum divided by: tokens or episodes?",
+            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and "
+            "`gather` the entries of all ids but the first. The last "
+            "`len(token_ids)` of these belong to the response. Select with a tensor of "
+            "`sampled`, sum, and count.",
         ),
     )
     return
@@ -558,11 +587,16 @@ def _():
     lesson.folded(
         "Two names that you will meet everywhere: PPO and GRPO",
         f"""
-    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy. It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347) on one side: a token gets no more push *in the direction of its advantage* once its ratio has left a
-      range. A push back into the range always counts. A second model, the critic, estimates values.
-    - {lesson.term("GRPO")} replaces that model by the group ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its advantage, with the
-      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds a penalty for leaving the start (KL).
+    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
+      It weights each token by the ratio of its new to its old
+      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a
+      range a token gets no more push *in the direction of its
+      advantage*, but a push back always counts. A second model, the critic, estimates values.
+    - {lesson.term("GRPO")} replaces that model by the group
+      ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
+      advantage, with the
+      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
+      a penalty for leaving the start (KL).
     """,
     )
     return
@@ -617,7 +651,8 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
 @app.cell(hide_code=True)
 def _(config, reports):
     ask_gain = lesson.predict(
-        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right, sampled. And afterwards?",
+        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And "
+        "afterwards?",
         "less than 20 points more",
         "20 to 40 points more",
         "more than 40 points more",
@@ -669,17 +704,20 @@ def _(answer_tasks, answered, ask_gain, history, learner):
         )
     )
     gain = 100 * (now.accuracy - was.accuracy)
+    _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
     lesson.reveal(
         ask_gain,
         right=0 if gain < 20 else 1 if gain <= 40 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Answers without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}: most of it is a habit of writing.
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
+    without the form fell from
+    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}:
+    {"most" if 200 * _form > gain else "less than half"} of it is a habit of writing.
     """,
         shows=[
             lesson.figure(
                 nb05.mass_chart(history),
-                "What the policy writes where an answer should begin, after every step: the mean over held-out tasks.",
+                "What it writes where an answer should begin, step by step, on held-out tasks.",
             )
         ],
     )
@@ -691,9 +729,9 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    *Generate* is limited by memory: each decoding step reads all weights, once for the whole
-    batch. *Check* waits for somebody else. *Train* is limited by arithmetic. Their times, with
-    the engine's 64 episodes:
+    In large models *generate* is limited by memory: each decoding step reads all weights, once
+    for the whole batch. *Check* waits for somebody else. *Train* is limited by arithmetic. Here,
+    with 64 episodes of the engine:
     """)
     return
 
@@ -726,25 +764,22 @@ def _(config, environment, loss_of, sampling):
 
 @app.cell(hide_code=True)
 def _(seconds):
-    _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
+    _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
     weights {_share["pull"]}. In large models generating is most of it:
-    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, models of 8 and 32 billion
-    parameters) reports up to 70% for answers of 16,000 tokens. Ours have some 30, and training
-    reads the prompt too, forward and backward. Every further token is one more decoding step, and
-    a batch waits for its slowest episode.
+    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, 8 and 32 billion parameters)
+    reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
+    token is one more decoding step, and a batch waits for its slowest episode.
 
     ## The asynchronous answer
 
     Stop taking turns: generate the next batch while the trainer works. A step's time is then no
     sum but a maximum: at best half. The price is older data, {lesson.term("off-policy")};
-    `max_lag` bounds by how many versions. Notebook 09 measures it. The roles become actors:
-    generator, trainer, a buffer between them. Settle with the sliders:
+    `max_lag` bounds by how many versions. Settle with the sliders:
 
     1. *no variance*: with how many generators is the speed-up largest?
     2. *one straggler*: from which lag on does more save less than 2%?
-    3. *trainer-bound*: from how many generators on do more save less than 2%?
     """)
     return
 
@@ -776,7 +811,7 @@ def _():
     mo.md("""
     ## Your file
 
-    This page in 120 lines, with your two functions, on torch and transformers alone:
+    This page in 120 lines with your functions, on torch and transformers alone:
     """)
     return
 
@@ -784,7 +819,7 @@ def _():
 @app.cell(hide_code=True)
 def _(loss_of, sampler):
     _functions = {"sample_episode": sampler, "policy_gradient": loss_of}
-    my_rl = fill_in(course / "examples" / "my_rl.py", _functions)
+    my_rl = fill_in(EXAMPLES / "my_rl.py", _functions)
     lesson.folded("`my_rl.py`", f"```python\n{my_rl}\n```")
     return (my_rl,)
 
@@ -802,7 +837,7 @@ def _(my_rl, write):
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
-        else keep(my_rl, course / "my_rl.py")
+        else keep(my_rl, Path(__file__).resolve().parents[1] / "my_rl.py")
     )
     return
 
@@ -817,9 +852,9 @@ def _():
 def _(now, was):
     lesson.recap(
         "RL needs a reward, and a policy that is right now and then.",
-        "The log-probability of an episode is a sum over tokens; a tool's tokens carry no gradient, and earn nothing.",
+        "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         f"Twenty steps: from {was.accuracy:.0%} to {now.accuracy:.0%} right.",
-        "In turns a step is a sum of phases; side by side a maximum, on older data.",
+        "In turns a step is a sum; side by side a maximum, on older data.",
     )
     return
 

@@ -20,11 +20,11 @@ FILES = {
     "drawing": "plots",
     "learning": "checkpoint learning_signal losses replay",
     "weights": "fence reshard shard_transfers sharded_model socket_ring weights",
-    "policy": "intervals limits load_policy",
+    "policy": "intervals limits",
     "task": "call_limit curriculum environment parser reward_hacks rewards tasks",
     "course": "stacks",
     "course/lesson": "exercise glossary markup scene",
-    "course/figures": "actor_drawings figures loop_drawing runs_figures service_charts transfer_figures",
+    "course/figures": "actor_drawings figures loop_drawing runs_figures transfer_figures",
     "course/widgets": "drawn_widgets",
 }
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's docstrings."""
@@ -42,7 +42,6 @@ test_size_measures_this_machine_and_tells_the_time_of_a_step
 test_this_machine_takes_longer_for_a_larger_model
 test_a_configuration_of_no_model_is_refused_in_one_sentence
 test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
-test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """

@@ -1,45 +1,98 @@
-"""Notebook 05: the planted fault shows in the diagnostics and in what is learned; the knobs show what Python computes; word problems are honest."""
+"""Notebook 05: what the learner writes is what the package does; the planted fault shows; the page learns with it."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
-from test_notebooks import ENV_05, SAMPLING_05, load, small_05
+from test_notebooks import load
 
-from zorplex_rl.course import word_problems
-from zorplex_rl.course.batch_times import batch_times
-from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.reward_weights import RewardWeights, lesson_of
-from zorplex_rl.course.word_problems import Attempt, Recording, ask_word_problems
-from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.learning.train_simple import compare
-from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
+from zorplex_rl.course.nb05 import as_episode, beside_the_engine, chances_after, diagnose, diagnosis, push, settled
+from zorplex_rl.learning.train_simple import compare, policy_gradient
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_text
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
+from zorplex_rl.task.specs import TASK_SPECS
 
 ROOT = Path(__file__).parents[2]
 notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
+ENV, SAMPLING = Zorplex(seed=0), Sampling(max_tokens=96, max_turns=96, slots=64)
+
+
+def small(**changes) -> SimpleNamespace:
+    """Settings of the notebook that are small enough for a test."""
+    settings = {
+        "policy": "embedded",
+        "seed": 0,
+        "prompts": 4,
+        "samples": 4,
+        "steps": 2,
+        "learning_rate": 3e-4,
+        "tasks_per_kind": 24,
+    }
+    return SimpleNamespace(**settings | changes)
 
 
 @pytest.fixture(scope="module")
 def batch(embedded):
-    return notebook.write_batch(embedded, ENV_05, SAMPLING_05, small_05(samples=8), step=0)
+    tasks = [task for task in ENV.tasks(("compositional",), 8) for _ in range(4)]
+    return rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, SAMPLING)
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+@pytest.mark.parametrize("most", [96, 19])
+def test_the_tool_loop_gives_the_engines_episodes_whatever_ends_them(embedded, kind, most):
+    tasks, sampling = ENV.tasks((kind,), 5), replace(SAMPLING, max_tokens=most)
+    engine = rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+    for seed, found in enumerate(engine):
+        ids, sampled = notebook.sample_episode_solution(embedded, tasks[seed], ENV.execute, sampling, seed)
+        assert (ids, sampled) == (found.token_ids, found.sampled)
+        episode = as_episode(embedded, tasks[seed], ids, sampled)
+        assert (episode.finish, episode.prompt_ids) == (found.finish, found.prompt_ids)
+        assert [(turn.text, turn.call, turn.result) for turn in episode.turns] == [
+            (turn.text, turn.call, turn.result) for turn in found.turns
+        ]
+        assert episode.score == score(found)
+
+
+def test_the_comparison_with_the_engine_sees_a_sampler_that_differs(embedded):
+    def lies(*arguments):
+        ids, sampled = notebook.sample_episode_solution(*arguments)
+        return ids, [True] * len(sampled)
+
+    assert all(beside_the_engine(embedded, ENV, notebook.sample_episode_solution, SAMPLING)[1])
+    assert not any(beside_the_engine(embedded, ENV, lies, SAMPLING)[1])
+
+
+def test_the_loss_has_the_value_and_the_gradient_of_the_package(batch):
+    policy, advantages = load_policy(), [0.5, -1.0, 0.0, 2.0] * 8
+    losses, gradients = [], []
+    for loss_of in (notebook.policy_gradient_solution, policy_gradient):
+        policy.model.zero_grad()
+        loss = loss_of(policy, batch, advantages)
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append([parameter.grad.clone() for parameter in policy.model.parameters()])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    for ours, package in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, package, rtol=1e-3, atol=1e-6)
+
+
+def test_the_advantages_are_those_of_the_package():
+    for rewards in ([1.2, 0.0, 0.2, 1.2], [1.0, 1.0], [0.0, 1.0, -0.4]):
+        assert notebook.advantages_of(rewards) == pytest.approx(compare(rewards))
 
 
 def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, batch):
-    planted = notebook.diagnose(embedded, batch, notebook.training_row)
-    healthy = notebook.diagnose(embedded, batch, notebook.training_row_solution)
+    planted = diagnose(embedded, batch, notebook.training_row)
+    healthy = diagnose(embedded, batch, notebook.training_row_solution)
     learned, ends, mean, gap = healthy
     own = sum(sum(episode.sampled) for episode in batch)
     assert int(healthy[learned]) == own < int(planted[learned]), "the tools' tokens are trained on"
@@ -60,163 +113,94 @@ def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, bat
     ids=["no mask", "no end"],
 )
 def test_each_of_the_two_faults_shows_alone(embedded, batch, half_mended):
-    half, healthy = (notebook.diagnose(embedded, batch, row) for row in (half_mended, notebook.training_row_solution))
+    half, healthy = (diagnose(embedded, batch, row) for row in (half_mended, notebook.training_row_solution))
     assert half != healthy
 
 
-def test_a_wrong_training_row_is_seen_in_what_the_policy_learns():
-    """With the planted fault in the loop the policy learns to foresee, and so to invent, what tools answer."""
+def test_a_row_that_raises_is_said_in_the_table(embedded, batch):
+    rows = diagnosis(embedded, batch, lambda policy, episode: 1 / 0, notebook.training_row_solution)
+    assert {row["yours"] for row in rows} == {"raises ZeroDivisionError"}
+    same = diagnosis(embedded, batch, notebook.training_row_solution, notebook.training_row_solution)
+    assert all(row["healthy"] == row["yours"] for row in same)
 
-    def foreseen_after(row_of):
-        generator, trainer = load_policy(), load_policy()
-        tasks = notebook.write_batch(generator, ENV_05, SAMPLING_05, small_05(prompts=8), step=99)
-        # Every episode is taken for good, so that only the row decides what becomes more likely.
-        notebook.training_loop(
-            generator,
-            trainer,
-            ENV_05,
-            SAMPLING_05,
-            small_05(steps=3, learning_rate=1e-3),
-            lambda rewards: [1.0] * len(rewards),
-            row_of,
-            lambda step, batch: None,
-        )
-        everything = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in tasks]
-        return fmean(
-            logprob
-            for episode, logprobs in zip(tasks, response_logprobs(trainer, everything), strict=True)
-            for own, logprob in zip(episode.sampled, logprobs, strict=True)
-            if not own
+
+def test_a_push_moves_mass_as_the_softmax_says():
+    chances = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "7": 0.004}
+    for advantage in (-2.0, 0.0, 1.0):
+        after = {bar.name: bar.value for bar in push(chances, "So", advantage, rate=1.0).panels[1].bars}
+        # The logits move by advantage · (1[token] − p).
+        before = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "all others": 0.004}
+        moved = {n: p * 2.718281828 ** (advantage * ((n == "So") - p)) for n, p in before.items()}
+        assert after == pytest.approx({name: value / sum(moved.values()) for name, value in moved.items()})
+    assert "Nothing moves" in push(chances, "So", 0.0).said
+    assert "comes from" in push(chances, "So", 1.0).said and "goes to" in push(chances, "So", -1.0).said
+
+
+def test_where_an_answer_begins_the_policy_chooses_between_the_tag_and_talk(embedded):
+    chances = chances_after(embedded, ENV, ENV.tasks(("compositional",), 8, "held_out"))
+    assert set(list(chances)[:2]) == {"[ANSWER", "So"}
+    assert 0.9 < sum(chances.values()) <= 1.0001
+
+
+def test_the_simulators_questions_are_answered_by_the_simulator():
+    (_, first), (_, second) = settled()
+    assert first.startswith("With 4 ") and second.startswith("From 2 on")
+
+
+def test_it_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
+    def paid(outcome, *turns):
+        return notebook.paid_for(
+            SimpleNamespace(
+                task=SimpleNamespace(answer=50),
+                score=SimpleNamespace(outcome=outcome),
+                sampled_text=[text for text, _ in turns],
+                turns=[SimpleNamespace(text=text, result=result) for text, result in turns],
+            )
         )
 
+    assert paid("success", ("[ANSWER] 50", None)) == "answer"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("so it is 50", None)) == "own words"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("done", None)) == "tool's words"
+    assert paid("wrong_answer", ("LOOKUP[a]", " -> 150\n"), ("[ANSWER] 501", None)) is None
+
+
+def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():
     torch.manual_seed(0)
-    assert foreseen_after(notebook.training_row) > foreseen_after(notebook.training_row_solution) + 0.3
+    right = torch.tensor([1, 2, 0])
+    policies = [torch.nn.Embedding(3, 3, _weight=torch.zeros(3, 3)) for _ in range(2)]
+    optimizers = [torch.optim.SGD(policy.parameters(), lr=1.0) for policy in policies]
+    questions, tried = torch.arange(3).repeat(40), []
+
+    def reward(question, answer):
+        tried.append(answer)
+        return float(answer == right[question])
+
+    notebook.supervised_loop(policies[0], optimizers[0], questions, right)
+    notebook.rl_loop(policies[1], optimizers[1], questions, reward)
+    for policy in policies:
+        assert policy.weight.argmax(-1).equal(right)
+    assert set(tried) == {0, 1, 2}
 
 
-def test_the_default_weights_are_those_of_the_package(batch):
-    assert [RewardWeights().reward(episode.score) for episode in batch] == pytest.approx(
-        [episode.score.reward for episode in batch]
+def test_the_learners_two_functions_are_what_trains():
+    """A sampler of its own is asked for every episode, and a loss without gradient leaves the weights as they are."""
+    asked, seen = [], []
+
+    def sampler(*arguments):
+        asked.append(arguments)
+        return notebook.sample_episode_solution(*arguments)
+
+    def weights_after(loss_of):
+        policy = load_policy()
+        notebook.train(policy, ENV, SAMPLING, small(steps=1), sampler, loss_of, lambda *step: seen.append(step))
+        return torch.nn.utils.parameters_to_vector(policy.model.parameters())
+
+    start = torch.nn.utils.parameters_to_vector(load_policy().model.parameters())
+    assert torch.equal(
+        weights_after(lambda policy, *batch: 0 * notebook.policy_gradient_solution(policy, *batch)), start
     )
-    groups = [batch[start : start + 8] for start in range(0, len(batch), 8)]
-    taught = lesson_of(groups, RewardWeights(), compare)
-    by_hand = [
-        (episode.score.outcome, advantage)
-        for group in groups
-        for episode, advantage in zip(group, compare([e.score.reward for e in group]), strict=True)
-    ]
-    assert taught.advantages == pytest.approx(
-        {outcome: fmean(a for o, a in by_hand if o == outcome) for outcome in taught.advantages}
-    )
-    assert set(taught.advantages) == {outcome for outcome, _ in by_hand}
-
-
-def test_without_any_weight_no_group_teaches(batch):
-    groups = [batch[start : start + 8] for start in range(0, len(batch), 8)]
-    taught = lesson_of(groups, RewardWeights(0.0, 0.0, 0.0), compare)
-    assert (taught.teaching, taught.groups) == (0, len(groups))
-    assert set(taught.advantages.values()) == {0.0}
-
-
-def test_a_larger_batch_waits_longer_and_a_slower_tool_too():
-    seconds, calls = [1.0, 1.2, 1.5, 3.0], [1, 2, 2, 3]
-    by_size = [batch_times(seconds, calls, size, 0.3).slowest for size in (8, 32, 128)]
-    by_tool = [batch_times(seconds, calls, 32, tool).slowest for tool in (0.0, 0.3, 3.0)]
-    assert by_size == sorted(by_size) and by_tool == sorted(by_tool)
-    assert by_tool[0] == pytest.approx(3.0, abs=0.01)
-    one = batch_times(seconds, calls, 1, 0.3)
-    assert one.slowest == one.episode and one.waiting == pytest.approx(0.0)
-
-
-def test_the_mean_delay_is_the_one_asked_for():
-    times = batch_times([0.0], [4], size=64, tool_seconds=0.5, draws=2000)
-    assert times.episode == pytest.approx(4 * 0.5, rel=0.02)
-    with pytest.raises(ValueError, match="0 seconds and 0 counts of calls"):
-        batch_times([], [], 8, 0.1)
-
-
-@pytest.mark.parametrize(
-    "lenient",
-    [
-        r"^#### (-?\d[\d,]*)$",
-        r"#### (-?[0-9]+(?:,[0-9]{3})*)",
-        r"^#### (-?[0-9]+(?:,[0-9]{3})*)$",
-        r"^#### (-?[0-9]+)\s*$",
-    ],
-    ids=["commas anywhere", "any line", "no blank at the end", "no commas"],
-)
-def test_a_verifier_that_is_not_strict_does_not_pass(lenient):
-    def attempt(text, answer):
-        found = re.findall(lenient, text, re.MULTILINE)
-        return float(bool(found) and int(found[-1].replace(",", "")) == answer)
-
-    assert exercise.complaint(notebook.check_math_reward, attempt) is not None
-    assert exercise.complaint(notebook.check_math_reward, notebook.math_reward_solution) is None
-
-
-def test_the_last_record_of_the_twenty_steps_is_told_with_its_date():
-    log = (ROOT / "benchmarks" / "LOG.md").read_text()
-    assert notebook.recorded_gains("") == ("", [])
-    table = "\n\n| seed | before | after | points | s | CPU s |\n|---|---|---|---|---|---|\n| 0 | 29.5% | 25.0% | -4.5 | 9.4 | 8.4 |\n"
-    newer = f"{log}\n## 2099-01-02 · benchmarks/twenty_steps.py{table}\n## 2099-01-03 · another.py\n\n| 1 | +7.0 |\n"
-    assert notebook.recorded_gains(newer) == ("2099-01-02", [-4.5])
-    date, gains = notebook.recorded_gains(log)
-    assert date in log and len(gains) >= 5
-
-
-def test_the_leave_one_out_advantage_is_the_centred_reward_by_a_constant():
-    rewards = [1.2, 0.2, 0.0, -0.1]
-    assert notebook.leave_one_out_solution(rewards) == pytest.approx([4 / 3 * (r - fmean(rewards)) for r in rewards])
-
-
-def test_a_model_of_a_folder_is_asked_recorded_and_read_again(tmp_path, capsys):
-    assert word_problems.main([str(EMBEDDED_PATH), "--out", str(tmp_path / "found.json")]) == 0
-    assert "embedded has " in capsys.readouterr().out
-    found = Recording.read(tmp_path / "found.json")
-    assert list(found.attempts) == ask_word_problems(load_policy())
-    assert found.command == "python -m zorplex_rl.course.word_problems embedded"
-    assert str(EMBEDDED_PATH.parent) not in (tmp_path / "found.json").read_text(), "no path of the machine"
-
-
-def test_what_is_no_model_and_what_is_no_recording_is_said(tmp_path, capsys):
-    assert word_problems.main([str(tmp_path / "none"), "--out", str(tmp_path / "found.json")]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    assert Recording.read(tmp_path / "none.json") is None
-    (tmp_path / "wrong.json").write_text(json.dumps({"attempts": [], "model": "x"}))
-    with pytest.raises(ConfigError, match=r"wrong.json is no recording of word problems"):
-        Recording.read(tmp_path / "wrong.json")
-
-
-def shown_word_problems(embedded, folder="") -> str:
-    output, _ = notebook.word_problems.run(
-        config=small_05(), model_folder=SimpleNamespace(value=str(folder)), policy=embedded
-    )
-    return output.text
-
-
-def test_the_page_says_of_every_answer_who_gave_it_and_when(embedded, monkeypatch, tmp_path):
-    monkeypatch.setattr(Recording, "read", classmethod(lambda cls: None))
-    alone = shown_word_problems(embedded)
-    assert alone.count("Run on this page") == 1 and "none is shown" in alone
-    asked = shown_word_problems(embedded, EMBEDDED_PATH)
-    assert asked.count("Run on this page") == 2 and "none is shown" not in asked
-    assert "does not exist" in shown_word_problems(embedded, tmp_path / "none")
-    attempts = (Attempt("How many?", 3, "three\n[ANSWER] 3", True),)
-    recording = Recording("some-model", 494_000_000, "python -m … some-model", "2026-01-02", attempts)
-    monkeypatch.setattr(Recording, "read", classmethod(lambda cls: recording))
-    recorded = shown_word_problems(embedded)
-    assert "Not run here, but recorded on 2026-01-02" in recorded and "some-model" in recorded
-    assert "494 million parameters: 1 of 1 right" in recorded and "none is shown" not in recorded
-
-
-def test_an_attempt_is_right_only_by_the_strict_parser(monkeypatch):
-    """The answers are those of arithmetic, and the page's own policy is judged like any other."""
-    assert [answer for _, answer in word_problems.WORD_PROBLEMS] == [12 * 7, 35 - 8 + 20, 20 + 65]
-    judged = []
-    monkeypatch.setattr(word_problems, "score", lambda episode: judged.append(score(episode)) or judged[-1])
-    attempts = ask_word_problems(load_policy())
-    assert [attempt.right for attempt in attempts] == [
-        found.answer == a.answer for found, a in zip(judged, attempts, strict=True)
-    ]
+    assert not torch.equal(weights_after(notebook.policy_gradient_solution), start)
+    assert len(asked) == 2 * 16 and [(step, len(episodes)) for step, episodes in seen] == [(1, 16), (1, 16)]
 
 
 def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
@@ -232,9 +216,18 @@ def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
     assert said.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_the_error_of_a_batchs_reward_falls_with_its_root(batch):
-    """What the page calls the error of the mean is what drawn batches scatter by."""
-    dice = torch.Generator().manual_seed(0)
-    rewards = torch.tensor([episode.score.reward for episode in batch])
-    means = rewards[torch.randint(len(rewards), (4000, 64), generator=dice)].mean(1)
-    assert float(means.std()) == pytest.approx(float(rewards.std(correction=0)) / math.sqrt(64), rel=0.05)
+@pytest.mark.long
+def test_it_runs_from_its_first_cell_to_its_last_and_learns():
+    config = small(steps=20, tasks_per_kind=100)
+    _, values = notebook.app.run(defs={"config": config})
+    assert all(values["same_tokens"])
+    assert "until yours passes" in values["whose_sampler"] and "until yours passes" in values["whose_loss"]
+    assert values["foreseen"][False] < values["foreseen"][True]
+    assert min(values["with_rewards"]) > values["with_labels"]
+    assert values["paid_shares"]["own words"] > values["paid_shares"]["tool's words"] > 0
+    assert values["was"].episodes == values["now"].episodes == config.tasks_per_kind
+    assert values["gain"] > 40
+    assert len(values["history"]) == config.steps + 1
+    assert values["history"][0]["[ANSWER"] < 0.6 and values["history"][-1]["[ANSWER"] > 0.9
+    assert values["my_rl"] == (ROOT / "examples" / "my_rl.py").read_text()
+    assert not (ROOT / "my_rl.py").exists(), "an export writes nothing"

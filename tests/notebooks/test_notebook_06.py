@@ -1,53 +1,34 @@
-"""Notebook 06: the pool on the page heals as the package does, what the reader writes drives real services, and every request is accounted for."""
+"""Notebook 06: the pool with the learner's functions heals as the package's service does, and every request is accounted for."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
-import math
+import importlib.util
 import os
 import random
+import re
 import signal
-import time
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import cloudpickle
 import pytest
 from test_notebooks import NOTEBOOKS, load
 
-from zorplex_rl.course.widgets.service_player import RequestRecorder, film
-from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.course import nb06
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.replica import replicas_of
+from zorplex_rl.services.runtime import ReplicaDied, start_runtime
 from zorplex_rl.services.service import Service
-from zorplex_rl.training.generator import episode_seed
 
 NOTEBOOK = next(path for path in NOTEBOOKS if path.stem == "06_services")
-
-
-def small_06(**changes) -> SimpleNamespace:
-    """Settings of 06 that are small enough for a test."""
-    settings = {
-        "policy": "embedded",
-        "device": "cpu",
-        "seed": 0,
-        "replicas": 3,
-        "tool_seconds": 0.1,
-        "at_once": 4,
-        "slow": 5,
-        "routed_callers": 12,
-        "warm_up_seconds": 1.0,
-        "measured_seconds": 2.0,
-        "crowds": (1, 2, 4),
-        "callers": 18,
-        "settle_seconds": 1.0,
-        "burst": 60,
-        "prompts": 4,
-        "samples": 4,
-    }
-    return SimpleNamespace(**settings | changes)
+EXAMPLES = NOTEBOOK.parents[1] / "examples"
+SMALL = SimpleNamespace(replicas=3, callers=9, seconds=0.2, settle=0.7)
 
 
 @pytest.fixture(scope="module")
@@ -55,199 +36,178 @@ def page() -> Iterator[ModuleType]:
     """The notebook, with its classes and functions copied to other processes, as when it runs by itself."""
     module = load(NOTEBOOK)
     cloudpickle.register_pickle_by_value(module)
+    start_runtime()
     yield module
     cloudpickle.unregister_pickle_by_value(module)
 
 
-def pool_alone() -> tuple[str, type]:
-    """The source of the page's pool, without its decorator, and the class that it makes with nothing but its imports."""
-    (node,) = (node for node in ast.parse(NOTEBOOK.read_text()).body if getattr(node, "name", "") == "Pool")
-    node.decorator_list = []
-    source = ast.unparse(node)
-    imports = (
-        "import asyncio, os, signal\n"
-        "from contextlib import suppress\n"
-        "from zorplex_rl.services.runtime import ReplicaDied, start_runtime, this_host\n"
+def healing(page: ModuleType) -> type:
+    """The page's pool, with the solutions in its holes."""
+    methods = {name: getattr(page, f"{name}_solution") for name in ("keep_one", "route")}
+    return type("Healing", (page.Pool,), methods | {"retry_delay": staticmethod(page.retry_delay_solution)})
+
+
+def test_the_file_to_keep_is_the_pool_of_the_page_and_needs_monarch_alone(page):
+    text = nb06.pool_file(str(NOTEBOOK), page.retry_delay_solution, page.keep_one_solution, page.route_solution)
+    kept = (EXAMPLES / "pool.py").read_text()
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(kept))
+    imported = {name.split(".")[0] for name in re.findall(r"^(?:import|from) (\S+)", kept, re.MULTILINE)}
+    assert imported - set(sys.stdlib_module_names) == {"monarch"}
+
+
+KEPT = """
+import asyncio, os, signal, sys, time
+sys.path.insert(0, {folder!r})
+from pool import Pool
+from monarch.actor import Actor, concurrent_endpoint
+
+class Good(Actor):
+    @concurrent_endpoint
+    async def ping(self): return os.getpid()
+    @concurrent_endpoint
+    async def add(self, n):
+        await asyncio.sleep(0.2)
+        return n + 1
+
+class Bad(Good):
+    def __init__(self): raise ValueError("no disk")
+
+async def main():
+    async with Pool(Good) as pool:
+        for fault in (signal.SIGKILL, signal.SIGSTOP):
+            asked = [asyncio.create_task(pool.route("add", n)) for n in range(12)]
+            await asyncio.sleep(0.1)
+            victim = pool.ready[0]
+            os.kill(victim.pid, fault)
+            assert await asyncio.gather(*asked) == list(range(1, 13))
+            while victim in pool.ready or len(pool.ready) < 3:
+                await asyncio.sleep(0.02)
+    began = time.monotonic()
+    try:
+        async with Pool(Bad): pass
+    except Exception as error:
+        print("no disk" in str(error), time.monotonic() - began < 10, "healed")
+
+asyncio.run(main())
+"""
+
+
+def test_the_file_to_keep_survives_a_kill_and_a_hang_and_does_not_wait_for_what_cannot_start(tmp_path):
+    (tmp_path / "program.py").write_text(KEPT.format(folder=str(EXAMPLES)))
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=without, capture_output=True, text=True, timeout=120
     )
-    namespace: dict = {}
-    exec(imports + source, namespace)
-    return source, namespace["Pool"]
+    assert "True True healed" in done.stdout, done.stderr[-2000:]
 
 
-def test_the_pool_on_the_page_is_at_most_45_lines():
-    assert len([line for line in pool_alone()[0].splitlines() if line.strip()]) <= 45
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_pool_of_the_page_answers_or_refuses_every_request_whatever_happens_to_a_replica(page, fault):
+    film, books = asyncio.run(nb06.under_load(healing(page), page.Tool, page.call_for_ever, SMALL, fault))
+    assert books["look_up"]["failed"] == books["charge"]["done twice"] == 0
+    for rows in books.values():
+        assert rows["answered"] > 0 and rows["without any outcome"] == rows["answered, but not done"] == 0
+    assert 0 < film.noticed < film.whole < 30
+    assert any(lost for *_, lost in film.legs), "requests were with the dead replica"
 
 
-def kill_in_mid_request(process: int, number: int) -> None:
-    """Kill ``process`` when all who ask it wait for its answer: it stands still for a while before it dies."""
-    os.kill(process, signal.SIGSTOP)
-    asyncio.get_running_loop().call_later(0.3, os.kill, process, number)
+def test_the_packages_service_survives_the_same_kill(page):
+    async def killed(route):
+        before = {await route() for _ in range(20)}
+        victim = min(before)
+        asked = [asyncio.create_task(route()) for _ in range(12)]
+        os.kill(victim, signal.SIGKILL)
+        answers = await asyncio.gather(*asked)
+        async with asyncio.timeout(60):
+            while await route() in before:
+                await asyncio.sleep(0.02)
+        return len(before), len(answers)
+
+    async def both():
+        async with healing(page)(page.Tool, 0.0, replicas=1) as pool:
+            by_pool = await killed(partial(pool.route, "ping"))
+        options = ServiceOptions(replicas=1, idempotent={"ping"})
+        async with Service("tools", replicas_of(page.Tool, 0.0), options) as service:
+            return by_pool, await killed(service.ping.route)
+
+    by_pool, by_service = asyncio.run(both())
+    assert by_pool == by_service == (1, 12)
 
 
-def test_the_pool_on_the_page_survives_the_kill_that_a_list_does_not_as_the_package_does(page, monkeypatch):
-    _, pool_class = pool_alone()
+def test_a_constructor_that_raises_is_an_error_and_no_endless_wait(page):
+    class Broken(page.Tool):
+        def __init__(self):
+            raise ValueError("no disk")
 
-    async def three():
-        listed = [await spawn(f"tool_{number}", page.Tool, 0, 0.0) for number in range(3)]
-        try:
-            route = page.in_turns([replica.actor for replica in listed])
-            await asyncio.gather(*(route("ping") for _ in listed))
-            by_list = await page.through_a_kill(route, patience=3.0)
-        finally:
-            await asyncio.gather(*(replica.stop() for replica in listed))
-        async with pool_class(page.Tool, 0, 0.0) as pool:
-            by_pool = await page.through_a_kill(pool.route, patience=60.0)
-        options = ServiceOptions(replicas=3, idempotent={"ping"})
-        monkeypatch.setattr(page, "os", SimpleNamespace(kill=kill_in_mid_request))
-        async with Service("tools", replicas_of(page.Tool, 0, 0.0), options) as service:
-            recorder = RequestRecorder(service)
-            by_service = await page.through_a_kill(lambda name: getattr(service, name).route(), patience=60.0)
-            status = service.status()
-        return by_list, by_pool, by_service, recorder, status
+    async def opened():
+        async with asyncio.timeout(20), healing(page)(Broken):
+            pass
 
-    by_list, by_pool, by_service, recorder, status = asyncio.run(three())
-    assert by_list.failed > 3 and by_list.back == math.inf
-    for run in (by_pool, by_service):
-        assert run.failed == 0 and run.answered > 0 and run.back < 60
-    # Each request that was lost with the replica has a second leg.
-    lost = [leg for leg in recorder.legs if leg[5]]
-    assert len(lost) == status.retries > 0
-    assert len(recorder.legs) == status.requests + len(lost)
-
-
-def test_the_pool_on_the_page_replaces_a_process_that_hangs(page):
-    _, pool_class = pool_alone()
-
-    async def hang():
-        async with pool_class(page.Tool, 0, 0.0, replicas=2, limit=1.0) as pool:
-            before = {await pool.route("ping") for _ in range(4)}
-            os.kill(min(before), signal.SIGSTOP)
-            async with asyncio.timeout(60):
-                while (answered := await pool.route("ping")) in before:
-                    await asyncio.sleep(0.02)
-        return before, answered
-
-    before, answered = asyncio.run(hang())
-    assert len(before) == 2 and answered not in before
-
-
-@pytest.mark.parametrize(
-    ("rank", "on_the_first"),
-    [("solution", 0.5), (lambda under_way, last_turn: -under_way, 1.0)],
-    ids=["right", "wrong"],
-)
-def test_the_readers_rank_decides_which_replica_of_a_real_service_works(page, rank, on_the_first):
-    rank = page.rank_solution if rank == "solution" else rank
-    tool_of = page.Zorplex(0).task(("simple",), 0)
-    call = page.find_call(f"LOOKUP[{tool_of.words[0]}]")
-
-    async def press():
-        options = ServiceOptions(replicas=2, router=lambda replica: rank(replica.load, replica.turn))
-        async with Service("tools", replicas_of(page.Tool, 0, 0.05), options) as tools:
-            await asyncio.gather(*(tools.execute.route(tool_of, call) for _ in range(40)))
-            return [row.requests for row in tools.status().replicas]
-
-    requests = asyncio.run(press())
-    assert max(requests) / sum(requests) == pytest.approx(on_the_first, abs=0.05)
+    with pytest.raises(ReplicaDied, match="no disk"):
+        asyncio.run(opened())
 
 
 def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kills(page):
     async def all_three():
         rules = (page.charge_always, page.note_then_charge, page.charge_once_solution)
-        return [await page.charge_under_kills(rule) for rule in rules]
+        return [await nb06.charge_under_kills(healing(page), page.Till, rule) for rule in rules]
 
     always, noted, once = asyncio.run(all_three())
-    assert once.made == [1] * 10 and once.retries > 0 and once.errors == []
-    assert max(always.made) > 1 and min(always.made) == 1
-    assert min(noted.made) == 0 and max(noted.made) == 1
+    assert once == [1] * 10
+    assert max(always) > 1 and min(always) == 1
+    assert min(noted) == 0 and max(noted) == 1
 
 
-@pytest.mark.long
-def test_one_step_through_services_is_undisturbed_by_a_kill(page):
-    config = small_06(prompts=2, samples=2)
-    _, values = page.rl_roles.run(config=config)
-    run = values["run"]
-
-    async def step():
-        async with page.all_of(values["starts"], values["repeatable"]) as (roles, seconds):
-            killing = asyncio.create_task(page.kill_a_writer(roles.policy))
-            done = await page.one_step(roles, config.prompts)
-            _, lost = await killing
-            return done, seconds, lost, roles.policy.status().retries
-
-    done, seconds, lost, retries = asyncio.run(step())
-    assert set(seconds) == set(values["starts"])
-    assert lost >= 1 and retries >= 1
-    assert done.versions and set(done.versions) == {1}
-    policy, zorplex = load_policy(), page.Zorplex(run.seed)
-    requests = [
-        RolloutRequest(zorplex.task(page.tier_of(run.task), number, "train"), episode_seed(0, number, sample), number)
-        for number in range(2)
-        for sample in range(2)
-    ]
-    alone = rollout(policy, requests, zorplex.execute, Sampling(1.0, run.max_tokens, run.max_turns, run.slots))
-    assert [episode.token_ids for episode in alone] == [episode.token_ids for episode in done.episodes]
-
-
-def test_a_tool_works_on_so_many_calls_at_once_and_no_more(page):
-    tool = page.Tool(0, 0.02, at_once=2)
-    task = page.Zorplex(0).task(("simple",), 0)
-    call = page.find_call(f"LOOKUP[{task.words[0]}]")
-
-    async def five() -> list[int]:
-        calls = {asyncio.create_task(tool.work("execute", task, call, number)) for number in range(5)}
-        together = []
-        while calls:
-            done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            together.append(len(done))
-        return together
-
-    began = time.monotonic()
-    assert max(asyncio.run(five())) <= 2
-    assert time.monotonic() - began >= 3 * 0.02
-
-
-def test_routers_are_measured_after_their_warm_up(page):
-    """What is answered before the warm-up ends, however much, is in no rate."""
-    began = time.monotonic()
-
-    async def ask():
-        await asyncio.sleep(0.001 if time.monotonic() - began < 0.3 else 0.1)
-
-    run = asyncio.run(page.press(ask, callers=2, warm_up=0.5, measured=1.0))
-    assert 8 <= run.rate <= 20
-    assert min(run.seconds) >= 0.1
-
-
-def test_callers_that_are_refused_together_stay_together_without_jitter(page):
+def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
     random.seed(0)
 
     def load(draw):
-        return page.all_at_once(lambda failures: page.retry_delay_solution(failures, 0.25, 8.0, draw()))
+        return nb06.all_at_once(lambda failures: page.retry_delay_solution(failures, 0.25, 2.0, draw()))
 
-    together, spread = load(lambda: 1.0), load(random.random)
-    assert max(together[1:]) == 190
-    assert max(spread[1:]) < 190 / 2
-    assert sum(spread) < sum(together) / 2
-    assert len(spread) < len(together) / 5
+    assert len(nb06.all_at_once(lambda failures: 0.0)) == 600
+    assert len(load(lambda: 1.0)) == 600 and max(load(lambda: 1.0)[1:]) == 100
+    spread = load(random.random)
+    assert len(spread) < 60 and max(spread[1:]) < 100
 
 
-def test_a_delay_of_nothing_ends_all_the_same(page):
-    """A reader's wrong rule may never let a caller wait; the simulation is over when all are served."""
-    assert sum(page.all_at_once(lambda failures: -1.0)) == sum(range(10, 201, 10))
+def test_the_simulation_answers_at_most_what_its_service_can():
+    """Ten callers fit into one slot; where refusals cost nothing, so do ten of twenty."""
+    assert nb06.all_at_once(lambda failures: -1.0, callers=10) == [10]
+    assert nb06.all_at_once(lambda failures: 0.0, callers=20, refusal=0.0) == [20, 10]
 
 
 @pytest.mark.long
-def test_runs_from_its_first_cell_to_its_last(page):
-    _, values = page.app.run(defs={"config": small_06()})
-    account, stage = values["account"], values["stage"]
-    for facts in account.values():
-        assert facts["without any outcome"] == facts["answered, but not done"] == 0
-    assert account["charge"]["done twice"] == account["execute"]["failed with `ReplicaFailed`"] == 0
-    assert sum(facts["answered"] for facts in account.values()) == stage.final.answered
-    assert values["charged"]["`charge_once`"].made == [1] * 10
-    assert values["same_choices"] == 1000
-    assert min(len(status.replicas) for _, status in values["load"][-3:]) == 1, "the chart shows the way down"
-    shown = film(stage.recorder.legs, values["killed"].samples, values["killed"].fault)
-    assert any(leg[5] for leg in shown["legs"]), "requests were with the dead replica"
-    assert values["same_episodes"] == len(values["done"].episodes) == 16
+def test_one_step_through_services_is_undisturbed_by_a_kill():
+    spec = importlib.util.spec_from_file_location("service_step", EXAMPLES / "service_step.py")
+    step = sys.modules["service_step"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(step)
+    run = Config(
+        device="cpu",
+        prompts_per_step=2,
+        group_size=2,
+        max_lag=0,
+        learner=LearnerConfig(kl_coefficient=0.01),
+        tool_latency=0.05,
+    )
+    done = asyncio.run(step.step_under_a_kill(run))
+    assert done.retries >= 1
+    assert done.versions and set(done.versions) == {1}
+    assert [one.token_ids for one in step.alone(run)] == [one.token_ids for one in done.episodes]
+
+
+@pytest.mark.long
+def test_what_a_service_adds_is_measured():
+    done = subprocess.run([sys.executable, EXAMPLES / "services.py"], capture_output=True, text=True, timeout=180)
+    turns, load = map(int, re.search(r"(\d+) answers/s in turns, (\d+) by load", done.stdout).groups())
+    assert load > turns
+    assert all(word in done.stdout for word in ("A bound: of 60", "Sessions: ", "from 1 to 3 replicas"))
+
+
+@pytest.mark.long
+def test_runs_from_its_first_cell_to_its_last():
+    _, values = load(NOTEBOOK).app.run(defs={"config": SMALL})
+    books = values["books"]
+    for rows in books.values():
+        assert rows["without any outcome"] == rows["answered, but not done"] == 0
+    assert values["once"] == [1] * 10
+    assert values["pool_py"].startswith('"""A pool of processes that heals')

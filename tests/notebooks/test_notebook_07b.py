@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,12 +12,10 @@ from types import ModuleType, SimpleNamespace
 import cloudpickle
 import pytest
 import torch
-from test_actor_notebooks import written_out
 from test_course import minutes
 from test_notebooks import load
 from torch.distributed.tensor import Replicate, Shard
 
-from zorplex_rl.course.lesson.plug_in import plug_in
 from zorplex_rl.weights.reshard.plan import plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape
@@ -40,16 +37,11 @@ def shardings(*meshes: tuple[int, ...]) -> list[Sharding]:
     return [Sharding(mesh, chosen) for mesh in meshes for chosen in itertools.product(placed, repeat=len(mesh))]
 
 
-@pytest.fixture(scope="module")
-def alone() -> dict:
-    """What the page writes out, and nothing else of the notebook."""
-    written: dict = {"math": math}
-    exec(written_out(PATH, "box", "inside", "planned"), written)
-    return written
-
-
-def test_the_planner_on_the_page_has_at_most_25_lines():
-    assert minutes.visible_lines(ast.parse(written_out_as_shown("box", "inside", "planned"))) <= 25
+def test_the_planner_on_the_page_has_at_most_25_lines_and_no_finished_pieces_is_visible():
+    shown = ast.parse(written_out_as_shown("box", "inside", "planned"))
+    solution = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") == "pieces_solution"]
+    assert minutes.visible_lines(shown) <= 25
+    assert len(solution) == 1 and minutes.visible_lines(ast.Module(solution, [])) == 0
 
 
 def written_out_as_shown(*names: str) -> str:
@@ -59,17 +51,17 @@ def written_out_as_shown(*names: str) -> str:
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (9, 2), (1, 5), (7, 7)])
-def test_the_planner_on_the_page_alone_makes_the_packages_plans(alone, shape):
+def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
     for held, wanted in itertools.product(shardings((1,), (3,), (2, 2)), shardings((2,), (4,), (2, 2))):
-        moves = plan(shape, held, wanted, itemsize=4)
-        expected = [(m.source, m.destination, m.source_slices, m.destination_slices, m.bytes) for m in moves]
-        assert alone["planned"](shape, held, wanted, 4) == expected
+        sent = dict.fromkeys(range(held.ranks), 0)
+        found = notebook.planned(notebook.pieces_solution, shape, held, wanted, 4, sent)
+        assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
-def test_a_box_is_what_dtensor_would_hold(alone):
+def test_a_box_is_what_dtensor_would_hold(notebook):
     for sharding in shardings((4,), (2, 2)):
         for rank in range(sharding.ranks):
-            bounds = alone["box"]((9, 2), sharding, rank)
+            bounds = notebook.box((9, 2), sharding, rank)
             assert tuple(end - first for first, end in bounds) == local_shape((9, 2), sharding, rank)
 
 
@@ -82,10 +74,10 @@ COPIES = described((8, 6), (5, 3), (4,), sharding=Sharding((2,), (Replicate(),))
 
 
 def everything_twice(solution):
-    return lambda held, wanted: 2 * solution(held, wanted)
+    return lambda held, wanted, sent: 2 * solution(held, wanted, sent)
 
 
-def only_from_rank_0(held, wanted):
+def only_from_rank_0(held, wanted, sent):
     return [
         (0, part)
         for part in [tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held[0], wanted, strict=True))]
@@ -97,49 +89,25 @@ def test_the_readers_pieces_make_the_plan(notebook):
     """The solution moves the minimum; twice everything moves twice as much; the parts of one rank alone are too few."""
 
     def bytes_of(pieces):
-        assert notebook.can_run(pieces, FSDP, COPIES)
         return notebook.plan_with(pieces, FSDP, COPIES).bytes_moved
 
     least = plan_model(FSDP, COPIES).minimum_bytes
     assert bytes_of(notebook.pieces_solution) == least
+    assert notebook.plan_with(notebook.pieces_solution, COPIES, FSDP) == plan_model(COPIES, FSDP), (
+        "copies share the work"
+    )
     assert bytes_of(everything_twice(notebook.pieces_solution)) == 2 * least
     assert bytes_of(only_from_rank_0) < least
 
 
-def test_what_the_processes_cannot_carry_out_is_not_plugged_in(notebook):
-    def used(pieces):
-        found, _ = plug_in(pieces, notebook.pieces_solution, lambda p: notebook.can_run(p, FSDP, COPIES), 0.5)
-        return found
+def test_a_planner_that_looks_up_every_rank_in_sent_makes_the_plan_too(notebook):
+    def by_get(held, wanted, sent):
+        found = {}
+        for rank in sorted(held, key=sent.get):
+            found.setdefault(held[rank], notebook.pieces_solution({rank: held[rank]}, wanted, sent))
+        return [piece for pieces in found.values() for piece in pieces]
 
-    def beyond(held, wanted):
-        return [(0, tuple((a, b + 1) for a, b in wanted))]
-
-    def nothing(held, wanted):
-        return []
-
-    def for_ever(held, wanted):
-        while True:
-            pass
-
-    for wrong in (notebook.pieces, beyond, nothing, for_ever, lambda held: []):
-        assert used(wrong) is notebook.pieces_solution
-    assert used(only_from_rank_0) is only_from_rank_0
-
-
-@pytest.mark.parametrize(
-    ("named", "complaint"),
-    [("copies", "times"), ("rank 0", "does not fetch"), ("all of it", "does not hold it")],
-)
-def test_a_planner_that_is_wrong_is_told_where(notebook, named, complaint):
-    wrong = {
-        "copies": lambda held, wanted: [
-            pair for rank in held for pair in notebook.pieces_solution({rank: held[rank]}, wanted)
-        ],
-        "rank 0": only_from_rank_0,
-        "all of it": lambda held, wanted: [(0, wanted)],
-    }[named]
-    with pytest.raises(AssertionError, match=complaint):
-        notebook.check_pieces(wrong)
+    assert notebook.plan_with(by_get, COPIES, FSDP).bytes_moved == plan_model(COPIES, FSDP).minimum_bytes
 
 
 def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
@@ -160,7 +128,6 @@ def test_real_shards_arrive_as_the_readers_plan_says(notebook, plan_name):
     config = SimpleNamespace(width=16, steps=1)
     pieces = {"solution": notebook.pieces_solution, "one rank only": only_from_rank_0}[plan_name]
     found = asyncio.run(notebook.move_shards(config, pieces))
-    assert found.whose == "your function"
     assert sum(found.read) == found.plan.bytes_moved
     ((trained, generated),) = found.losses
     if plan_name == "solution":

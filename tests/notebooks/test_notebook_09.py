@@ -1,62 +1,70 @@
-"""Notebook 09: the run that collapses and is saved, the reader's own line in it, and what the page says about a study."""
+"""Notebook 09: the learner's losses train like the package's, and the recorded runs say what the page says of them."""
 
 from __future__ import annotations
 
-import math
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from statistics import stdev, variance
 from types import SimpleNamespace
 
 import pytest
 import torch
 from test_notebooks import load
 
-from zorplex_rl.course.recorded_study import Row, Study, read_study
-from zorplex_rl.course.staleness import Conditions
+from zorplex_rl.course import nb09
+from zorplex_rl.course.recorded_study import Study, read_study
+from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag, weights_of
 from zorplex_rl.learning.learner import token_logprobs
-from zorplex_rl.learning.losses import LOSSES
+from zorplex_rl.learning.losses import LOSSES, effective_sample_size
 
 ROOT = Path(__file__).parents[2]
 notebook = load(ROOT / "notebooks" / "09_staleness.py")
 
 
-def recorded_collapse() -> tuple[SimpleNamespace, Study]:
-    """The settings of 09, and the recorded runs on five seeds that it shows."""
-    _, values = notebook.settings.run()
-    return values["config"], read_study(ROOT / "benchmarks" / "collapse.jsonl")
+def settings() -> SimpleNamespace:
+    return notebook.settings.run()[1]["config"]
 
 
-def test_the_recorded_runs_are_those_that_the_page_trains():
-    config, study = recorded_collapse()
-    shared = {"steps": config.collapse_steps, "prompts": config.prompts, "samples": config.samples}
-    shared |= {"eval_every": config.eval_every, "eval_tasks": config.eval_tasks, "policy": config.policy}
-    assert {name: study.conditions[name] for name in shared} == shared
-    assert {row.key[1:3] for row in study.rows} == {(lag, config.collapse_rate) for lag in (0, config.collapse_lag)}
-    assert {len(cell.rows) for cell in study.cells()} == {5}
+def recorded() -> tuple[SimpleNamespace, Study]:
+    return settings(), read_study(ROOT / "benchmarks" / "staleness.jsonl")
 
 
-def test_the_run_collapses_and_is_saved_on_five_of_five_seeds():
-    """Recorded by ``benchmarks/staleness.py``. The embedded policy gets more than a third of the tasks right before it is trained."""
-    config, study = recorded_collapse()
-    accuracies = {(cell.loss, cell.lag): cell.accuracies for cell in study.cells(seeds=5)}
-    assert max(accuracies["reinforce", config.collapse_lag]) < 0.1
-    assert min(accuracies["grpo", config.collapse_lag]) > 0.6
+def test_the_clipped_loss_is_the_package_s_grpo():
+    for seed in range(5):
+        arguments = nb09.draw_batch(random.Random(seed))
+        theirs, _ = LOSSES["grpo"](*arguments)
+        assert notebook.clipped_solution(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
+        theirs, _ = LOSSES["reinforce"](*arguments)
+        assert notebook.plain(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
-def test_the_same_run_on_fresh_data_does_not_collapse():
-    """Else the learning rate alone would be to blame."""
-    config, study = recorded_collapse()
-    fresh, stale = (
-        [
-            row.accuracy
-            for cell in study.cells(seeds=5)
-            if (cell.loss, cell.lag) == ("reinforce", lag)
-            for row in cell.rows
-        ]
-        for lag in (0, config.collapse_lag)
+def test_the_page_s_loop_is_the_package_s():
+    conditions = replace(Conditions(), steps=2, prompts=2, samples=4, held_out_tasks=1, learning_rate=8e-4)
+    mine = weights_of(notebook.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None))
+    packaged: dict = {}
+    train_with_lag(
+        Trial("reinforce", 1, 0), conditions, watch=lambda learner, _: packaged.update(weights_of(learner.policy))
     )
-    assert min(new - old for new, old in zip(fresh, stale, strict=True)) > 0.3
+    assert max((mine[name] - packaged[name]).abs().max().item() for name in mine) < 1e-6
+
+
+def test_the_recorded_runs_are_those_that_the_page_begins():
+    config, study = recorded()
+    assert study.conditions["steps"] == config.schedule_steps
+    assert study.conditions["eval_tasks"] == config.eval_tasks
+    assert study.conditions["policy"] == config.policy
+    assert ("reinforce", config.lag, config.learning_rate, config.seed) in {row.key for row in study.rows}
+
+
+def test_at_this_rate_old_data_alone_are_to_blame_and_clipping_mends_it():
+    """The control, on fresh data, learns; with the rate twice as high it would not."""
+    config, study = recorded()
+    mean = {(cell.loss, cell.lag, cell.learning_rate): cell.accuracy for cell in study.cells(seeds=3)}
+    assert mean["reinforce", 0, config.learning_rate] > 0.9
+    assert mean["reinforce", config.lag, config.learning_rate] < 0.3
+    assert mean["grpo", config.lag, config.learning_rate] > 0.9
+    assert mean["reinforce", 0, 2 * config.learning_rate] < 0.2
 
 
 @pytest.fixture(scope="module")
@@ -66,73 +74,41 @@ def one_step() -> Callable[..., float]:
     def raised_by(loss) -> float:
         seen = []
 
-        def favour(policy) -> float:
+        def favour(policy, batches) -> float:
             with torch.no_grad():
-                return sum((b.advantage @ token_logprobs(policy, b)[0]).sum().item() for b in seen[0][1])
+                return sum((b.advantage @ token_logprobs(policy, b)[0]).sum().item() for b in batches)
 
         def watch(step, policy, batches):
-            seen.append((step, batches))
-            seen.append(favour(policy))
+            seen.extend((batches, favour(policy, batches)))
 
         conditions = Conditions(steps=1, prompts=2, samples=6, warmup_steps=0)
-        trained = notebook.train_on_old_data(loss, 0, conditions, 0, watch)
-        return favour(trained) - seen[1]
+        trained = notebook.train_on_old_data(loss, 0, conditions, 0, 1, watch)
+        return favour(trained, seen[0]) - seen[1]
 
     return raised_by
 
 
 def test_what_the_reader_writes_trains_the_policy(one_step):
-    """The solution does what the package's loss does; a wrong sign makes the policy worse; an objective of 0 changes nothing."""
-    missing, named = notebook.plugged_in(notebook.corrected)
-    assert missing is LOSSES["grpo"]
-    assert "not written yet" in named
-    right, named = notebook.plugged_in(notebook.corrected_solution)
-    assert named == "your `corrected`"
-    wrong, _ = notebook.plugged_in(lambda *given: -notebook.corrected_solution(*given))
-    nothing, _ = notebook.plugged_in(lambda *given: 0 * notebook.corrected_solution(*given))
-    assert one_step(right) == pytest.approx(one_step(missing), rel=1e-3)
-    assert one_step(right) > 0.1
-    assert one_step(wrong) < -0.1
-    assert one_step(nothing) == 0.0
+    """A wrong sign makes the policy worse; a loss of 0 changes nothing."""
+    right = one_step(notebook.clipped_solution)
+    assert right > 0.1
+    assert one_step(notebook.masked_solution) > 0.1
+    assert one_step(lambda *given: -notebook.clipped_solution(*given)) < -0.1
+    assert one_step(lambda *given: 0 * notebook.clipped_solution(*given)) == 0.0
 
 
-def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
-    rows = [
-        Row(loss, lag, rate, seed, accuracy, None, lag, 1.0, "2026-01-02", [3], [accuracy], [1.0] * 3, [1.0] * 3)
-        for (loss, lag, rate), found in accuracies.items()
-        for seed, accuracy in enumerate(found)
-    ]
-    return Study("benchmarks/staleness.py", "2 cores", {"steps": 3}, tuple(rows))
-
-
-def test_says_that_a_correction_helps_only_where_it_is_beyond_the_noise():
-    calm = study_of({("reinforce", 8, 4e-4): [0.10, 0.12], ("grpo", 8, 4e-4): [0.80, 0.82]})
-    plain, _, clipped, _ = notebook.findings(calm, 2, before=0.35)
-    assert (plain["end below the start"], clipped["end below the start"]) == (1, 0)
-    assert (clipped["better than plain"], clipped["no difference"], clipped["worse"]) == (1, 0, 0)
-    scattered = study_of({("reinforce", 8, 4e-4): [0.1, 0.7], ("grpo", 8, 4e-4): [0.3, 0.9]})
-    _, _, clipped, _ = notebook.findings(scattered, 2, before=0.35)
-    assert (clipped["better than plain"], clipped["no difference"], clipped["worse"]) == (0, 1, 0)
-
-
-def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
-    samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
-    assert notebook.pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
-    assert math.isnan(notebook.pooled_deviation(samples[2:]))
-    assert notebook.pooled_deviation(samples) == pytest.approx(
-        ((variance(samples[0]) + variance(samples[1])) / 2) ** 0.5
-    )
+def test_the_sample_sizes_are_the_package_s():
+    rows = [torch.tensor([0.1, -0.4]), torch.tensor([0.7]), torch.tensor([0.0, 0.2, -1.0])]
+    tokens, episodes = notebook.sample_sizes(rows)
+    assert tokens == pytest.approx(effective_sample_size(torch.cat(rows).exp()))
+    assert episodes == pytest.approx(effective_sample_size(torch.stack([row.sum() for row in rows]).exp()))
 
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    _, values = notebook.settings.run()
-    small = {"prompts": 2, "samples": 4, "ages": (0, 1), "collapse_steps": 3, "eval_tasks": 4, "live_steps": 3}
-    _, values = notebook.app.run(defs={"config": SimpleNamespace(**vars(values["config"]) | small)})
-    assert values["weights_apart"] < 1e-6, "the page's loop is the package's"
-    assert values["by_hand"] == pytest.approx(values["by_package"], abs=1e-5)
-    for name, gradient in values["by_page"].items():
-        assert (gradient - values["by_losses"][name]).norm() < 1e-4 * gradient.norm(), name
-    assert values["weighted_error"] > 2 * values["fresh_error"]
-    assert [step for step, _ in values["plain_series"]["sample size, episodes"]] == [0, 1, 2]
-    assert list(values["wall_times"]) == [0, 1, 2, 8, 32]
+    small = {"ages": (0, 1), "steps": 3, "eval_tasks": 4, "schedule_steps": 3}
+    _, values = notebook.app.run(defs={"config": SimpleNamespace(**vars(settings()) | small)})
+    assert values["worth"] == pytest.approx([70.8, 446.9, 348.8], abs=0.2)
+    assert values["own_ratio"] == -values["with_prefix"] == pytest.approx(0.2)
+    assert values["chosen_for"]["wrong records"] == "masked"
+    assert [step for step, _ in dict(values["plain_curve"].series)["plain, old data"]] == [0, 3]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import babbler
 
-from zorplex_rl.policy import load
+from zorplex_rl.policy import chat_template
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt
@@ -235,11 +235,18 @@ def test_an_unknown_architecture_is_refused(broken):
             "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
             "makes no prompt within 1 s",
         ),
+        # One multiplication, which Python does not interrupt; and many, each of which takes twice as long as the one before.
+        ("{{ 10**(10**10) }}", "makes no prompt within 1 s"),
+        (
+            "{% set ns = namespace(x=99) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+            "makes no prompt within 1 s",
+        ),
+        ("{{ 'x' * 10**11 }}", "has a chat template that fails: MemoryError"),
         ("{{ 'x' * 1000000 }}", "makes 1,000,000 characters of a question of nine"),
     ],
 )
 def test_a_chat_template_without_an_end_is_refused(broken, template, said, monkeypatch):
-    monkeypatch.setattr(load, "TEMPLATE_SECONDS", 1.0)
+    monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 1.0)
     (broken / "chat_template.jinja").write_text(template)
     assert said in refusal(broken)
 

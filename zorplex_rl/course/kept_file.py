@@ -15,6 +15,8 @@ from typing import Any
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.markup import quote
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
     """Return the program ``template`` with its functions of these names replaced by ``functions``: the learner's own, or solutions.

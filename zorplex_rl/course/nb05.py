@@ -157,8 +157,8 @@ def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -
 
 def push(chances: Mapping[str, float], token: str, advantage: float, rate: float = 2.0) -> Answer:
     """Return the ``chances`` before and after one step of gradient ascent, of ``rate``, on advantage · log p(token)."""
-    rest = max(0.0, 1 - sum(chances.values()))
-    before = dict(chances) | ({"all others": rest} if rest else {})
+    before = {name: chance for name, chance in chances.items() if chance >= 0.01 or name == token}
+    before["all others"] = max(0.0, 1 - sum(before.values()))
     logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
     logp = logits.log_softmax(-1)[list(before).index(token)]
     (gradient,) = torch.autograd.grad(advantage * logp, logits)
@@ -173,7 +173,7 @@ def push(chances: Mapping[str, float], token: str, advantage: float, rate: float
     ]
     moved = after[token] - before[token]
     way = "comes from" if moved > 0 else "goes to"
-    said = f"{abs(moved):.0%} of the mass {way} the other tokens, in proportion to what they have."
+    said = f"{abs(moved):.0%} of the mass {way} the other tokens."
     return Answer(panels, said if abs(moved) > 0.004 else "Nothing moves: with advantage 0 an episode teaches nothing.")
 
 
@@ -183,6 +183,8 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
     tagged, talking = ([found.get(token, 0.0) for found in history] for token in (ANSWERS, TALKS))
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes = figure.subplots()
         rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
         axes.stackplot(steps, tagged, talking, rest, colors=(look.GREEN, look.ORANGE, look.GREY), alpha=0.85)
@@ -193,6 +195,7 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
         axes.text(
             0.03 * middle, tagged[0] + talking[0] / 2, "So …", va="center", fontsize=20, color=look.TEXT_ON_COLOUR
         )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
         look.show_percent(axes.yaxis)
         look.bare_axes(axes, keep=("left", "bottom"))
@@ -202,13 +205,9 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
 
 
 def settled() -> list[tuple[str, str]]:
-    """Return the three questions about the simulator with their answers, each as a summary line and a text."""
+    """Return the two questions about the simulator with their answers, each as a summary line and a text."""
     ups = {n: simulate(replace(ON_THE_GRID["no variance"], generators=n)).speed_up for n in GRID["generators"]}
     lags = {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}
-    counts = {
-        n: simulate(replace(ON_THE_GRID["trainer-bound"], generators=n)).asynchronous.seconds
-        for n in GRID["generators"]
-    }
 
     def listed(found: Mapping[int, float], unit: str) -> str:
         return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
@@ -225,10 +224,5 @@ def settled() -> list[tuple[str, str]]:
         (
             "2. The lag that hides a straggler",
             f"From {enough(lags)} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits.",
-        ),
-        (
-            "3. One more generator",
-            f"From {enough(counts)} on (time by number: {listed(counts, ' s')}). "
-            "Then training is the longer phase, and only the first batch gets shorter.",
         ),
     ]

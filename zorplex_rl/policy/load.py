@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zorplex_rl.errors import PolicyError
+from zorplex_rl.policy.chat_template import check_chat_template
 from zorplex_rl.policy.decoder import project
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 MOST_LAYERS = 1000
 """More than any model has. Each costs time and memory before its weights are looked for."""
-TEMPLATE_SECONDS = 10.0
-MOST_TEMPLATE_CHARACTERS = 100_000
-"""More than any chat template adds to a question."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -76,7 +72,9 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
         )
-    _check_template(name, tokenizer)
+    # The embedded policy, and what is trained from it, has the template that ships with the package.
+    if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
+        check_chat_template(name, tokenizer)
     _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
     model.to(device).eval()
     # One pass over the memory of the device takes far less time than reading the weights from disk.
@@ -84,34 +82,6 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         _check_finite(name, parameter, values)
     _check_projection(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
-
-
-def _check_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise PolicyError if the chat template cannot make a prompt. It is a program, in a language that reaches nothing outside."""
-    messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}]
-    made: Future[Any] = Future()
-
-    def make() -> None:
-        try:
-            made.set_result(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:
-            made.set_exception(error)
-
-    # Nothing can stop the thread, but the process need not wait for it.
-    threading.Thread(target=make, daemon=True).start()
-    try:
-        prompt = made.result(TEMPLATE_SECONDS)
-    except TimeoutError as error:
-        raise PolicyError(
-            f"policy {name!r} has a chat template that makes no prompt within {TEMPLATE_SECONDS:g} s; download the model again"
-        ) from error
-    except Exception as error:
-        raise PolicyError(f"policy {name!r} has a chat template that fails: {_first_line(error)}") from error
-    if len(prompt) > MOST_TEMPLATE_CHARACTERS:
-        raise PolicyError(
-            f"policy {name!r} has a chat template that makes {len(prompt):,} characters of a question of nine; "
-            f"expected at most {MOST_TEMPLATE_CHARACTERS:,}, so download the model again"
-        )
 
 
 @torch.inference_mode()

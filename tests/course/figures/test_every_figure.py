@@ -11,32 +11,19 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from test_figures import REPORTS, lasting
+from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
-from test_service_charts import FAULT, KILLED, status
 
 from zorplex_rl.course.figures.actor_charts import calls_chart, seconds_chart
-from zorplex_rl.course.figures.budget_charts import parts_chart, rows_chart, split_drawing
+from zorplex_rl.course.figures.budget_charts import parts_chart
 from zorplex_rl.course.figures.fault_charts import (
-    answers_chart,
-    detection_chart,
+    fates_chart,
     fits_chart,
     four_faults,
-    interval_chart,
-    one_round,
-    rounds_chart,
 )
-from zorplex_rl.course.figures.figures import accuracy_chart, batch_chart, outcome_chart, pass_chart
+from zorplex_rl.course.figures.figures import accuracy_chart, outcome_chart, pass_chart
 from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
 from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
-from zorplex_rl.course.figures.service_charts import (
-    Fault,
-    returns_chart,
-    rotation_chart,
-    saturation_chart,
-    scaling_chart,
-    service_drawing,
-)
 from zorplex_rl.course.figures.shard_charts import (
     bytes_chart,
     loads_chart,
@@ -44,8 +31,9 @@ from zorplex_rl.course.figures.shard_charts import (
     parallel_layers_drawing,
     placements_drawing,
 )
-from zorplex_rl.course.figures.staleness_charts import fall_chart, lag_drawing, price_chart, push_chart, ratio_chart
-from zorplex_rl.course.figures.transfer import copies_chart, ladder_chart, planes_drawing, waits_chart
+from zorplex_rl.course.figures.staleness_charts import push_chart, ratio_chart, runs_chart
+from zorplex_rl.course.figures.transfer import copies_chart, planes_drawing, waits_chart
+from zorplex_rl.course.nb05 import mass_chart
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
 
@@ -54,8 +42,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])
 ASYNC = Timeline([Span("trainer", "train", 90.0, 92.0), Span("generator", "generate", 90.5, 99.0)])
 ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS)])
-FALL = {"plain": {"accuracy": [(0, 0.4), (4, 0.1)], "sample size": [(0, 1.0), (3, 0.2)]}}
-GROWN = [(0.0, status("a")), (1.0, status("a", "", waiting=7)), (2.0, status("a", "b"))]
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
 FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
@@ -87,10 +73,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,
         "before: 25% at k 1, 100% at k 64; after: 90% at k 1",
     ),
-    "batch": (
-        lambda: batch_chart([lasting(1.0), lasting(3.0)]), 720, "2 episodes, the slowest 3 s; 33% of all slots' time",
+    "mass": (
+        lambda: mass_chart([{"So": 0.6, "[ANSWER": 0.4}, {"[ANSWER": 0.9}]), 720, "[ANSWER goes from 40% to 90%, So from 60% to 0%",
     ),
-    "batch with tools": (lambda: batch_chart([lasting(1.0, 0.5), lasting(2.0)]), 720, "the slowest 2 s"),
     "paired timelines": (
         lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 720,
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
@@ -98,10 +83,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "a shaped reward": (
         lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,
         "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
-    ),
-    "lags of a training step": (
-        lambda: lag_drawing([0, 2], steps=4), 720,
-        "at lag 2, steps 1 to 4 train on data of versions 0, 0, 0, 1",
     ),
     "ratios": (
         lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,
@@ -111,38 +92,13 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
     ),
-    "a fall": (
-        lambda: fall_chart(FALL, 0.35), 720,
-        "plain: accuracy 40% at step 0, 10% at step 4, sample size 100% at step 0, 20% at step 3",
-    ),
-    "the price of lag": (
-        lambda: price_chart({0: 90.0, 1: 51.0, 8: 50.0}, {"plain": {0: 0.9, 8: 0.2}}), 720,
-        "lag 0, 90 s, plain 90%; lag 1, 51 s; lag 8, 50 s, plain 20%",
-    ),
-    "rotation": (lambda: rotation_chart([(KILLED, FAULT)]), 720, "place 0 being replaced (—) from 1.0 to 2.0 s"),
-    "two faults": (
-        lambda: rotation_chart([(KILLED, FAULT), (KILLED, Fault(10.0, "tools_1", "SIGSTOP"))]), 720,
-        "SIGSTOP: place 1 in rotation (tools_1) from -1.0 to 0.0 s",
-    ),
-    "saturation": (
-        lambda: saturation_chart({1: (20.0, 0.05), 8: (39.0, 0.2)}, 40.0), 720,
-        "1 callers 20 answers/s, 0.050 s; 8 callers 39 answers/s, 0.200 s; capacity 40 answers/s",
-    ),
-    "returns": (
-        lambda: returns_chart({"at once": [4, 2], "later": [4, 0, 2]}, 2), 720,
-        "at once: 6 requests, done after 0.2 s; later: 6 requests, done after 0.3 s",
-    ),
-    "scaling": (
-        lambda: scaling_chart(GROWN), 720,
-        "1 to 2 replicas in rotation, 2 at the end; at most 7 requests waiting",
+    "runs on old data": (
+        lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,
+        "plain 40% at step 0, 10% at step 4; recorded, plain: 20% at step 60",
     ),
     "waits": (
         lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
         "message: free 0.10 s, busy 2.00 s; shared memory: free 0.01 s, stopped 0.02 s",
-    ),
-    "ladder": (
-        lambda: ladder_chart({"message": 0.27, "memcpy": 14.0}, {"a network card": 50.0}), 720,
-        "message 0.27 GB/s; memcpy 14 GB/s; a network card 50 GB/s",
     ),
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
@@ -154,17 +110,10 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "seconds": (
         lambda: seconds_chart({"a method": 6.3e-8, "a process": 1.6}, "seconds for one"), 720, "a method 63 ns; a process 1.6 s",
     ),
-    "detection": (
-        lambda: detection_chart({"kill -9": [0.2, 0.9], "SIGSTOP": [3.5]}), 720, "kill -9 0.20, 0.90 s; SIGSTOP 3.50 s",
+    "fates": (
+        lambda: fates_chart({"killed": [(0.1, "idle", "wait"), (0.9, "dead", "replace")], "calm": [(0.5, "busy", "wait")]}), 720,
+        "killed: dead, replace after 0.9 s. calm: never replaced",
     ),
-    "answers": (
-        lambda: answers_chart({"mine": [(-0.1, "first process"), (0.4, "call failed"), (1.2, "its successor")]}), 720,
-        "mine: first answer of the successor after 1.2 s",
-    ),
-    "intervals": (
-        lambda: interval_chart([(10.0, 0.2, 0.01), (100.0, 0.02, 0.1)], 44.7), 720, "the mark is at 44.7 s",
-    ),
-    "rounds": (lambda: rounds_chart({"calm": [1.0, 0.5], "killed": [1.0, 2.0]}, 1), 720, "killed ends at 2"),
     "fits": (
         lambda: fits_chart([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], {"calm": [0.1, 0.9, 0.0]}, 2), 720, "grey the target; calm",
     ),
@@ -179,29 +128,24 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: parts_chart({"trainer": {"weights": 2e6, "libraries": 1e6}}, "Memory", {"trainer": 4e6}, room=5e6), 720,
         "trainer: 3 MB, weights 2, rest 1, measured 4; the line is at 5 MB",
     ),
-    "a product by its rows": (
-        lambda: rows_chart({1: 0.004, 64: 0.02}, 0.004, 0.0003), 720, "1 rows 4 ms; 64 rows 20 ms; reading 4 ms, computing 0.3 ms for each row",
-    ),
     "two lives": (
         lambda: lives_chart({"waits": Lives([-1.0, 1.0], [2.0, 3.0], 0.0, 1.0), "hurries": Lives([-1.0, 1.0], [0.5, 3.0], 0.0, 1.0)}), 720,
         "waits: the first trainer wrote until 1.00 s, its successor from 2.00 s, never both; "
         "hurries: the first trainer wrote until 1.00 s, its successor from 0.50 s, both lived for 0.50 s",
     ),
     "a lost host": (
-        lambda: lost_host_chart(LostHost([1.0, 2.0, 6.0], [(0, 0.3), (3, 0.9)], 2.5, [3.5], [5.0])), 720,
-        "3 steps in 6.0 s; the host was killed at 2.5 s, noticed at 3.5 s, replaced at 5.0 s; the longest step took 4.0 s; greedy accuracy 30%, 90%",
+        lambda: lost_host_chart(LostHost([1.0, 2.0, 6.0], [(0, 0.3), (3, 0.9)], 2.5, [3.5], [5.0], [5.2, 5.6])), 720,
+        "3 steps in 6.0 s; the host was killed at 2.5 s, noticed at 3.5 s, replaced at 5.0 s; the replacement began 2 groups; "
+        "the longest step took 4.0 s; greedy accuracy 30%, 90%",
     ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 720, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
 DRAWINGS = (
     four_faults,
-    one_round,
     placements_drawing,
     parallel_layers_drawing,
-    service_drawing,
     overlaps_drawing,
     planes_drawing,
-    split_drawing,
     two_hosts,
 )
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
@@ -277,7 +221,7 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, service_charts, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, staleness_charts, transfer; "
         "from zorplex_rl.drawing import plots; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from zorplex_rl.course.figures.figures import batch_chart, outcome_chart
+from zorplex_rl.course.figures.figures import outcome_chart
 from zorplex_rl.course.figures.tokens import token_strip
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import get_spec
 
 TASK = Task("simple", "What is blip?", 17, 1, "", ("blip",))
@@ -26,16 +26,7 @@ def report(name: str, right: int, of: int) -> Report:
     return Report(name, of, right / of, exact_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
 
 
-def lasting(seconds: float, in_tools: float = 0.0) -> Episode:
-    return Episode(TASK, [], [], [], [], [], "eos", seconds=seconds, tool_seconds=in_tools)
-
-
 REPORTS = [report("simple", 30, 40), report("recursive", 10, 40)]
-
-
-def test_only_a_batch_with_tools_has_them_in_its_legend():
-    assert "waiting for tools" not in batch_chart([lasting(1.0), lasting(3.0)])
-    assert "waiting for tools" in batch_chart([lasting(1.0, 0.5), lasting(3.0)])
 
 
 def test_an_outcome_that_did_not_occur_is_not_in_the_legend():

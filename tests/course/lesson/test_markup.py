@@ -192,3 +192,11 @@ def test_no_text_adds_an_element_or_an_attribute_to_a_part_of_a_page(part, text)
 
 def test_the_examples_hold():
     assert doctest.testmod(markup).failed == 0
+
+
+def test_a_formula_is_mathml_that_needs_no_script_and_lets_no_html_through():
+    shown = lesson.math(r"\sum_t m_t \log p(e_t \mid e_{\lt t}) \text{ if } t > 0").text
+    assert "<math" in shown and "<munder" in shown and "<msub>" in shown and "<mtext>" in shown
+    assert "<script" not in shown and "\\" not in shown
+    with pytest.raises(ValueError, match=r"has a <; write"):
+        lesson.math(r"\text{<b>x</b>}")

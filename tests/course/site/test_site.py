@@ -23,14 +23,14 @@ from pages import launched, served
 from runs import eventually
 from simulators import expect_figures, expect_race, random_positions, sliders_to
 
-from zorplex_rl.course.figures.loop_drawing import loop_drawing
+from zorplex_rl.course.figures.loop_drawing import BOX_HEIGHT, BOX_WIDTH, PARTS, loop_drawing
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
 from zorplex_rl.course.site import search
 from zorplex_rl.course.site.__main__ import main
 from zorplex_rl.course.site.arc import Station, arc_drawing
 from zorplex_rl.course.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
-from zorplex_rl.course.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of
+from zorplex_rl.course.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of, routes
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.page import Cell, Lesson, Page
 from zorplex_rl.course.widgets import TimelineSimulator
@@ -594,7 +594,8 @@ def test_the_drawing_of_a_notebook_is_its_first_that_no_prediction_folds():
     ).text
     assert drawing_of(page_of("<p>nothing</p>")) == drawing_of(page_of(folded)) == ""
     assert "A line" in drawing_of(page_of(folded, whole, chart))
-    assert drawing_of(page_of(whole, chart, part)) == loop_drawing("tools")
+    assert "A line" in drawing_of(page_of(whole, part, chart)), "one of its own before the loop that others show, too"
+    assert drawing_of(page_of(folded, whole, part)) == loop_drawing("tools")
     assert drawing_of(page_of(folded, whole)) == loop_drawing()
 
 
@@ -609,6 +610,37 @@ def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
     told = re.search('aria-label="([^"]*)"', drawn)[1]
     assert "take apart: 07 Moving &lt;weights&gt;, 07b Resharding. What it stands on: 01 Actors." in told
     assert [drawn.count(f">{number}</text>") for number in ("01", "07", "07b")] == [1, 2, 1]
+
+
+def test_the_numbers_in_the_drawing_of_the_course_are_clear_of_its_boxes():
+    numbers = [f"{number:02}" for number in range(5, 12)]
+    drawn = arc_drawing([Station(number, "A", True, tuple(PARTS)) for number in numbers])
+    inside = drawn.split('<g transform="translate(16 44)">')[2]
+    pills = [
+        (float(x), float(y), float(width))
+        for x, y, width in re.findall(
+            r'translate\(([\d.]+) ([\d.]+)\)"><rect x="[-\d.]+" y="-10" width="([\d.]+)"', inside
+        )
+    ][: len(PARTS) * len(numbers)]
+    assert len(pills) == len(PARTS) * len(numbers)
+    for x, y, width in pills:
+        for left, top, _ in PARTS.values():
+            beside = x + width / 2 <= left or x - width / 2 >= left + BOX_WIDTH
+            assert beside or y + 10 <= top or y - 10 >= top + BOX_HEIGHT, (x, y)
+
+
+def test_the_contents_say_where_to_start_and_how_long_each_route_takes():
+    facts = {"drawing": "", "headline": "", "shows_loop": False, "lit": (), "named": ()}
+    cards = [
+        Card(f"{number}_x.html", Lesson(f"Title {number}", int(number[:2]), "one core"), **facts)
+        for number in ("01", "05", "06", "07", "07b", "08", "09")
+    ]
+    shown = re.sub(r"<[^>]+>", "", routes(cards))
+    assert shown.startswith("Start here: 05 Title 05.")
+    assert "Two hours, 13 minutes: 05 → 08" in shown
+    assert "Half a day, 35 minutes: 05 → 06 → 07 → 08 → 09" in shown
+    assert "Everything, by the numbers, 43 minutes: 01 → 05 → 06 → 07 → 07b → 08 → 09" in shown
+    assert routes(cards[:1]) == ""
 
 
 def test_a_card_names_the_earlier_notebooks_that_its_text_names():
@@ -975,9 +1007,9 @@ def cells_of(page, caption: str) -> dict[str, list[str]]:
 @about_the_course
 def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visit):
     fates = cells_of(visit(address + "06_services.html"), "What became of every request")
-    assert all(int(count) > 100 for count in fates["answered"])
+    assert all(int(count) > 100 for count in fates["answered"]) and fates["without any outcome"] == ["0", "0"]
     assert fates["answered, but not done"] == ["0", "0"]
-    assert fates["done twice"][1] == "0"
+    assert (fates["done twice"][1], fates["failed"][0]) == ("0", "0")
     books = cells_of(visit(address + "08_rl_e2e.html"), "The books of the run")
     assert books["processes replaced"] == ["1"]
     assert books["unaccounted for"] == ["0"]

@@ -6,14 +6,12 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import bare_page, launched, served, state_of
 from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
-from test_service_charts import FAULT, KILLED
 
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.site.build import build_site
@@ -23,7 +21,6 @@ from zorplex_rl.course.widgets import (
     LoopPlayer,
     PhaseDiagram,
     ReshardMap,
-    ServiceBoard,
     ServicePlayer,
     TimelineSimulator,
     TransferCalculator,
@@ -32,6 +29,7 @@ from zorplex_rl.course.widgets import (
 )
 from zorplex_rl.course.widgets.loop_player import film
 from zorplex_rl.course.widgets.reshard_map import byte_matrix
+from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.transfer_calculator import AXES as CALCULATOR
 from zorplex_rl.course.widgets.transfer_calculator import in_words
@@ -88,14 +86,8 @@ def _():
     TransferCalculator({links}, static=static)
     return
 """
-STATUS = {
-    "name": "policy",
-    "replicas": [
-        {"place": 0, "replica": "policy_0", "state": "ready", "pid": 11, "in_flight": 2, "queued": 3, "requests": 9, "up": 5.2},
-        {"place": 1, "replica": "—", "state": "starting", "pid": 0, "in_flight": 0, "queued": 0, "requests": 0, "up": 0.0},
-    ],
-    "answered": 7, "errors": 1, "retries": 2, "restarts": 1, "queue_depth": 3, "in_flight": 2, "p50": 1.5, "p99": 9.0,
-}  # fmt: skip
+
+
 SHARDS = {
     ("rows", "columns"): [[1_000_000, 250_000], [250_000, 1_000_000]],
     ("rows", "whole"): [[2_000_000, 2_000_000], [500, 0]],
@@ -169,17 +161,27 @@ def what_figure(static: bool = False) -> WhatIf:
     return WhatIf("A square", [Knob("side", "Side", [1, 2, 40])], square, {"side": 2}, static)
 
 
-def service_player(**options) -> ServicePlayer:
-    """A service of two, one request in its queue, one lost with the first replica and sent again."""
-    legs = [
-        ["execute", 9.2, 9.2, 0, 9.6, False],
-        ["charge", 9.8, 9.8, 0, 11.0, True],
-        ["execute", 9.9, 9.9, 1, 10.3, False],
-        ["execute", 10.1, 10.2, 1, 10.6, False],
-        ["charge", 11.0, 11.1, 1, 11.5, False],
-        ["execute", 12.8, None, None, None, False],
+def killed() -> Recording:
+    """A pool of two at 9 to 13 s: at 10 s the process of place 0 is killed, which is noticed at 11 s; its successor is there at 12 s."""
+    lives = [
+        Life(0, "tools_0", 5.0, 6.0, 11.0, 7),
+        Life(1, "tools_1", 5.0, 6.0, None, 8),
+        Life(0, "tools_2", 11.5, 12.0, None, 9),
     ]
-    return ServicePlayer(SimpleNamespace(legs=legs), KILLED, FAULT, **options)
+    legs = [
+        ["execute", 9.2, 0, 9.6, False],
+        ["charge", 9.8, 0, 11.0, True],
+        ["execute", 9.9, 1, 10.3, False],
+        ["execute", 10.2, 1, 10.6, False],
+        ["charge", 11.1, 1, 11.5, False],
+        ["execute", 12.8, 0, None, False],
+        ["execute", 2.0, 0, 3.0, False],
+    ]
+    return Recording("kill -9", 7, 10.0, (9.0, 13.0), lives, legs)
+
+
+def service_player(**options) -> ServicePlayer:
+    return ServicePlayer([killed()], **options)
 
 
 LINKS = {"message": 0.3, "RDMABuffer over TCP, tuned": 2.5, "shared memory": 9.0, "memcpy": 10.0}
@@ -204,8 +206,6 @@ MAKERS = {
     "empty live curve": lambda: LiveCurve(10),
     "loop player": loop_player,
     "service player": service_player,
-    "service board": lambda: ServiceBoard(STATUS, queue_limit=3),
-    "empty service board": ServiceBoard,
 }
 
 
@@ -595,33 +595,50 @@ def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_
     player = service_player(start=0.0)
     open_bare(page, player)
     widget, time = page.get_by_role("region", name="Service player"), page.get_by_role("slider", name="Time")
-    run = player.run
+    (run,) = player.runs
     for presses in (12, 80, 140, 239):
         time.press("Home")
         for _ in range(presses):
             time.press("ArrowRight")
-        now = run["from"] + (run["to"] - run["from"]) * presses / 240
-        seen = [leg for leg in run["legs"] if leg[1] <= now and (leg[4] is None or now < leg[4])]
+        now = -1.0 + 4.0 * presses / 240
+        seen = [leg for leg in run["legs"] if leg[1] <= now and (leg[3] is None or now < leg[3])]
         expect(widget.get_by_role("img").locator("circle")).to_have_count(len(seen))
-        answered = sum(leg[4] is not None and leg[4] <= now and not leg[5] for leg in run["legs"])
+        answered = sum(leg[3] is not None and leg[3] <= now and not leg[4] for leg in run["legs"])
         expect(widget.get_by_text(f"{answered} answered").first).to_be_visible()
     expect(
-        widget.get_by_text("2 of 2 replicas in rotation; 1 requests wait, 0 are under way, 4 answered, 1 lost")
+        widget.get_by_text("2 of 2 replicas in rotation; 1 requests under way, 4 answered, 1 lost").first
     ).to_be_visible()
     time.press("Home")
-    assert time.get_attribute("aria-valuetext") == "1.00 s before kill -9"
+    assert time.get_attribute("aria-valuetext") == "1.00 s before the fault"
 
 
-def test_a_film_of_a_service_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
-    run = service_player().run
-    assert (run["from"], run["to"], run["places"], run["methods"]) == (-1.0, 3.0, 2, ["charge", "execute"])
-    assert (run["slots"], run["most"], run["usual"]) == (2, 1, pytest.approx(0.4))
-    lanes = {(leg[3], leg[6]) for leg in run["legs"] if leg[3] == 1}
-    assert lanes == {(1, 0), (1, 1)}
-    with pytest.raises(ValueError, match="1 samples show no time"):
-        ServicePlayer(SimpleNamespace(legs=[]), KILLED[:1], FAULT)
+def test_a_dead_replica_is_in_rotation_as_long_as_nobody_knows(page):
+    open_bare(page, service_player(start=0.375))
+    widget = page.get_by_role("region", name="Service player")
+    expect(widget.get_by_text("2 of 2 replicas in rotation, 1 of them gone, and nobody knows;").first).to_be_visible()
+
+
+def test_a_film_of_a_pool_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
+    player = service_player()
+    (run,) = player.runs
+    assert (player.look["from"], player.look["to"]) == (-1.0, 3.0)
+    assert (run["places"], run["methods"], run["slots"]) == (2, ["charge", "execute"], 2)
+    assert run["usual"] == pytest.approx(0.4) and len(run["legs"]) == 6
+    assert {leg[5] for leg in run["legs"] if leg[2] == 1} == {0, 1}
     with pytest.raises(ValueError, match="start is 2"):
         service_player(start=2)
+
+
+def test_a_place_is_in_rotation_then_gone_then_replaced_then_in_rotation_again():
+    found = [(s.state, s.replica, s.start, s.end) for s in stretches(killed()) if s.place == 0]
+    assert found == [
+        ("in rotation", "tools_0", -1.0, 0.0),
+        ("gone, and nobody knows", "tools_0", 0.0, 1.0),
+        ("being replaced", "tools_2", 1.0, 2.0),
+        ("in rotation", "tools_2", 2.0, 3.0),
+    ]
+    assert (killed().noticed, killed().whole) == (1.0, 2.0)
+    assert [(s.state, s.start, s.end) for s in stretches(killed()) if s.place == 1] == [("in rotation", -1.0, 3.0)]
 
 
 def test_a_finger_moves_the_time_of_the_loop_player_and_stops_it(browser):
@@ -659,19 +676,6 @@ def test_with_forced_colours_sliders_and_what_is_chosen_can_be_seen(browser):
         shown = slider.screenshot()
         slider.evaluate("(input) => { input.style.opacity = 0; }")
         assert slider.screenshot() != shown
-
-
-def test_a_service_board_follows_the_service(page):
-    board = ServiceBoard(STATUS, queue_limit=3)
-    open_bare(page, board)
-    expect(page.get_by_role("row", name="policy_0")).to_contain_text("ready")
-    expect(page.locator("dd[data-value]").first).to_have_text("1 of 2")
-    up = STATUS["replicas"][1] | {"replica": "policy_2", "state": "ready", "pid": 12}
-    board.show(STATUS | {"replicas": [STATUS["replicas"][0], up], "restarts": 2})
-    page.evaluate("state => window.models[0].receive(state)", {"status": board.status})
-    expect(page.locator("dd[data-value]")).to_have_text(["2 of 2", "7", "3", "2 ms"])
-    expect(page.get_by_text("replicas, 2 replaced so far")).to_be_visible()
-    expect(page.get_by_role("row", name="policy_2")).to_contain_text("ready")
 
 
 def test_a_position_or_scenario_that_does_not_exist_is_refused():

@@ -1,10 +1,8 @@
-"""Draw budgets: the memory of processes part by part, what ZeRO leaves on a GPU, and the time of a decode step by its rows.
+"""Draw budgets: the memory of processes, part by part.
 
     parts of each process in bytes, and what was measured   ──► parts_chart
-    seconds of a matrix product, by its rows                ──► rows_chart
-    GPUs for generators and for the trainer                 ──► split_drawing
 
-All return SVG text (``svg.py``).
+It returns SVG text (``svg.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zorplex_rl.drawing import look
-from zorplex_rl.drawing.svg import drawing, render
+from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,58 +89,3 @@ def parts_chart(
         for row, parts in stacked.items()
     ) + (f"; the line is at {room / unit:,.0f} {name}" if room is not None else "")
     return render(draw, 110 + 50 * len(rows), title, said)
-
-
-def rows_chart(seconds: Mapping[int, float], reading: float, computing: float) -> str:
-    """Draw the seconds of a matrix product over its rows, with the time of reading the matrix once (flat) and that of computing a row (rising)."""
-    rows = list(seconds)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.plot(rows, [1e3 * reading] * len(rows), "--", color=look.BLUE, linewidth=1.6)
-        axes.plot(rows, [1e3 * computing * count for count in rows], ":", color=look.VERMILION, linewidth=2)
-        axes.plot(rows, [1e3 * seconds[count] for count in rows], "o", color=look.TEXT, markersize=7)
-        axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="ms")
-        axes.set_xticks(rows)
-        look.plain_numbers(axes.xaxis)
-        look.plain_numbers(axes.yaxis)
-        look.bare_axes(axes, grid="both", keep=("bottom", "left"))
-        colours = {"measured": look.TEXT, "reading the matrix": look.BLUE, "computing": look.VERMILION}
-        look.draw_legend(figure, colours, columns=3)
-
-    said = "; ".join(f"{count} rows {1e3 * found:.2g} ms" for count, found in seconds.items())
-    return render(
-        draw,
-        300,
-        "A matrix product by its rows",
-        f"{said}; reading {1e3 * reading:.2g} ms, computing {1e3 * computing:.2g} ms for each row",
-    )
-
-
-def split_drawing(generators: int = 5, trainers: int = 3) -> str:
-    """Draw GPUs divided between generators and a trainer, with episodes going one way and weights the other."""
-    size, gap, top = 52, 10, 46
-    total = generators + trainers
-    left = (720 - total * (size + gap) - 60) / 2
-    shapes = []
-    for index in range(total):
-        role = "generator" if index < generators else "trainer"
-        colour, x = look.ROLES[role], left + index * (size + gap) + (60 if role == "trainer" else 0)
-        shapes.append(
-            f'<rect x="{x:g}" y="{top}" width="{size}" height="{size}" rx="6" fill="{colour}" fill-opacity="0.3" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{x + size / 2:g}" y="{top + 31}" text-anchor="middle" font-size="13">GPU</text>'
-        )
-    first = left + generators * (size + gap) / 2 - gap / 2
-    second = left + 60 + (generators + trainers / 2) * (size + gap) - gap / 2
-    y = top + size
-    shapes.append(
-        f'<text x="{first:g}" y="30" text-anchor="middle" font-weight="600">generators: sample a batch</text>'
-        f'<text x="{second:g}" y="30" text-anchor="middle" font-weight="600">trainer: a step</text>'
-        f'<path d="M{first:g} {y + 8}V{y + 30}H{second - 14:g}V{y + 8}m-5 7 5-7 5 7" fill="none" stroke="currentColor" stroke-width="1.6"/>'
-        f'<path d="M{second + 14:g} {y + 8}V{y + 56}H{first - 14:g}V{y + 8}m-5 7 5-7 5 7" fill="none" '
-        f'stroke="{look.ROLES["weights"]}" stroke-width="2.2"/>'
-        f'<text x="{(first + second) / 2:g}" y="{y + 24}" text-anchor="middle" font-size="13">episodes</text>'
-        f'<text x="{(first + second) / 2:g}" y="{y + 74}" text-anchor="middle" font-size="13">weights</text>'
-    )
-    said = f"{generators} GPUs generate, {trainers} train; the slower side decides how long a step takes"
-    return drawing("".join(shapes), y + 84, "GPUs for two jobs", said)

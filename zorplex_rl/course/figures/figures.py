@@ -1,8 +1,7 @@
-"""Draw how a policy performs: accuracy, kinds of failure, and time lost to waiting for the slowest episode.
+"""Draw how a policy performs: accuracy, kinds of failure, tasks solved in k attempts.
 
     Report (evaluate.py)        ──► accuracy_chart, outcome_chart
     {policy: {k: share}}        ──► pass_chart
-    Episodes of one batch       ──► batch_chart
 
 Each returns SVG text (``svg.py``).
 """
@@ -10,7 +9,6 @@ Each returns SVG text (``svg.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zorplex_rl.drawing import look
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from zorplex_rl.policy.evaluate import Report
-    from zorplex_rl.task.episode import Episode
 
 OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, look.SKY, look.GREY), strict=True))
-DECODING, TOOLS, DONE = look.BLUE, look.PURPLE, look.GREY + "40"
 
 
 def accuracy_chart(reports: Sequence[Report]) -> str:
@@ -87,36 +83,6 @@ def outcome_chart(reports: Sequence[Report]) -> str:
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
     return render(draw, 78 + 36 * len(reports), "How episodes end", said)
-
-
-def batch_chart(episodes: Sequence[Episode]) -> str:
-    """Draw one batch, one line per episode, fastest on top: seconds decoding, seconds in tools, seconds until the slowest episode ends.
-
-    In reality decoding and tools alternate; here the seconds of each are summed.
-    """
-    ordered = sorted(episodes, key=lambda episode: episode.seconds)
-    slowest = ordered[-1].seconds
-    waiting = 1 - fmean(episode.seconds for episode in ordered) / slowest
-    tools = any(episode.tool_seconds > 0.01 * slowest for episode in ordered)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        total = [episode.seconds for episode in ordered]
-        decoding = [episode.seconds - episode.tool_seconds for episode in ordered]
-        ends, before = [decoding, total, [slowest] * len(total)], [0.0] * len(total)
-        for end, colour in zip(ends, (DECODING, TOOLS, DONE), strict=True):
-            axes.stairs(end, baseline=before, orientation="horizontal", fill=True, color=colour, linewidth=0)
-            before = end
-        axes.set(xlim=(0, slowest), ylim=(len(ordered), 0), yticks=[], xlabel="seconds")
-        axes.set_ylabel(f"{len(ordered)} episodes")
-        look.bare_axes(axes)
-        colours = {"decoding": DECODING} | ({"waiting for tools": TOOLS} if tools else {})
-        look.draw_legend(figure, colours | {"done, waiting for the slowest": DONE}, columns=3)
-
-    said = (
-        f"{len(ordered)} episodes, the slowest {slowest:.3g} s; {waiting:.0%} of all slots' time goes in waiting for it"
-    )
-    return render(draw, 250, "One batch", said)
 
 
 def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:

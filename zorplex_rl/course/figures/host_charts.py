@@ -134,6 +134,13 @@ class LostHost:
     noticed: Sequence[float]
     """When the loss of each replica was noticed."""
     replaced: Sequence[float]
+    worked: Sequence[float] = ()
+    """When a replica that took over began each of its groups."""
+
+    @property
+    def accuracy_before_the_kill(self) -> float:
+        """Of the last evaluation whose step was done by then."""
+        return [value for step, value in self.greedy if step == 0 or self.steps[step - 1] < self.killed][-1]
 
 
 def lost_host_chart(run: LostHost) -> str:
@@ -150,21 +157,33 @@ def lost_host_chart(run: LostHost) -> str:
         ):
             for number, moment in enumerate(moments):
                 for panel in (axes, right):
-                    panel.axvline(moment, color=colour, linewidth=2, linestyle=style, label="" if number else label)
+                    panel.axvline(
+                        moment,
+                        color=colour,
+                        linewidth=2,
+                        linestyle=style,
+                        label="_" if number or panel is right else label,
+                    )
         axes.set(ylabel="steps done", ylim=(0, None))
-        axes.legend(loc="lower right", frameon=False)
         times = [0.0, *run.steps]
         at = [(times[min(step, len(run.steps))], value) for step, value in run.greedy]
         right.plot(*zip(*at, strict=True), color=look.ROLES["generator"], marker="o", linewidth=2)
+        if run.worked:
+            axes.plot(
+                run.worked, [0.02 * len(run.steps)] * len(run.worked), "|", color=look.ROLES["generator"],
+                markersize=12, label="the replacement starts a group",
+            )  # fmt: skip
         right.set(ylim=(-0.05, 1.05), xlabel="seconds", ylabel="greedy")
         look.show_percent(right.yaxis)
+        # Outside: inside it would cover the staircase.
+        figure.legend(loc="outside upper left", ncols=4, frameon=False)
         for panel in (axes, right):
             look.bare_axes(panel, grid="both", keep=("left", "bottom"))
 
     longest = max((b - a for a, b in pairwise([0.0, *run.steps])), default=0.0)
     said = (
         f"{len(run.steps)} steps in {run.steps[-1]:.1f} s; the host was killed at {run.killed:.1f} s, noticed at "
-        f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; the longest step took "
-        f"{longest:.1f} s; greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
+        f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; "
+        f"the replacement began {len(run.worked)} groups; the longest step took {longest:.1f} s; greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
     )
     return render(draw, 380, "A run that loses a host", said)

@@ -1,10 +1,8 @@
-"""Draw stale data: where they come from, how far their ratios are from 1, what each loss does with such a ratio, and what lag costs and buys.
+"""Draw stale data: how far their ratios are from 1, what each loss does with such a ratio, how runs go.
 
-    lags                                    ──► lag_drawing      which version samples the data of which training step
     ratios of the tokens, for each age      ──► ratio_chart
     weight of a token's gradient, by ratio  ──► push_chart
-    accuracy and sample size over steps     ──► fall_chart
-    seconds and accuracy at each lag        ──► price_chart
+    accuracy over steps, live and recorded  ──► runs_chart
 
 All return SVG text (``svg.py``).
 """
@@ -18,44 +16,15 @@ from zorplex_rl.drawing import look
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GENERATOR, TRAINER = look.DEEP_BLUE, look.VERMILION
 MARKERS = "osD^"
+LOSSES = {"plain": look.BLUE, "clipped": look.VERMILION, "masked": look.GREEN}
+"""The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
 FURTHEST = 32.0
 """Ratios beyond this (or below its inverse) are drawn at the edge."""
-
-
-def lag_drawing(lags: Sequence[int], steps: int = 8) -> str:
-    """Draw which version samples the data of each training step, one panel for each of ``lags``."""
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(len(lags), squeeze=False)[:, 0]
-        for axes, lag in zip(panels, lags, strict=True):
-            axes.set_title(f"lag {lag}", loc="left", fontsize=12, fontweight="bold")
-            for version in range(steps):
-                _box(axes, version, 1, f"v{version}", GENERATOR)
-                _box(axes, version + 0.5, 0, str(version + 1), TRAINER)
-            for step in range(steps):
-                age = min(lag, step)
-                _arrow(axes, (step - age, 0.72), (step + 0.5, 0.28), look.TEXT)
-                if step + 1 < steps:
-                    _arrow(axes, (step + 0.62, 0.28), (step + 0.92, 0.72), look.ORANGE)
-            axes.set(xlim=(-0.6, steps + 0.1), ylim=(-0.45, 1.45), xticks=[], yticks=[0, 1])
-            axes.set_yticklabels(["training step", "sampled with"])
-            axes.tick_params(axis="y", length=0)
-            look.bare_axes(axes, keep=())
-        look.draw_legend(figure, {"data": look.TEXT, "weights": look.ORANGE}, columns=2)
-
-    said = "; ".join(
-        f"at lag {lag}, steps 1 to {steps} train on data of versions "
-        + ", ".join(str(step - min(lag, step)) for step in range(steps))
-        for lag in lags
-    )
-    return render(draw, 60 + 130 * len(lags), "Where the data of a training step come from", said)
 
 
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
@@ -114,7 +83,7 @@ def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[floa
         for axes, sign, title in zip(panels, (0, 1), ("good token, A = 1", "bad token, A = −1"), strict=True):
             for number, (name, both) in enumerate(pushes.items()):
                 style = ("-", "--", "-", ":")[number % 4]
-                axes.plot(ratios, both[sign], style, color=look.SERIES[number], linewidth=2.2, label=name)
+                axes.plot(ratios, both[sign], style, color=LOSSES[name], linewidth=2.2, label=name)
             axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
             axes.set(xlabel="ratio π/μ", ylim=(-0.1, 1.08 * highest), xlim=(0, max(ratios)))
             look.bare_axes(axes, grid="both")
@@ -130,88 +99,46 @@ def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[floa
     return render(draw, 300, "What a loss does with a token, by its ratio", said)
 
 
-def fall_chart(runs: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], before: float) -> str:
-    """Draw one panel for each run, all on the same axes: each of up to three series is a list of (step, share). ``before`` is a dashed line."""
-    styles = ((look.BLUE, "-"), (look.PURPLE, "--"), (look.GREEN, ":"))
+def runs_chart(
+    runs: Mapping[str, Sequence[tuple[int, float]]],
+    before: float,
+    recorded: Mapping[str, Sequence[Sequence[tuple[int, float]]]] | None = None,
+    height: int = 300,
+) -> str:
+    """Draw the accuracy of runs over their steps: thick what was trained now, thin what was recorded, a line for each seed.
+
+    ``runs`` maps a name to its (step, share); ``recorded`` maps names to such lines. A name begins with its loss, which has its colour;
+    a run on fresh data, the control, is dashed. ``before`` is a dotted line.
+    """
+    names = dict.fromkeys([*runs, *(recorded or {})])
+    colours = {name: LOSSES.get(name.partition(",")[0], look.GREY) for name in names}
+    styles = {name: "--" if "fresh" in name else "-" for name in names}
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, len(runs), sharey=True, sharex=True, squeeze=False)[0]
-        for axes, (name, series) in zip(panels, runs.items(), strict=True):
-            for number, (label, points) in enumerate(series.items()):
-                colour, line = styles[number]
-                axes.plot(*zip(*points, strict=True), line, color=colour, linewidth=2, label=label)
-            axes.axhline(before, color=look.GREY, linestyle=":", linewidth=1.2)
-            axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
-            axes.set(xlabel="training step", ylim=(-0.02, 1.04))
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            look.bare_axes(axes, grid="y")
-        look.show_percent(panels[0].yaxis)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        from matplotlib.ticker import MaxNLocator
 
-    said = "; ".join(
-        f"{name}: "
-        + ", ".join(
-            f"{label} {p[0][1]:.0%} at step {p[0][0]}, {p[-1][1]:.0%} at step {p[-1][0]}" for label, p in s.items()
-        )
-        for name, s in runs.items()
-    )
-    return render(draw, 300, "Accuracy and effective sample size", said)
-
-
-def price_chart(seconds: Mapping[int, float], accuracies: Mapping[str, Mapping[int, float]]) -> str:
-    """Draw accuracy against wall time: a line for each loss, a point for each lag in ``seconds``."""
-
-    def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (name, found) in enumerate(accuracies.items()):
-            lags = [lag for lag in seconds if lag in found]
+        for name, lines in (recorded or {}).items():
+            for line in lines:
+                axes.plot(*zip(*line, strict=True), styles[name], color=colours[name], linewidth=1, alpha=0.6)
+        for number, (name, line) in enumerate(runs.items()):
+            marker = MARKERS[number % len(MARKERS)]
             axes.plot(
-                [seconds[lag] for lag in lags],
-                [found[lag] for lag in lags],
-                marker=MARKERS[number],
-                color=look.SERIES[number],
-                linewidth=1.5,
-                markersize=7,
-                label=name,
+                *zip(*line, strict=True), styles[name], color=colours[name], linewidth=3, marker=marker, label=name
             )
-        for place, text in _labels(seconds):
-            axes.text(place, 1.06, text, ha="center", va="bottom")
-        for at in seconds.values():
-            axes.axvline(at, color=look.GREY, alpha=0.4, linewidth=0.8)
-        axes.set(xlim=(0, 1.12 * max(seconds.values())), ylim=(-0.02, 1.05), xlabel="seconds of the run (simulated)")
-        axes.set_ylabel("held-out accuracy (recorded)")
+        axes.axhline(before, color=look.GREY, linestyle=":", linewidth=1.2)
+        axes.text(1, before, "before training", ha="right", va="bottom", transform=axes.get_yaxis_transform())
+        axes.set(xlabel="training step", ylabel="held-out accuracy", ylim=(-0.02, 1.04))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         look.show_percent(axes.yaxis)
         look.bare_axes(axes, grid="y")
-        figure.legend(loc="outside upper left", ncols=4, frameon=False)
+        figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     said = "; ".join(
-        f"lag {lag}, {at:.3g} s"
-        + "".join(f", {name} {found[lag]:.0%}" for name, found in accuracies.items() if lag in found)
-        for lag, at in seconds.items()
+        f"{name} {line[0][1]:.0%} at step {line[0][0]}, {line[-1][1]:.0%} at step {line[-1][0]}"
+        for name, line in runs.items()
     )
-    return render(draw, 320, "What lag buys and what it costs", said)
-
-
-def _labels(seconds: Mapping[int, float]) -> list[tuple[float, str]]:
-    """Return (place, text) of the labels of the lags. Lags that are close together share one, so that labels do not overlap.
-
-    >>> _labels({0: 100.0, 1: 61.0, 8: 60.0})
-    [(100.0, 'lag 0'), (60.5, 'lag 1, 8')]
-    """
-    groups: list[list[int]] = []
-    for lag in sorted(seconds, key=lambda lag: (-seconds[lag], lag)):
-        if groups and seconds[groups[-1][-1]] - seconds[lag] < 0.09 * max(seconds.values()):
-            groups[-1].append(lag)
-        else:
-            groups.append([lag])
-    return [(sum(seconds[lag] for lag in near) / len(near), "lag " + ", ".join(map(str, near))) for near in groups]
-
-
-def _box(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
-    style = {"boxstyle": "round,pad=0.35", "facecolor": colour + "30", "edgecolor": colour, "linewidth": 1.2}
-    axes.text(x, y, text, ha="center", va="center", bbox=style)
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
-    axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})
+    for name, lines in (recorded or {}).items():
+        ends = ", ".join(f"{line[-1][1]:.0%}" for line in lines)
+        said += f"; recorded, {name}: {ends} at step {lines[0][-1][0]}"
+    return render(draw, height, "Accuracy of runs", said)

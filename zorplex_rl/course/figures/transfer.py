@@ -1,8 +1,7 @@
-"""Draw weight transfers: who takes part in a read, who waits for a busy owner, the bandwidth of every transport, and what torn copies consist of.
+"""Draw weight transfers: who takes part in a read, who waits for a busy owner, and what torn copies consist of.
 
     a message beside a one-sided read                ──► planes_drawing
     seconds of a read while its owner is busy        ──► waits_chart
-    GB/s of every transport, measured and published  ──► ladder_chart
     versions along the bytes of some copies          ──► copies_chart
 
 Each returns SVG text (``svg.py``).
@@ -10,7 +9,6 @@ Each returns SVG text (``svg.py``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -94,35 +92,6 @@ def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -
         for road, found in waits.items()
     )
     return render(draw, 92 + 52 * len(waits), "How long a reader waits", said)
-
-
-def ladder_chart(measured: Mapping[str, float], published: Mapping[str, float]) -> str:
-    """Draw bandwidths in GB/s as points on a logarithmic axis: first the ``measured`` ones, below them in grey the ``published`` ones."""
-    rows = {**measured, **published}
-
-    def draw(figure: Figure) -> None:
-        from matplotlib.ticker import FuncFormatter
-
-        axes = figure.subplots()
-        for row, (name, rate) in enumerate(rows.items()):
-            mark, colour = ("o", look.ORANGE) if name in measured else ("D", look.GREY)
-            axes.plot(rate, row, mark, color=colour, markersize=9)
-            axes.text(rate * 1.18, row, _rate(rate), va="center")
-        axes.set_xscale("log")
-        low = 10.0 ** math.floor(math.log10(min(rows.values()) / 1.5))
-        axes.set(xlim=(low, max(rows.values()) * 3), xlabel="GB/s (each mark is ten times the one before)")
-        look.name_rows(axes, list(rows))
-        look.bare_axes(axes, grid="both")
-        axes.minorticks_off()
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
-
-    said = "; ".join(f"{name} {_rate(rate)} GB/s" for name, rate in rows.items())
-    return render(draw, 70 + 34 * len(rows), "The bandwidth ladder", said)
-
-
-def _rate(rate: float) -> str:
-    """Write a rate with the digits of a measurement: 0.75 and 2.93, but 50."""
-    return f"{rate:.2f}" if 0.1 <= rate < 10 else f"{rate:.3g}"
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:

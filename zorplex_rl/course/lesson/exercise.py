@@ -135,6 +135,8 @@ def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
     (True, False, False)
     """
     found, expected = _plain(found), _plain(expected)
+    if isinstance(expected, bool) or isinstance(found, bool):
+        return found is expected
     if isinstance(expected, Real) and isinstance(found, Real | Decimal):
         found = float(found) if isinstance(found, Decimal) else found
         if math.isnan(expected) or math.isnan(found):
@@ -311,7 +313,8 @@ def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
 def solution_source(name: str, solution: Attempt) -> str:
     """Return the source of ``solution`` as a function ``name``, so that a reader can paste it over the stub."""
     source = textwrap.dedent(inspect.getsource(solution)).strip()
-    source = source[source.index("def ") :]
+    begin = re.search(r"^(async )?(def|class) ", source, re.MULTILINE)
+    source = source[begin.start() if begin else 0 :]
     return re.sub(rf"\b{solution.__name__}\b", name, source)
 
 

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
+START = "05"
+"""The number of the notebook that a reader begins with; those before it are what it stands on."""
+
+
 def title_of(notebook: str | Path) -> str:
     """Return the ``app_title`` in a notebook's source, or its file name if it has none."""
     for node in ast.walk(ast.parse(Path(notebook).read_text(encoding="utf-8"))):
@@ -121,13 +125,16 @@ def tiny(value: float) -> str:
 
 
 def math(latex: str) -> mo.Html:
-    """Show a displayed formula. It becomes MathML, which browsers draw without a script.
+    """Show a displayed formula. It becomes MathML, which browsers draw without a script. Write ``\\lt`` for <; raises ValueError otherwise.
 
     >>> "<msup><mi>x</mi><mn>2</mn></msup>" in math("x^2").text
     True
     """
     from latex2mathml.converter import convert
 
+    # It keeps what is in \text as it is, so a < could begin an element.
+    if "<" in latex:
+        raise ValueError(f"the formula {latex!r} has a <; write \\lt")
     return mo.Html(f'<figure class="lesson-math" tabindex="0">{convert(latex, display="block")}</figure>')
 
 
@@ -220,11 +227,17 @@ def headline(result: str) -> mo.Html:
 
 
 def links(notebook: str) -> mo.Html:
-    """Link the notebooks before and after this one, each with the command that opens it; pass ``__file__``."""
+    """Link the notebooks before and after this one, each with the command that opens it; pass ``__file__``.
+
+    The course starts at ``START``: there the first of all notebooks is named for readers to whom actors are new.
+    """
     here = Path(notebook)
     course = sorted(here.parent.glob("[0-9]*.py"))
     place = [path.name for path in course].index(here.name)
-    neighbours = {"Before this": course[place - 1] if place else None, "Next": next(iter(course[place + 1 :]), None)}
+    earlier = {"Before this": course[place - 1] if place else None}
+    if place and here.name.startswith(START):
+        earlier = {"The course starts here. If actors are new to you, first": course[0]}
+    neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()

@@ -17,10 +17,21 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from zorplex_rl.course.figures.loop_drawing import BOX_WIDTH, HEIGHT, PARTS, WIDTH, loop_drawing
+from zorplex_rl.course.figures.loop_drawing import HEIGHT, PARTS, WIDTH, loop_drawing
 from zorplex_rl.drawing import look
 
 _MARGIN, _ROW, _COLUMNS = 16, 30, 2
+_ROWS, _IN_A_ROW = 3, {"weights": 4}
+# Left, middle of the first row, and step to the next, of the columns of pills beside each part: clear of boxes and arrows.
+_PLACES = {
+    "dataset": [(1, 172, 21), (60, 172, 21)],
+    "generator": [(148, 172, 21), (216, 172, 21)],
+    "tools": [(276, 22, 21), (336, 22, 21)],
+    "reward": [(301, 172, 21), (301, 90, -21)],
+    "replay buffer": [(513, 172, 21), (513, 90, -21)],
+    "trainer": [(598, 172, 21), (666, 172, 21)],
+    "weights": [(376, 190, -21)],
+}
 
 
 class Station(NamedTuple):
@@ -43,12 +54,9 @@ def arc_drawing(stations: Sequence[Station]) -> str:
     bottom_height = 44 + rows[1] * _ROW + 6 if below else 0
     height = top_height + (14 + bottom_height if below else 0)
     inner = re.sub(r"^<svg[^>]*>|</svg>$", "", loop_drawing())
-    badges = "".join(
-        _badges(x + BOX_WIDTH + 6, y + 44 - 4, [station.number for station in above if part in station.lit])
-        for part, (x, y, _) in PARTS.items()
-    )
+    badges = "".join(_badges(part, [station.number for station in above if part in station.lit]) for part in PARTS)
     drawn = _frame(0, width, top_height, "The loop", look.BLUE)
-    drawn += f'<g transform="translate({_MARGIN} 44)">{inner}</g><g transform="translate({_MARGIN} 0)">{badges}</g>'
+    drawn += f'<g transform="translate({_MARGIN} 44)">{inner}</g><g transform="translate({_MARGIN} 44)">{badges}</g>'
     drawn += _names(above, 44 + HEIGHT + 20)
     if below:
         drawn += _frame(top_height + 14, width, bottom_height, "What it stands on", look.GREY)
@@ -83,14 +91,16 @@ def _names(stations: Sequence[Station], y: float) -> str:
     )
 
 
-def _badges(end: float, y: float, numbers: Sequence[str]) -> str:
-    """Return the pills of ``numbers`` in rows of at most four, each row ending at ``end``, the lowest at ``y``."""
-    drawn, place = [], end
-    for count, number in enumerate(reversed(numbers)):
-        if count % 4 == 0:
-            place = end
-        drawn.append(_badge(place - _pill(number) / 2, y - 21 * (count // 4), number))
-        place -= _pill(number) + 1
+def _badges(part: str, numbers: Sequence[str]) -> str:
+    """Return the pills of ``numbers`` beside the box of ``part``: in the columns that ``_PLACES`` says, a row after the other."""
+    columns, in_a_row = _PLACES[part], _IN_A_ROW.get(part, 2)
+    drawn = []
+    for index, number in enumerate(numbers):
+        column, place = divmod(index, _ROWS * in_a_row)
+        (x, y, step), row = columns[min(column, len(columns) - 1)], place // in_a_row
+        before = numbers[index - place % in_a_row : index]
+        left = x + sum(_pill(other) + 1 for other in before)
+        drawn.append(_badge(left + _pill(number) / 2, y + step * row, number))
     return "".join(drawn)
 
 

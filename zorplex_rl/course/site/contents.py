@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.course.lesson.lesson import inline
+from zorplex_rl.course.lesson.lesson import START, inline
 from zorplex_rl.course.site.outline import sections
 from zorplex_rl.course.site.page import Cell, Lesson, Page
 from zorplex_rl.course.site.render import plain
 from zorplex_rl.course.site.search import passages
 
+ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "06", "07", "08", "09")}
+"""Ways through the course, by the numbers of their notebooks."""
 _FIGURE = re.compile(r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL)
 _NAMED = re.compile(r"\bnotebooks? (\d\d[a-z]?(?:(?:, | and | or | to )\d\d[a-z]?)*)", re.IGNORECASE)
 
@@ -78,13 +80,19 @@ def built_by(readme: Path) -> dict[str, str]:
 def drawing_of(page: Page) -> str:
     """Return what stands for a notebook: its first drawing that no prediction folds, else its first such chart; empty if it has none.
 
-    The drawing of the loop counts if it lights a part of it; all notebooks share the one that lights everything.
+    A drawing or chart of its own comes first: many notebooks show the loop with the same parts lit, and all share the whole one.
     """
     shown = [svg for cell in page.cells for svg in _unfolded(cell)]
     whole = [svg for svg in shown if "data-part=" in svg and 'data-lit="false"' not in svg]
     charts = [svg for svg in shown if "xmlns:xlink" in svg]
     drawings = [svg for svg in shown if svg not in whole and svg not in charts]
-    return plain(next(iter([*drawings, *charts, *whole]), ""))
+    own, loops = _split(drawings)
+    return plain(next(iter([*own, *charts, *loops, *whole]), ""))
+
+
+def _split(drawings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the drawings of the notebook's own, and those of the loop."""
+    return [svg for svg in drawings if "data-part=" not in svg], [svg for svg in drawings if "data-part=" in svg]
 
 
 def headline_of(page: Page) -> str:
@@ -210,6 +218,24 @@ def builds_on(card: Card, cards: Sequence[Card]) -> list[Card]:
     return [other for other in cards[: cards.index(card)] if other.number in card.named]
 
 
+def routes(cards: Sequence[Card]) -> str:
+    """Return where to start, and the ways through the course with the minutes of each; empty without the notebook to start with."""
+    by_number = {card.number: card for card in cards}
+    if START not in by_number:
+        return ""
+    items = ""
+    for name, numbers in (*ROUTES.items(), ("everything, by the numbers", tuple(by_number))):
+        chosen = [by_number[number] for number in numbers if number in by_number]
+        links = " → ".join(f'<a href="{html.escape(card.file)}">{card.number}</a>' for card in chosen)
+        items += f"<li><strong>{name[:1].upper()}{name[1:]}</strong>, {sum(c.lesson.minutes for c in chosen)} minutes: {links}</li>"
+    first = by_number[START]
+    return (
+        f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
+        f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you, "
+        f'else when a page sends you there.</p><ul class="routes">{items}</ul>\n'
+    )
+
+
 def entry(card: Card, cards: Sequence[Card]) -> str:
     """Return the list item of one notebook."""
     goals = "".join(f"<li>{inline(goal)}</li>" for goal in card.lesson.goals)
@@ -220,7 +246,7 @@ def entry(card: Card, cards: Sequence[Card]) -> str:
     facts = f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
     facts += f"builds on {before}" if before else "needs none of the others"
     built = f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
-    result = f'<p class="headline"><strong>Its run:</strong> {card.headline}</p>' if card.headline else ""
+    result = f'<p class="headline"><strong>Measured:</strong> {card.headline}</p>' if card.headline else ""
     drawing = f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>' if card.drawing else ""
     return (
         f'<li><div><h3><span class="ordinal">{card.number}</span>'

@@ -12,7 +12,7 @@ from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.course.lesson.lesson import inline
 from zorplex_rl.course.site import search
 from zorplex_rl.course.site.arc import Station, arc_drawing
-from zorplex_rl.course.site.contents import Card, Film, entry
+from zorplex_rl.course.site.contents import Card, Film, entry, routes
 from zorplex_rl.course.site.outline import anchored, outline
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.course.site.render import plain, with_fewer_folds
@@ -24,8 +24,10 @@ Link = tuple[str, str]
 TITLE = "RL for language models: the systems side"
 LEAD = (
     "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
-    "and what asynchrony buys and costs. Every number on these pages was computed by the cell above it."
+    "and what asynchrony buys and costs. The cells computed the numbers beside them when this site was built; what comes from a "
+    "recorded study or a published table says so, with its date."
 )
+MAX_LAG = "<code>max_lag</code> 1 lets a batch be one version of the weights older than the trainer's; 0 takes turns."
 NEEDED = "You need Python and have trained a model with PyTorch before; what RL and actors are is explained here."
 HOW = (
     "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>. "
@@ -68,8 +70,8 @@ def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -
     ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
     body = (
         f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
-        f'<div class="film">{player}<p class="source">{film.source}</p></div>\n<p class="lead">{LEAD}</p>\n'
-        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n"
+        f'<div class="film">{player}<p class="source">{film.source} {MAX_LAG}</p></div>\n<p class="lead">{LEAD}</p>\n'
+        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n{routes(cards)}"
         f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{arc}</figure>\n'
         f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
         f"{_widgets(model)}<script>\n{_file('course/site/scrolling.js')}</script>"

@@ -9,8 +9,7 @@
     LoopPlayer            groups move through the loop, played like a film    shows timelines
     LiveCurve             accuracy during training                            shows rows of metrics
     Dashboard             several metrics during training, one panel each     shows rows of metrics
-    ServiceBoard          replicas of a service, their health and queues      shows a service's status
-    ServicePlayer         requests flow from the queue to replicas, around a fault    shows a recorded run
+    ServicePlayer         requests cross the replicas of a pool, around a fault    shows recordings
 
 With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
 computed for every position, if the simulator was made with ``static=True``.
@@ -24,7 +23,6 @@ from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.loop_player import LoopPlayer
 from zorplex_rl.course.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.course.widgets.reshard_map import ReshardMap
-from zorplex_rl.course.widgets.service_board import ServiceBoard
 from zorplex_rl.course.widgets.service_player import ServicePlayer
 from zorplex_rl.course.widgets.timeline_simulator import TimelineSimulator
 from zorplex_rl.course.widgets.transfer_calculator import TransferCalculator
@@ -37,7 +35,6 @@ __all__ = [
     "LoopPlayer",
     "PhaseDiagram",
     "ReshardMap",
-    "ServiceBoard",
     "ServicePlayer",
     "TimelineSimulator",
     "TransferCalculator",

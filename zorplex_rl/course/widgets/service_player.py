@@ -1,150 +1,187 @@
-"""Play back what a fault did to a service: requests as dots that flow from the queue to the replicas.
+"""Play back what faults did to a pool: requests as dots that cross the replica that they were sent to.
 
-    recorder = RequestRecorder(service)                          note every request from now on
-    ServicePlayer(recorder, samples, Fault(at, "tools_0", "kill -9"))
+    ServicePlayer([recording, another])          one stage each, on one clock; the fault is at 0 s
 
-    queue ──► place 0 ✗ ──► replaced         a dot waits, is sent, and is answered, or lost with its replica
-         └──► place 1
+    place 0   ● ●  ●   ✗ gone ──► starting ──► ●   ●        a dot is sent, and answered, or lost with its replica
+    place 1     ●    ●   ●     ●     ●   ●    ●
 
 A slider moves the time by mouse, keys and touch. The page needs no kernel.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from itertools import accumulate
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import traitlets
 
-from zorplex_rl.course.figures.service_charts import STATES, Fault, Samples, stretches
 from zorplex_rl.course.widgets.widget import Widget
+from zorplex_rl.drawing import look
 from zorplex_rl.drawing.svg import WIDTH, drawing
 
-if TYPE_CHECKING:
-    from zorplex_rl.services.replica import Replica
-    from zorplex_rl.services.requests import Request
-    from zorplex_rl.services.service import Service
-
-MOST_LEGS = 20_000
-Leg = list[Any]
-"""[endpoint, waits from, sent, place, left, lost]: one way of a request through queue and replica; ``None`` for what has not happened."""
+STATES = {"in rotation": look.GREEN, "gone, and nobody knows": look.VERMILION, "being replaced": look.ORANGE}
 
 
-class RequestRecorder:
-    """Note when each request of ``service`` waits, is sent and leaves its replica. A request that is sent again has another leg."""
+SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}
 
-    def __init__(self, service: Service) -> None:
-        self.legs: deque[Leg] = deque(maxlen=MOST_LEGS)
-        self._open: dict[int, Leg] = {}
-        service.router.watchers.append(self._note)
 
-    def _note(self, what: str, request: Request, replica: Replica | None) -> None:
-        now, leg = time.monotonic(), self._open.get(request.number)
-        if leg is None or what == "waits":
-            leg = self._open[request.number] = [request.method, now, None, None, None, False]
-            self.legs.append(leg)
-        if replica is not None and what == "sent":
-            leg[2:4] = now, replica.place
-        elif replica is not None and what == "left" and leg[4] is None:
-            leg[4:6] = now, replica.ended.is_set()
-            self._open.pop(request.number)
+@dataclass(slots=True)
+class Life:
+    """Hold when a replica of a place was begun, when it answered first, and when it left the rotation."""
+
+    place: int
+    replica: str
+    begun: float
+    ready: float | None = None
+    left: float | None = None
+    pid: int = 0
+
+
+@dataclass(slots=True)
+class Recording:
+    """Hold that ``what`` was done to the process ``victim`` at ``at``, and what was seen of its pool in ``span``."""
+
+    what: str = ""
+    victim: int = 0
+    at: float = 0.0
+    span: tuple[float, float] = (0.0, 0.0)
+    lives: list[Life] = field(default_factory=list)
+    legs: list[list[Any]] = field(default_factory=list)
+    """[endpoint, sent, place, left, lost]: one way of a request to a replica; ``None`` for what has not happened."""
+
+    @property
+    def noticed(self) -> float:
+        """Return the seconds from the fault until its victim had left the rotation."""
+        return next(life.left for life in self.lives if life.pid == self.victim and life.left) - self.at
+
+    @property
+    def whole(self) -> float:
+        """Return the seconds from the fault until every place was in rotation again."""
+        return max(life.ready for life in self.lives if life.ready) - self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """State that a place was in one state, filled by one replica, from ``start`` to ``end`` (seconds after the fault)."""
+
+    place: int
+    state: str
+    replica: str
+    start: float
+    end: float
+
+
+def stretches(recording: Recording) -> list[Stretch]:
+    """Return the successive states of every place within the recording's span."""
+    begin, end = recording.span
+    found = []
+    for place in sorted({life.place for life in recording.lives}):
+        free = begin
+        for life in (life for life in recording.lives if life.place == place):
+            ready, left = (end if moment is None else moment for moment in (life.ready, life.left))
+            known = recording.at if life.pid == recording.victim else left
+            for state, start, until in (
+                ("being replaced", free, ready),
+                ("in rotation", ready, min(known, left)),
+                ("gone, and nobody knows", known, left),
+            ):
+                first, last = (min(max(moment, begin), end) for moment in (start, until))
+                if last > first:
+                    found.append(Stretch(place, state, life.replica, first - recording.at, last - recording.at))
+            free = left
+    return found
 
 
 class ServicePlayer(Widget, script="service_player.js"):
-    """Show the requests of ``recorder`` around ``fault``, as long as there are ``samples``; first at the share ``start`` of the time.
+    """Show the requests of ``recordings`` around their faults, all on one clock; first at the share ``start`` of the time.
 
-    Raises ValueError if there are fewer than two samples, or ``start`` is not between 0 and 1.
+    Raises ValueError if ``start`` is not between 0 and 1.
     """
 
-    run = traitlets.Dict().tag(sync=True)
+    runs: Any = traitlets.List().tag(sync=True)
     look = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, recorder: RequestRecorder, samples: Samples, fault: Fault, start: float = 0.35) -> None:
+    def __init__(self, recordings: Sequence[Recording], start: float = 0.35) -> None:
         if not 0 <= start <= 1:
             raise ValueError(f"start is {start}; expected a share between 0 and 1")
-        super().__init__(run=film(recorder.legs, samples, fault), look={"start": start})
+        ends = [round(edge(one.span[i] - one.at for one in recordings), 3) for i, edge in ((0, min), (1, max))]
+        super().__init__(runs=[film(one) for one in recordings], look={"start": start, "from": ends[0], "to": ends[1]})
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        run, left, top, row = state["run"], 80, 34, 30
-        width = (WIDTH - left - 8) / (run["to"] - run["from"])
+        left, row, shown = 80, 30, state["look"]
+        width = (WIDTH - left - 8) / (shown["to"] - shown["from"])
 
         def x(at: float) -> float:
-            return left + width * (at - run["from"])
+            return left + width * (at - shown["from"])
 
-        bottom = top + row * run["places"]
-        shapes = "".join(
-            f'<text x="4" y="{top + row * place + 18}">place {place}</text>' for place in range(run["places"])
-        )
-        for place, name, replica, start, end in run["stretches"]:
-            shapes += (
-                f'<rect x="{x(start):.1f}" y="{top + row * place}" width="{x(end) - x(start):.1f}" height="{row - 6}" '
-                f'fill="{STATES[name]}" fill-opacity="0.45"/>'
+        shapes, top, said = "", 34, []
+        for run in state["runs"]:
+            bottom = top + row * run["places"]
+            shapes += "".join(
+                f'<text x="4" y="{top + row * place + 18}">place {place}</text>' for place in range(run["places"])
             )
-            if x(end) - x(start) > 70:
-                shown = replica if name == "in rotation" else "starting" if name == "being replaced" else "gone"
+            for place, name, replica, start, end in run["stretches"]:
                 shapes += (
-                    f'<text x="{(x(start) + x(end)) / 2:.1f}" y="{top + row * place + 17}" text-anchor="middle" font-size="12">'
-                    f"{escape(shown)}</text>"
+                    f'<rect x="{x(start):.1f}" y="{top + row * place}" width="{x(end) - x(start):.1f}" height="{row - 6}" '
+                    f'fill="{STATES[name]}" fill-opacity="0.45"/>'
                 )
+                if x(end) - x(start) > 70:
+                    shapes += (
+                        f'<text x="{(x(start) + x(end)) / 2:.1f}" y="{top + row * place + 17}" text-anchor="middle" '
+                        f'font-size="12">{escape(SHOWN[name] or replica)}</text>'
+                    )
+            shapes += (
+                f'<path d="M{x(0):.1f} {top - 8}V{bottom}" stroke="currentColor" stroke-dasharray="5 4"/>'
+                f'<text x="{x(0):.1f}" y="{top - 14}" text-anchor="middle">{escape(run["what"])}</text>'
+            )
+            lost = sum(leg[4] for leg in run["legs"])
+            answered = sum(leg[3] is not None for leg in run["legs"]) - lost
+            said.append(f"{run['what']}: {answered} requests answered, {lost} lost with their replica")
+            top = bottom + 34
         shapes += (
-            f'<path d="M{x(0):.1f} {top - 8}V{bottom}" stroke="currentColor" stroke-dasharray="5 4"/>'
-            f'<text x="{x(0):.1f}" y="{top - 14}" text-anchor="middle">{escape(run["what"])}</text>'
-            f'<text x="{left}" y="{bottom + 16}" font-size="12">{-run["from"]:.1f} s before</text>'
-            f'<text x="{WIDTH - 8}" y="{bottom + 16}" font-size="12" text-anchor="end">{run["to"]:.1f} s after</text>'
+            f'<text x="{left}" y="{top - 16}" font-size="12">{-shown["from"]:.1f} s before</text>'
+            f'<text x="{WIDTH - 8}" y="{top - 16}" font-size="12" text-anchor="end">{shown["to"]:.1f} s after</text>'
         )
-        answered = sum(leg[4] is not None and not leg[5] for leg in run["legs"])
-        said = f"{answered} requests answered, {sum(leg[5] for leg in run['legs'])} lost with their replica, at most {run['most']} in the queue"
-        return drawing(shapes, bottom + 24, f"{run['name']}, around {run['what']}", said)
+        return drawing(shapes, top - 8, "What faults did to a pool", "; ".join(said))
 
 
-def film(legs: Iterable[Leg], samples: Samples, fault: Fault) -> dict[str, Any]:
-    """Return what the player draws, in seconds after ``fault``, from the first to the last of ``samples``.
+def film(recording: Recording) -> dict[str, Any]:
+    """Return what the player draws of one recording, in seconds after its fault.
 
-    ``legs`` are those of ``RequestRecorder`` that are under way in this time, each with its endpoint as an index and a seventh entry: its lane
-    among the requests of its replica. ``stretches`` are [place, state, replica, start, end]. ``usual`` is the median time of a request at a
-    replica, ``most`` the longest queue, ``slots`` the most requests at one replica. Raises ValueError if there are fewer than two samples.
+    Each of ``legs`` has its endpoint as an index and a sixth entry: its lane among the requests of its place. ``stretches`` are
+    [place, state, replica, start, end]. ``usual`` is the median time of a request, ``slots`` the most requests at one place.
     """
-    if len(samples) < 2:
-        raise ValueError(f"{len(samples)} samples show no time; take two or more")
-    start, end = samples[0][0] - fault.at, samples[-1][0] - fault.at
+    begin, end = recording.span
 
     def after(moment: float | None) -> float | None:
-        return None if moment is None else round(moment - fault.at, 3)
+        return None if moment is None else round(moment - recording.at, 3)
 
     shown = [
-        [leg[0], after(leg[1]), after(leg[2]), leg[3], after(leg[4]), leg[5]]
-        for leg in sorted(legs, key=lambda leg: leg[1])
-        if leg[1] - fault.at < end and (leg[4] is None or leg[4] - fault.at > start)
+        [method, after(sent), place, after(left), lost]
+        for method, sent, place, left, lost in sorted(recording.legs, key=lambda leg: leg[1])
+        if sent < end and (left is None or left > begin)
     ]
     methods = sorted({leg[0] for leg in shown})
     lanes: dict[int, list[float | None]] = {}
-    for leg in sorted(shown, key=lambda leg: (leg[2] is None, leg[2])):
+    for leg in shown:
         leg[0] = methods.index(leg[0])
-        taken = lanes.setdefault(leg[3], []) if leg[2] is not None else []
-        free = [lane for lane, until in enumerate(taken) if until is not None and until <= leg[2]]
+        taken = lanes.setdefault(leg[2], [])
+        free = [lane for lane, until in enumerate(taken) if until is not None and until <= leg[1]]
         lane = free[0] if free else len(taken)
-        taken[lane : lane + 1] = [leg[4]]
+        taken[lane : lane + 1] = [leg[3]]
         leg.append(lane)
-    times = [leg[4] - leg[2] for leg in shown if leg[4] is not None and not leg[5]]
-    changes = [(leg[1], 1) for leg in shown] + [(leg[2], -1) for leg in shown if leg[2] is not None]
-    found = stretches(samples, fault)
+    times = [leg[3] - leg[1] for leg in shown if leg[3] is not None and not leg[4]]
+    found = stretches(recording)
     return {
-        "name": f"Service {samples[0][1].name}",
-        "what": fault.what,
-        "from": round(start, 3),
-        "to": round(end, 3),
+        "what": recording.what,
         "places": 1 + max(stretch.place for stretch in found),
         "stretches": [[s.place, s.state, s.replica, round(s.start, 3), round(s.end, 3)] for s in found],
         "methods": methods,
         "legs": shown,
         "usual": round(median(times), 3) if times else 1.0,
-        # Who leaves at the moment at which another comes has left before.
-        "most": max(accumulate(change for _, change in sorted(changes)), default=0),
         "slots": max((len(taken) for taken in lanes.values()), default=1),
     }

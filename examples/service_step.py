@@ -1,0 +1,172 @@
+"""One training step of which every role is a service: eight names, and no line of ``one_step`` knows which process answers.
+
+    python examples/service_step.py
+
+A process that writes episodes is killed in mid-step. Each episode has its own seed, so another process writes the same
+tokens from the same weights: the step gives the episodes that one process alone gives, token for token.
+
+    role        remembers                                if it dies in `zorplex-rl train`
+    dataset     which tier began when                    the run ends, and resumes from its checkpoint
+    policy      a copy of the weights                    its groups are written again; a successor pulls weights first
+    tools       nothing                                  calls go elsewhere
+    reward      nothing                                  calls go elsewhere
+    reference   weights that never change                calls wait for its successor
+    replay      groups, and their age                    the run ends, and resumes from its checkpoint
+    advantages  nothing                                  the run ends; it need not
+    trainer     weights and optimizer                    it loads a checkpoint and takes the steps since then again
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from types import SimpleNamespace
+
+import torch
+
+from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.registry import register_service, unregister_service
+from zorplex_rl.services.replica import replicas_of
+from zorplex_rl.services.requests import ServiceError
+from zorplex_rl.services.service import Service
+from zorplex_rl.task.curriculum import tier_of
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.training import actors
+from zorplex_rl.training.generator import GeneratorActor, episode_seed
+from zorplex_rl.training.trainer import TrainerActor
+
+REPEATABLE = {  # the same seeds and weights give the same episodes
+    "policy": {"generate"},
+    "tools": {"execute"},
+    "reward": {"score"},
+    "reference": {"logprobs"},
+}
+
+
+def starts_of(run, device):
+    """Return how a replica of each role is started."""
+    return {
+        "dataset": replicas_of(actors.DatasetActor, run, tier_of(run.task)),
+        "policy": replicas_of(GeneratorActor, run, device, "tools", named=True),
+        "tools": replicas_of(actors.ToolActor, run, named=True),
+        "reward": replicas_of(actors.RewardActor, named=True),
+        "reference": replicas_of(actors.ReferenceActor, run, device, named=True),
+        "replay": replicas_of(actors.ReplayBufferActor, run),
+        "advantages": replicas_of(actors.AdvantageActor, run),
+        "trainer": replicas_of(TrainerActor, run, device, named=True),
+    }
+
+
+async def one_step(roles, prompts):
+    """Take one training step: tasks, episodes, scores, advantages, new weights."""
+    version = await roles.trainer.publish.route()
+    publisher = (await roles.trainer.replica_at(0)).actor
+    await roles.policy.subscribe.fanout(publisher)
+    await roles.policy.pull.fanout()  # every replica needs the weights
+
+    numbers = await roles.replay.admit_now.route(version, prompts)
+    tasks = await roles.dataset.tasks.route(numbers)
+
+    async def write_and_score(number, task):
+        [(_, group)] = await roles.policy.generate.route([(number, task)])
+        texts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in group]
+        scores = await roles.reward.score.route(texts)
+        for episode, score in zip(group, scores, strict=True):
+            episode.score = score
+        await roles.replay.add.route([(number, group)])
+
+    await asyncio.gather(*map(write_and_score, numbers, tasks))
+    groups = [group for _, group in await roles.replay.take.route()]
+    rewards = [[episode.score.reward for episode in group] for group in groups]
+    by_group = await roles.advantages.compute.route(rewards)
+    advantages = [advantage for group in by_group for advantage in group]
+    episodes = [episode for group in groups for episode in group]
+    reference = await roles.reference.logprobs.route(episodes)
+    metrics = await roles.trainer.step.route(episodes, advantages, reference)
+    await roles.trainer.publish.route()
+    versions = await roles.policy.pull.fanout()
+    return SimpleNamespace(episodes=episodes, metrics=metrics, versions=versions)
+
+
+async def kill_a_writer(policy):
+    """Kill a process of ``policy`` once both have begun to write. Returns its name."""
+    writing = Counter()
+
+    def note(what, request, replica):
+        if request.method == "generate" and replica:
+            writing[replica] += 1 if what == "sent" else -1
+
+    policy.router.watchers.append(note)
+    while min((writing[replica] for replica in policy.replicas), default=0) < 1:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    victim, _ = writing.most_common(1)[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    return victim.name
+
+
+async def step_under_a_kill(run, device="cpu"):
+    """Open a service for every role and take a step while a writer is killed. Returns the step, with ``victim`` and ``retries``."""
+    services = {}
+    for name, start in starts_of(run, device).items():
+        options = ServiceOptions(
+            replicas=2 if name == "policy" else 1,
+            router="least_loaded",
+            idempotent=REPEATABLE.get(name, ()),
+            probe_timeout=20.0,
+        )
+        services[name] = Service(name, start, options)
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*map(stack.enter_async_context, services.values()))
+        await register_service(services["tools"])  # generators find it by its name
+        killing = asyncio.create_task(kill_a_writer(services["policy"]))
+        try:
+            done = await one_step(SimpleNamespace(**services), run.prompts_per_step)
+        finally:
+            killing.cancel()
+            with suppress(ServiceError):
+                await unregister_service("tools")
+        done.victim, done.retries = await killing, services["policy"].status().retries
+        return done
+
+
+def alone(run):
+    """Return the episodes of the same step, written in this process."""
+    torch.set_num_threads(run.threads)
+    zorplex = Zorplex(run.seed, run.hints)
+    requests = [
+        RolloutRequest(zorplex.task(tier_of(run.task), number, "train"), episode_seed(run.seed, number, sample), number)
+        for number in range(run.prompts_per_step)
+        for sample in range(run.group_size)
+    ]
+    sampling = Sampling(run.temperature, run.max_tokens, run.max_turns, run.slots)
+    return rollout(load_policy(run.policy, "cpu"), requests, zorplex.execute, sampling)
+
+
+async def main():
+    logging.getLogger("monarch.supervision").setLevel(logging.ERROR)  # the death is intended
+    run = Config(
+        device="cpu",
+        prompts_per_step=4,
+        group_size=4,
+        max_lag=0,
+        learner=LearnerConfig(kl_coefficient=0.01),
+        tool_latency=0.05,
+    )
+    began = time.monotonic()
+    done = await step_under_a_kill(run)
+    same = sum(one.token_ids == other.token_ids for one, other in zip(alone(run), done.episodes, strict=True))
+    print(f"{done.victim} was killed while it wrote; {done.retries} requests were sent again.")
+    print(f"{same} of {len(done.episodes)} episodes are those of the same step in one process, token for token.")
+    print(f"Loss {done.metrics['loss']:.4f}. Every policy process has version {set(done.versions)}.")
+    print(f"All of it, nine processes started and ended included, took {time.monotonic() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,74 @@
+"""What serves notebook 03: the spare is taken first, everything ends, and an argument that changes is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import torch
+
+from zorplex_rl.course import nb03
+
+
+class Guard:
+    def __init__(self, begin):
+        self.begin = begin
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+
+def test_a_learner_that_is_replaced_gets_the_spare_and_only_then_a_new_process():
+    started, ended = [], []
+
+    async def start(share):
+        started.append(share)
+        return len(started) - 1
+
+    async def end(one):
+        ended.append(one)
+
+    async def use():
+        async with nb03.guarded(start, end, Guard, 2) as guards:
+            first = [await guard.begin() for guard in guards]
+            return first, await guards[-1].begin(), await guards[-1].begin()
+
+    assert asyncio.run(use()) == ([0, 1], 2, 3)
+    assert started == [0, 1, 1, 1]
+    assert ended == []
+
+
+def test_a_spare_that_nobody_took_ends_with_the_block():
+    ended = []
+
+    async def start(share):
+        return share
+
+    async def end(one):
+        ended.append(one)
+
+    async def use():
+        async with nb03.guarded(start, end, Guard, 2):
+            assert ended == []
+
+    asyncio.run(use())
+    assert ended == [0, 1, 1], "nobody began, so all three were waiting"
+
+
+def test_an_argument_that_is_modified_is_noticed():
+    def merge(weights, changes):
+        return weights.add_(1)
+
+    with pytest.raises(AssertionError, match="modifies `weights`"):
+        nb03.unmodified(merge)(torch.zeros(1), [])
+
+
+def test_situations_meet_every_limit_and_both_sides_of_it():
+    drawn = [nb03.draw_situation(random.Random(seed)) for seed in range(300)]
+    for at, limit in ((1, "silent"), (2, "busy")):
+        past = {(found[at] > getattr(found[3], limit)) - (found[at] < getattr(found[3], limit)) for found in drawn}
+        assert past == {-1, 0, 1}

@@ -1,0 +1,117 @@
+"""``my_rl.py``, the file that a learner keeps: short, on its own, it learns; and the notebook's button writes it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+from test_notebooks import load
+
+from zorplex_rl.course.kept_file import fill_in, keep
+from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.task.environment import Zorplex
+
+ROOT = Path(__file__).parents[2]
+MINE = ROOT / "examples" / "my_rl.py"
+notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
+SOLUTIONS = {
+    "sample_episode": notebook.sample_episode_solution,
+    "policy_gradient": notebook.policy_gradient_solution,
+}
+
+
+def loaded(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
+    source = MINE.read_text()
+    assert len(source.splitlines()) <= 120
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {a.name for n in imports for a in n.names if isinstance(n, ast.Import)} | {
+        n.module for n in imports if isinstance(n, ast.ImportFrom)
+    }
+    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"torch", "transformers"}
+    task = source[source.index("TRAINING = ") : source.index("def sample_episode")]
+    assert len(task.strip().splitlines()) <= 40
+
+
+def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
+    assert fill_in(MINE, SOLUTIONS) == MINE.read_text()
+
+
+def test_a_learner_s_own_functions_stand_in_their_file_word_by_word():
+    def policy_gradient(policy, episodes, advantages):
+        """My own words."""
+        return sum(torch.zeros(1) for _ in episodes)  # no loss at all
+
+    written = fill_in(MINE, SOLUTIONS | {"policy_gradient": policy_gradient})
+    assert '    """My own words."""\n    return sum(torch.zeros(1) for _ in episodes)  # no loss at all\n' in written
+    assert "gather" not in written and "def train(" in written
+    compile(written, "my_rl.py", "exec")
+
+
+def test_what_needs_a_name_that_the_file_lacks_is_refused_with_a_sentence():
+    def sample_episode(policy, task, execute, sampling, seed):
+        return helper_of_another_cell(policy, task)  # noqa: F821
+
+    with pytest.raises(ValueError, match=r"sample_episode uses helper_of_another_cell, which my_rl.py does not have"):
+        fill_in(MINE, SOLUTIONS | {"sample_episode": sample_episode})
+
+
+def test_an_older_text_is_kept_beside_the_new_one(tmp_path):
+    file = tmp_path / "my_rl.py"
+    assert "my_rl.py" in keep("first\n", file)
+    keep("first\n", file)
+    assert [path.name for path in tmp_path.iterdir()] == ["my_rl.py"]
+    keep("second\n", file)
+    assert (file.read_text(), (tmp_path / "my_rl_before.py").read_text()) == ("second\n", "first\n")
+
+
+def test_its_tasks_are_those_of_the_course_and_held_out_words_stay_out(embedded):
+    mine = loaded(MINE)
+    assert not set(mine.TRAINING) & set(mine.HELD_OUT)
+    for number in range(50):
+        task = mine.draw_task(mine.TRAINING, number)
+        one, sign, other = (
+            task.question.removeprefix("What is ").removeprefix("Tell the value of ").rstrip(".?= ").split()
+        )
+        assert task.answer == eval(f"{task.table[one]} {sign} {task.table[other]}")
+        assert len(set(task.table.values())) == len(task.table)
+    theirs = Zorplex(seed=0).task(("compositional",), 0)
+    prompt = mine.encode_prompt(embedded.tokenizer, mine.Record(question=theirs.question))
+    assert prompt == encode_prompt(embedded.tokenizer, theirs)
+
+
+def test_it_learns_within_a_minute():
+    said = subprocess.run([sys.executable, str(MINE)], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert said.returncode == 0, said.stderr
+    before, after = (
+        int(line.split(":")[1].split("%")[0]) for line in said.stdout.splitlines() if line.startswith("held out")
+    )
+    assert before < 60
+    assert after >= 90
+
+
+@pytest.mark.long
+def test_in_the_median_of_three_seeds_it_is_right_nine_times_in_ten(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    mine, found = loaded(MINE), []
+    held_out = [mine.draw_task(mine.HELD_OUT, number) for number in range(60)]
+    for seed in range(3):
+        model = mine.AutoModelForCausalLM.from_pretrained("zorplex_rl/policy/embedded").eval()
+        tokenizer = mine.AutoTokenizer.from_pretrained("zorplex_rl/policy/embedded")
+        policy = mine.Record(model=model, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+        mine.train(policy, seed=seed)
+        episodes = mine.play(policy, held_out, mine.GREEDY, seed=0)
+        found.append(sum(episode.right for episode in episodes) / len(episodes))
+    assert median(found) >= 0.90

@@ -1,0 +1,258 @@
+"""Check what a learner writes in notebook 06: play stories to it, drawn at random, and say in a sentence what went otherwise.
+
+story ──► ScriptedPool ──► keep_one, route of the learner ──► what they did, on a clock that jumps
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import sqlite3
+import tempfile
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import closing, suppress
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.nb06 import MODIFIES, connect
+from zorplex_rl.services.runtime import ReplicaDied
+
+
+def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare waits for few and for very many failures, and for caps that are near and far, with ``solution``."""
+
+    def some(draw: random.Random) -> tuple[int, float, float, float]:
+        failures = draw.choice([1, 2, 3, draw.randint(4, 16), draw.randint(50, 60), draw.randint(1100, 9000)])
+        base = draw.uniform(0.01, 2.0)
+        return failures, base, base * draw.choice([1.5, draw.uniform(3, 50), 2.0 ** draw.randint(8, 14)]), draw.random()
+
+    exercise.agree(retry_delay, solution, some, times=60)
+    for end in (0.0, 1.0):
+        exercise.expect(retry_delay, 4, 0.25, 60.0, end, result=2.0 * end)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Jump to the next timer instead of waiting for it: a story of minutes is told at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        select = self._selector.select  # type: ignore[attr-defined]
+
+        def jump(timeout: float | None) -> Any:
+            self.now += max(timeout or 0.0, 1e-4)
+            return select(0)
+
+        self._selector.select = jump  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self.now
+
+
+def tell(story: Coroutine[Any, Any, Any]) -> Any:
+    """Run ``story`` on a clock that jumps. Returns what it returns."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(story)
+
+
+class ScriptedPool:
+    """Stand in for a pool. It notes what is done to its replicas, each of which does what its script says."""
+
+    def __init__(self, **script: Any) -> None:
+        self.script = script
+        self.every = script.get("every", 0.5)
+        self.ready: list[Any] = []
+        self.lives: list[Any] = []
+        self.done: list[tuple[Any, ...]] = []
+        self.told = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"pool({', '.join(f'{name}={value!r}' for name, value in self.script.items())})"
+
+    def note(self, *what: Any) -> None:
+        self.done.append((*what, asyncio.get_running_loop().time()))
+
+    async def start(self) -> Any:
+        """Start the next replica of ``answers``: so many probes does it answer, None if its constructor raises."""
+        number = len(self.lives)
+        if number == len(self.script["answers"]):
+            self.told.set()
+            await asyncio.sleep(math.inf)
+        left = self.script["answers"][number]
+        self.lives.append(SimpleNamespace(number=number, left=left or 0, pid=0 if left is None else 100 + number))
+        self.note("start", number)
+        await asyncio.sleep(0.2)
+        if left is not None:
+            self.ready.append(self.lives[-1])
+        return self.lives[-1]
+
+    async def answers(self, replica: Any) -> bool:
+        replica.left -= 1
+        self.note("probe", replica.number)
+        return replica in self.ready and replica.left >= 0
+
+    async def there(self) -> list[Any]:
+        while not self.ready:
+            await asyncio.sleep(0.01)
+        return self.ready
+
+    def remove(self, replica: Any) -> None:
+        if replica in self.ready:
+            self.ready.remove(replica)
+
+    def end(self, replica: Any) -> None:
+        self.remove(replica)
+        self.note("end", replica.number)
+
+    async def wait(self, failures: int) -> None:
+        self.note("wait", failures)
+        await asyncio.sleep(min(failures, 9))
+
+    async def ask(self, replica: Any, endpoint: str, *args: Any) -> Any:
+        self.note("ask", replica.name, endpoint, *args)
+        await asyncio.sleep(0.1)
+        if replica.says == "dies":
+            if replica.removed:  # by its keeper, which has noticed it first
+                self.remove(replica)
+            raise ReplicaDied(f"{replica.name} is gone")
+        if replica.says == "raises":
+            raise ArithmeticError(f"{replica.name} has counted wrongly")
+        return f"{replica.name} has answered"
+
+
+def story_of_a_place(draw: random.Random) -> dict[str, Any]:
+    """Draw how many probes each successive replica of a place answers; None if its constructor raises."""
+    answers = [draw.choice([None, 0, 1, 2, 5]) for _ in range(draw.randint(4, 7))]
+    return {"answers": answers, "every": draw.choice([0.25, 0.5, 2.0])}
+
+
+async def kept(keep_one: Callable[..., Any], script: dict[str, Any]) -> tuple[list[Any], bool]:
+    """Return what ``keep_one`` did, and whether it ended when it was cancelled."""
+    pool = ScriptedPool(**script)
+    task = asyncio.ensure_future(keep_one(pool))
+    told = asyncio.ensure_future(pool.told.wait())
+    await asyncio.wait({task, told}, timeout=300, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()  # what it raises
+    task.cancel()
+    await asyncio.wait({task}, timeout=5)
+    told.cancel()
+    return pool.done, task.done()
+
+
+def deeds(done: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return what was done in words, without probes and times."""
+    return [" ".join(map(str, what[:-1])) for what in done if what[0] != "probe"]
+
+
+def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Play eight stories to ``keep_one`` and compare what it does, in order and in time, with ``solution``."""
+    for seed in range(8):
+        script = story_of_a_place(random.Random(seed))
+        called = f"`keep_one` on `{ScriptedPool(**script)}`"
+        right, _ = tell(kept(solution, script))
+        found, ended = tell(kept(keep_one, script))
+        assert deeds(found) == deeds(right), (
+            f"{called} does `{', '.join(deeds(found)[:12])}`, and should do `{', '.join(deeds(right)[:12])}`"
+        )
+        for number, answered in enumerate(script["answers"]):
+            probes = [when for what, of, when in found if (what, of) == ("probe", number)]
+            gone = next(when for what, of, when in found if (what, of) == ("end", number))
+            assert answered is None or probes, f"{called} never asks replica {number} whether it answers"
+            pauses = [later - sooner for sooner, later in pairwise(probes)]
+            off = next((pause for pause in pauses if abs(pause - script["every"]) > 0.2 * script["every"]), None)
+            assert off is None, f"{called} probes replica {number} again after {off:.2f} s"
+            late = gone - probes[-1] if probes else 0.0
+            assert late < 0.1, f"{called} ends replica {number} {late:.2f} s after it has failed to answer"
+        assert ended, f"{called} goes on when its task is cancelled: the pool could never close"
+
+
+def story_of_a_request(draw: random.Random) -> dict[str, Any]:
+    """Draw replicas (load, what they do when asked, whether their keeper removes them first, when they are there) and a request."""
+    loads = draw.sample(range(20), draw.randint(2, 5))
+    says = [draw.choice(["answers", "answers", "raises", "dies", "dies"]) for _ in loads]
+    late = draw.random() < 0.4
+    replicas = [
+        (load, said, draw.random() < 0.5, draw.uniform(0.1, 2.0) if late else 0.0)
+        for load, said in zip(loads, says, strict=True)
+    ]
+    replicas.append((30, "answers", False, 4.0 if late else 0.0))
+    return {"replicas": replicas, "again": draw.random() < 0.7}
+
+
+async def routed(route: Callable[..., Any], script: dict[str, Any], *request: Any) -> tuple[str, list[Any], list[str]]:
+    """Return what became of a request, who was asked when, and who is left in rotation."""
+    pool = ScriptedPool(**script)
+
+    async def appear(number: int, load: int, says: str, removed: bool, when: float) -> None:
+        await asyncio.sleep(when)
+        pool.ready.append(SimpleNamespace(name=f"replica {number}", load=load, says=says, removed=removed, pid=number))
+
+    coming = [asyncio.ensure_future(appear(number, *one)) for number, one in enumerate(script["replicas"])]
+    if not script["replicas"][-1][-1]:
+        await asyncio.gather(*coming)
+    random.Random(len(coming)).shuffle(pool.ready)
+    try:
+        fate = repr(await asyncio.wait_for(route(pool, *request, again=script["again"]), 60))
+    except (ReplicaDied, ArithmeticError) as error:
+        fate = f"{type(error).__name__}: {error}"
+    except TimeoutError:
+        fate = "no answer for a minute"
+    return fate, pool.done, sorted(replica.name for replica in pool.ready)
+
+
+def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Send forty requests through ``route`` and compare who is asked, who stays in rotation, and what the caller sees, with ``solution``."""
+    for seed in range(40):
+        draw = random.Random(seed)
+        script, request = story_of_a_request(draw), (draw.choice(["look_up", "charge"]), draw.randint(1, 99))
+        shown = [(f"load {load}", says, f"after {when:.1f} s") for load, says, _, when in script["replicas"]]
+        called = f"`route(pool, {request[0]!r}, {request[1]}, again={script['again']})` on the replicas `{shown}`"
+        right, found = (tell(routed(one, script, *request)) for one in (solution, route))
+        told = [", ".join(" ".join(map(str, what[1:-1])) for what in done) or "nobody" for _, done, _ in (found, right)]
+        assert told[0] == told[1], f"{called} asks `{told[0]}`, and should ask `{told[1]}`"
+        assert found[0] == right[0], f"{called} gives `{found[0]}`, and should give `{right[0]}`"
+        assert found[2] == right[2], f"{called} leaves `{found[2]}` in rotation, and should leave `{right[2]}`"
+        late = max((one[-1] - other[-1] for one, other in zip(found[1], right[1], strict=True)), default=0.0)
+        assert late < 1.0, f"{called} asks {late:.1f} s later than it could"
+
+
+def check_charge_once(charge_once: Callable[..., Any]) -> None:
+    """Send charges to ``charge_once``, some twice, and some when their process dies after a first or second write."""
+
+    class Crash(Exception):
+        pass
+
+    class Breaking(sqlite3.Connection):
+        left = math.inf
+
+        def execute(self, statement: str, values: Any = ()) -> Any:
+            found = super().execute(statement, values)
+            if statement.lstrip()[:6].upper() in MODIFIES:
+                self.left -= 1
+                if self.left == 0:
+                    raise Crash
+            return found
+
+    draw = random.Random(0)
+    for dies_after in (math.inf, math.inf, 1, 2, 1, 2):
+        numbers = draw.sample(range(1, 99), 3)
+        sent = [(number, draw.randint(1, 999)) for number in numbers]
+        sent = sorted([*sent, sent[0], *draw.sample(sent, 1)], key=lambda one: numbers.index(one[0]))
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "ledger")
+            for place, (number, amount) in enumerate(sent):
+                with closing(connect(path, Breaking, timeout=1.0)) as database:
+                    database.left = math.inf if place else dies_after
+                    with suppress(Crash):
+                        charge_once(database, number, amount)
+                    database.rollback()  # what a dead process has not committed is not there
+            with closing(connect(path)) as database:
+                found = database.execute("SELECT number, amount FROM charges ORDER BY number").fetchall()
+        dead = "" if dies_after == math.inf else f", and its process dies after write {dies_after} of the first"
+        right = sorted(set(sent))
+        assert found == right, f"`charge_once` gets `{sent}`{dead}: it charges `{found}`, and should charge `{right}`"

@@ -1,0 +1,192 @@
+"""Race the readers of notebook 07: a writer that comes at drawn moments checks ``read``, and one in another process races it.
+
+check_read         PlayedRing: every step of the writer where the draw says so
+race_from_afar     RestlessWriter, a real ring in another process
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.nb07 import Writer, layers, processes
+from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.training.transports import connect
+from zorplex_rl.weights.ring import WeightPullError
+
+Read = Callable[[Callable[[], Any], Callable[[int], Any]], tuple[int, Any]]
+"""``read(read_headers, read_slot)`` returns (version, weights)."""
+
+
+def verdict(numbers: Tensor, version: int | None) -> str:
+    """Say what a copy is that its header called ``version``: every number of version 7 is 7.0."""
+    if version is None:
+        return "given up"
+    if bool((numbers != numbers[0]).any()):
+        return "torn"
+    return "whole" if numbers[0] == version else "another version"
+
+
+class PlayedRing:
+    """A ring whose writer takes its steps when a script says so: a number of steps before each look of the reader."""
+
+    def __init__(self, draw: random.Random, slots: int, version_first: bool) -> None:
+        self.headers = [[0, 0] for _ in range(slots)]
+        self.slots, self.version_first, self.looks = [[0] * 4 for _ in range(slots)], version_first, 0
+        self.log: list[str] = []
+        self.writing, self.draw, self.busy_looks = self._write(), draw, draw.randint(0, 12)
+        for _ in range(draw.choice((0, 1, 4, 8, 9, 12, 17))):
+            next(self.writing)
+        self.newest = max((v for s, v in self.headers if s % 2 == 0), default=0)
+
+    def _write(self) -> Iterator[None]:
+        version = 0
+        for sequence in itertools.count(1, 2):
+            slot = min(range(len(self.headers)), key=lambda slot: self.headers[slot][0])
+            version += self.draw.randint(1, 3)
+            self.log.append(f"the writer begins version {version} in slot {slot}")
+            self.headers[slot][0] = sequence
+            if self.version_first:
+                self.headers[slot][1] = version
+            yield
+            halves = [slice(0, 2), slice(2, 4)]
+            self.draw.shuffle(halves)
+            self.slots[slot][halves[0]] = [version] * 2
+            yield
+            self.slots[slot][halves[1]] = [version] * 2
+            self.headers[slot][1] = version
+            yield
+            self.headers[slot][0] = sequence + 1
+            self.log.append(f"version {version} is complete")
+            yield
+
+    def _look(self) -> None:
+        self.looks += 1
+        assert self.looks < 300, f"`read` goes on looking although the writer rests: {self.story()}"
+        steps = self.draw.choice((0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)) if self.looks <= self.busy_looks else 0
+        if not steps and ((self.looks > self.busy_looks and any(s % 2 for s, _ in self.headers)) or not self._any()):
+            steps = 1  # it finishes what it has begun
+        for _ in range(steps):
+            next(self.writing)
+
+    def _any(self) -> bool:
+        return any(sequence and sequence % 2 == 0 for sequence, _ in self.headers)
+
+    def read_headers(self) -> list[tuple[int, int]]:
+        self._look()
+        found = [(sequence, version) for sequence, version in self.headers]
+        self.log.append(f"`read_headers()` gives `{found}`")
+        return found
+
+    def read_slot(self, slot: int) -> list[int]:
+        self._look()
+        self.log.append(f"`read_slot({slot})` copies the first half")
+        first = self.slots[slot][:2]
+        self._look()
+        self.log.append("and the second")
+        return first + self.slots[slot][2:]
+
+    def __repr__(self) -> str:
+        return "a ring"
+
+    def story(self) -> str:
+        return "; ".join(self.log[-7:])
+
+
+def check_read(read: Read) -> None:
+    """Play a writer that comes at 2,000 drawn moments: between two looks of ``read``, and in the middle of a copy."""
+    for seed in range(2000):
+        draw = random.Random(seed)
+        ring = PlayedRing(draw, slots=draw.choice((2, 2, 3, 4)), version_first=draw.random() < 0.5)
+        found = read(ring.read_headers, ring.read_slot)
+        assert isinstance(found, tuple) and len(found) == 2, (
+            f"`read` should return `(version, weights)`, and returns `{found!r}`"
+        )
+        version, weights = found
+        assert exercise.same(weights, [version] * 4) and version > 0, (
+            f"`read` returns version `{version}` with the weights `{weights}` here: {ring.story()}"
+        )
+        assert version >= ring.newest, (
+            f"`read` returns version `{version}`, and version {ring.newest} was complete when it was called: {ring.story()}"
+        )
+
+
+class RestlessWriter(Writer):
+    """Publishes version after version; every number of version 7 is 7.0."""
+
+    @concurrent_endpoint
+    async def begin(self, pause: float) -> None:
+        self.stop = threading.Event()
+        self.began, self.pause = time.perf_counter(), pause
+        self.write()
+        self.thread = threading.Thread(target=self.keep_writing, daemon=True)
+        self.thread.start()
+
+    @concurrent_endpoint
+    async def rest(self) -> float:
+        """Stop. Returns the seconds that a version took."""
+        self.stop.set()
+        await asyncio.to_thread(self.thread.join)
+        return (time.perf_counter() - self.began) / self.version
+
+    def keep_writing(self) -> None:
+        while not self.stop.wait(self.pause):
+            self.write()
+
+    @torch.no_grad()
+    def write(self) -> None:
+        self.version += 1
+        for layer in self.model.parameters():
+            layer.fill_(float(self.version))
+        self.publisher.publish(self.model, self.version)
+
+
+async def race_from_afar(
+    read: Read, megabytes: int, reads: int, transport: str = "rdma", slots: int = 3, pause: float = 0.004
+) -> Any:
+    """Read a ring of another process, whose writer goes on all the time. Returns verdicts, copies, their seconds, and a version's seconds."""
+    found = SimpleNamespace(verdicts=[], copies=[], period=0.0)
+    async with processes(writer=(RestlessWriter, layers, megabytes)) as (writer,):
+        source, loop = await writer.open_ring.call_one(slots), asyncio.get_running_loop()
+        reader = await connect(source, transport)
+        staging, left = torch.zeros(source.layout.size, dtype=torch.uint8), 0
+
+        def wait_for(call: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(call, loop).result(timeout=30)
+
+        def read_headers() -> list[tuple[int, int]]:
+            return [(sequence, version) for sequence, version in wait_for(reader.read_headers()).tolist()]
+
+        def read_slot(slot: int) -> Tensor:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise WeightPullError("no whole copy in 400 attempts")
+            began = time.perf_counter()
+            wait_for(reader.read_slot(slot, staging))
+            found.copies.append(time.perf_counter() - began)
+            return staging.view(torch.float32)
+
+        await writer.begin.call_one(pause)
+        try:
+            for _ in range(reads):
+                left = 400
+                try:
+                    version, weights = await asyncio.to_thread(read, read_headers, read_slot)
+                except WeightPullError:
+                    found.verdicts.append("given up")
+                    continue
+                found.verdicts.append(verdict(torch.as_tensor(weights), int(version)))
+        finally:
+            found.period = await writer.rest.call_one()
+    return found

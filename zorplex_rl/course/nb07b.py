@@ -1,0 +1,170 @@
+"""Run the ranks of notebook 07b: a small model on two meshes of processes, and the check of ``pieces``.
+
+SmallModel ──► Rank, on both sides, by FSDP or tensor parallel ──► two_meshes, on_all
+random cuts of a tensor, with copies and empty shards ──► check_pieces
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
+from zorplex_rl.training import shard_transports
+from zorplex_rl.weights.reshard.sharded_model import describe, rank_in
+from zorplex_rl.weights.reshard.transfer import ShardPublisher
+
+Box = tuple[tuple[int, int], ...]
+Pieces = Callable[[dict[int, Box], Box, dict[int, int]], list[tuple[int, Box]]]
+
+
+class Block(nn.Module):
+    """Two matrices beside a residual path."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Any:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class SmallModel(nn.Module):
+    """An embedding, four blocks and an output layer."""
+
+    def __init__(self, width: int, tokens: int = 512, blocks: int = 4) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(tokens, width), nn.Linear(width, tokens)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Rank(Actor):
+    """A rank of either side. Plain endpoints: collectives need all ranks in step."""
+
+    @endpoint
+    def join(self, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        dist.init_process_group("gloo")
+        self.mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(side,))
+        self.model = cut(SmallModel(width), self.mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        return describe(self.model, self.mesh)
+
+    @endpoint
+    def loss(self, train: bool = False) -> float:
+        tokens = torch.arange(512)
+        loss = nn.functional.cross_entropy(self.model(tokens[:-1]), tokens[1:])
+        if train:
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss.item()
+
+    @endpoint
+    def whole(self) -> dict[str, Tensor]:
+        """Return all weights, gathered by torch itself."""
+        parameters: Any = self.model.named_parameters()
+        return {name: parameter.full_tensor().detach().clone() for name, parameter in parameters}
+
+    @endpoint
+    def offer(self, plan: Any) -> Any:
+        self.publisher = ShardPublisher(self.model, plan, rank_in(self.mesh))
+        return shard_transports.offer(self.publisher)
+
+    @endpoint
+    def publish(self, version: int) -> None:
+        self.publisher.publish(self.model, version)
+
+    @endpoint
+    def subscribe(self, offers: Any, plan: Any) -> int:
+        subscribing = shard_transports.subscribe(offers, self.model, plan, rank_in(self.mesh))
+        self.subscriber = asyncio.run(subscribing)
+        return self.subscriber.transfer_bytes
+
+    @endpoint
+    def fetch(self) -> int:
+        return asyncio.run(self.subscriber.fetch())
+
+    @endpoint
+    def install(self, version: int) -> None:
+        self.subscriber.install(version)
+
+
+@asynccontextmanager
+async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
+    """Start trainer and generator ranks, each side ready for a process group of its own. They end with the block."""
+    from monarch.spmd import setup_torch_elastic_env_async
+
+    start_runtime()
+    meshes: list[Any] = []
+    try:
+        for name in ("trainer", "generator"):
+            meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
+        await asyncio.gather(*map(setup_torch_elastic_env_async, meshes))
+        yield [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
+    finally:
+        await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True)
+
+
+async def on_all(endpoint: Any, *args: Any) -> list[Any]:
+    """Return the answers of all ranks, which work at the same time."""
+    return [value for _, value in (await endpoint.call(*args)).items()]
+
+
+def drawn_boxes(draw: random.Random) -> tuple[dict[int, Box], Box, dict[int, int]]:
+    """Cut a tensor at drawn places, give each box to one rank or to several, and want a part of it. Some boxes are empty."""
+    shape = [draw.randint(1, 6) for _ in range(draw.randint(1, 3))]
+    ranges = []
+    for size in shape:
+        ends = sorted([0, size, *(draw.randint(0, size) for _ in range(draw.randint(0, 2)))])
+        ranges.append(list(itertools.pairwise(ends)))
+    boxes = [box for box in itertools.product(*ranges) for _ in range(draw.choice((1, 1, 2, 3)))]
+    draw.shuffle(boxes)
+    held = dict(enumerate(boxes))
+    wanted = []
+    for size in shape:
+        first = draw.randrange(size)
+        wanted.append((first, draw.randint(first + 1, size)))
+    return held, tuple(wanted), {rank: 4 * draw.randint(0, 20) for rank in held}
+
+
+def check_pieces(pieces: Pieces) -> None:
+    """Ask for drawn boxes: each wanted element comes once, from a rank that holds it, and of several from the one that has sent least."""
+    plain: tuple[dict[int, Box], Box, dict[int, int]] = ({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
+    for held, wanted, sent in (plain, *(drawn_boxes(random.Random(seed)) for seed in range(150))):
+        called = f"`pieces({held}, {wanted}, {sent})`"
+        found = pieces(dict(held), wanted, dict(sent))
+        assert isinstance(found, list), f"{called} gives `{found!r}`, and should give a list"
+        times = dict.fromkeys(itertools.product(*(range(a, b) for a, b in wanted)), 0)
+        for item in found:
+            assert isinstance(item, tuple | list) and len(item) == 2 and item[0] in held, (
+                f"{called} gives the item `{item!r}`, and should give pairs of a rank and a part"
+            )
+            rank, part = item
+            assert len(part) == len(wanted) and all(a < b for a, b in part), f"{called} gives the empty part `{part!r}`"
+            for place in itertools.product(*(range(a, b) for a, b in part)):
+                assert place in times, f"{called} fetches `{place}`, which is not wanted"
+                owns = all(a <= at < b for at, (a, b) in zip(place, held[rank], strict=True))
+                assert owns, f"{called} fetches `{place}` from rank {rank}, which does not hold it"
+                times[place] += 1
+            least = min(sent[other] for other in held if held[other] == held[rank])
+            assert sent[rank] == least, f"{called} asks rank {rank}, and another rank with the same box has sent less"
+        for place, count in times.items():
+            assert count, f"{called} does not fetch `{place}`"
+            assert count == 1, f"{called} fetches `{place}` {count} times"
