@@ -68,24 +68,22 @@ def _():
     mo.md("""
     ## What takes the memory
 
-    The policy of this course fits everywhere. Yours may not, and a run that does not fit fails
-    after an hour in a queue. So make a budget first. A model has `n` parameters, and a number of
-    it has `e` bytes: 4 in float32, 2 in 16 bits.
+    A run that does not fit fails after an hour in a queue. So make a budget first. A number of the
+    model has `e` bytes: 4 in float32, 2 in 16 bits.
 
     | part of a trainer | bytes | divided from ZeRO stage |
     |---|---|---|
     | `weights` | `e` for each parameter | 3 |
-    | `masters`: a float32 copy of the weights | 4, only if `e` is below 4 | 1 |
+    | `masters`: **master weights**, a float32 copy | 4, only if `e` is below 4 | 1 |
     | `gradients` | 4 | 2 |
     | `moments`: AdamW's two | 8 | 1 |
     | `activations`: what autograd keeps of each layer | `activation_bytes` below | never |
     | `logits` | see below | never |
 
-    **ZeRO** divides parts over the `ranks` of data parallelism, each of which works on tokens of
-    its own. Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04).
-
-    The logits are four float32 tensors of `rows × response × vocabulary` numbers. In 16 bits there
-    is a float32 copy of the output layer too: `4 × vocabulary × hidden` bytes.
+    **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
+    Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are four float32
+    tensors of `rows × response × vocabulary` numbers. In 16 bits add a float32 copy of the output
+    layer: `4 × vocabulary × hidden` bytes.
     """)
     return
 
@@ -112,11 +110,9 @@ def _():
     mo.md("""
     ### Exercise 1: the budget of a trainer
 
-    Write `trainer_budget`. It returns a dictionary: the bytes of each part on one rank. The page
-    makes every budget of a trainer with yours, once it passes.
-
-    `shape` has `parameters`, `layers`, `hidden` and `vocabulary`. `batch` has `prompts`, `prompt`
-    (tokens), `rows` and `response` (tokens).
+    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. Once it passes, the
+    page makes every budget with yours. `shape` has `parameters`, `hidden` and `vocabulary`;
+    `batch` has `rows` and `response` (tokens).
     """)
     return
 
@@ -194,9 +190,8 @@ def _():
     mo.md("""
     ### Against a real process
 
-    The cell below starts a process that trains the model for two steps. It reads the operating
-    system's mark of the highest memory, counted from the moment at which everything is imported.
-    Then two generators sample, for the section after this one.
+    A process trains the model for two steps, and its highest memory is read from the operating
+    system, counted from the end of all imports. Then two generators sample, for the next section.
     """)
     return
 
@@ -204,7 +199,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"A trainer of {config.shape.parameters / 1e6:.1f} million parameters takes a step on 16 answers. Add up all parts of its budget. How does the measured peak compare?",
+        f"Add up all parts of the budget of a trainer of {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
         "lower by more than 5%: not all parts are there at the same time",
         "within 5%",
         "higher by more than 5%: the budget forgets something",
@@ -265,9 +260,9 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `sizing.py` says {_sized.total / 1e6:.0f} MB. It counts
-        what is there at the same time: here the highest phase is *{_sized.highest}*. It also counts
-        {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB that are free for Python and not for the system: the C library keeps small blocks.
+        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `sizing.py` says {_sized.total / 1e6:.0f} MB. It counts what is
+        there at the same time, highest in the phase *{_sized.highest}*, and {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB that are free for Python but
+        not given back to the system.
         """,
         shows=[
             lesson.figure(
@@ -288,10 +283,9 @@ def _():
     mo.md("""
     ## What a generator holds
 
-    A generator has no gradients. It has the **key-value cache**: for every token of every running
-    row, in every layer, the keys and values that later tokens look at. Each **slot** has room for
-    one row. With **grouped-query attention** several query heads share one head of keys and
-    values, so the cache is smaller.
+    A generator has the **key-value cache**: for every token of every running row, in every layer,
+    the keys and values that later tokens look at. Each **slot** has room for one row. In
+    **grouped-query attention** several query heads share one head of keys, which saves cache.
     """)
     return
 
@@ -311,7 +305,7 @@ def generator_budget(shape, slots, length, e):
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"Within {config.budget / 1e6:.0f} MB there is room for {many_slots} slots. Compared with {config.few_slots}, how does the processor time change that the same 64 answers take?",
+        f"{config.budget / 1e6:.0f} MB have room for {many_slots} slots. How does the processor time of 64 answers change, compared with {config.few_slots}?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -335,8 +329,8 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. Each step serves all slots, so more of them mean fewer
-        steps. The memory was {"within" if _many.peak <= config.budget else "*over*"} the budget. What the short budget above leaves out is the **prefill**: all prompts pass through the model at once.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. Each step serves all slots. The
+        memory was {"within" if _many.peak <= config.budget else "*over*"} the budget. The code above leaves out the prefill: prompts pass through the model at once.
         """,
         shows=[
             lesson.figure(
@@ -356,7 +350,10 @@ def _(ask_slots, config, many_slots, sampled):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Why slots pay: operations or bytes (measured on one core here)", nb10.roofline()
+        "Why slots pay: operations or bytes (measured on one core here)",
+        "In a decode step each row brings one token, and each weight is read from memory to serve "
+        "those few rows. Operations for each byte that is read: that is the "
+        "**arithmetic intensity**. With few rows the reading decides.\n" + nb10.roofline(),
     )
     return
 
@@ -366,8 +363,10 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here to the hosts nothing is measured. The same arithmetic runs on published models
-    (Qwen2.5) and a published GPU.
+    From here to the hosts nothing is measured: the same arithmetic runs on published models
+    (Qwen2.5) and a published GPU. More ranks do not help where the activations of one answer are
+    too much. **Activation checkpointing** keeps only the input of each layer, and computes the
+    rest again in the backward pass.
     """)
     return
 
@@ -387,53 +386,21 @@ def _(my_budget):
                 return stage
         return "none"
 
-    return first_stage, one_answer, room
+    return (first_stage,)
 
 
 @app.cell(hide_code=True)
-def _(one_answer, room):
-    ask_stage = lesson.predict(
-        f"7.6 billion parameters, 8 GPUs with {room / 1e9:.0f} GB of room each, one answer of {one_answer.response:,} tokens at once. At which stage does it fit first?",
-        "stage 0: nothing divided",
-        "stage 1",
-        "stage 2",
-        "stage 3",
-    )
-    ask_stage
-    return (ask_stage,)
-
-
-@app.cell(hide_code=True)
-def _(ask_stage, first_stage, my_budget, one_answer, whose_budget):
-    _needed = [
-        sum(my_budget(MODELS["7B"], one_answer, 2, 8, stage).values()) / 1e9
-        for stage in range(4)
-    ]
-    _found = first_stage(MODELS["7B"], 8)
-    lesson.reveal(
-        ask_stage,
-        how="Computed",
-        right=[] if _found == "none" else _found,
-        why=f"""
-        By {whose_budget} the stages need {", ".join(f"{size:.0f}" for size in _needed)} GB. Stages are paid in messages: at stage 3 the weights
-        are gathered for each layer, forward and backward. More ranks do not help where the activations of one answer
-        are too much. **Activation checkpointing** keeps only the input of each layer, and computes the rest again in the backward pass.
-        """,
-        shows=[
-            lesson.table(
-                "The first stage that fits",
-                [
-                    {"Qwen2.5": name}
-                    | {
-                        f"{ranks} GPUs{', recomputed' * again}": first_stage(
-                            shape, ranks, again
-                        )
-                        for again in (False, True)
-                        for ranks in (8, 64, 512)
-                    }
-                    for name, shape in MODELS.items()
-                ],
-            )
+def _(first_stage, whose_budget):
+    lesson.table(
+        f"The first ZeRO stage that fits, with one answer of 2,048 tokens at once; computed by {whose_budget}",
+        [
+            {"Qwen2.5": name}
+            | {
+                f"{ranks} GPUs{', recomputed' * again}": f"{first_stage(shape, ranks, again)}"
+                for again in (False, True)
+                for ranks in (8, 64, 512)
+            }
+            for name, shape in MODELS.items()
         ],
     )
     return
@@ -444,15 +411,15 @@ def _():
     mo.md("""
     ## Who gets the GPUs
 
-    In the asynchronous loop both sides work at the same time. A step takes as long as the slower
-    side. How many GPUs should generate, and how many train?
+    In the asynchronous loop both sides work at the same time, and the slower side decides how long
+    a step takes. How many GPUs should generate?
 
     ### Exercise 2: the best split
 
-    Write `best_split`. `sampling(g)` is the seconds that `g` GPUs need to sample a batch, and
-    `training(g)` those for a step; both are infinite where the memory does not suffice. Return
-    the number of GPUs that generate, from 1 to `gpus - 1`, in the fastest split: the smallest
-    number if several are equally fast, and `None` if no split has room.
+    `sampling(g)` is the seconds that `g` GPUs need for a batch, `training(g)` those for a step;
+    both are infinite where the memory does not suffice. Return how many GPUs, from 1 to
+    `gpus - 1`, generate in the fastest split: the smallest number if several are equally fast,
+    `None` if no split has room.
     """)
     return
 
@@ -469,7 +436,7 @@ def _():
         lambda: best_split,
         check_best_split,
         best_split_solution,
-        level="core",
+        level="stretch",
         minutes=6,
         lines=5,
         hints=(
@@ -483,7 +450,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        "64 GPUs have the best split for 7 billion parameters and answers of 1,024 tokens. Answers become four times as long. Which way does the best split move?",
+        "64 GPUs have the best split for a 7B model. Answers become four times as long. Which way does it move?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -523,11 +490,11 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         how="Computed",
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token looks at more keys and values, and all of them are read again for each
-        token. The trainer works on all tokens at once. The model's size counts too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
+        From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token reads more keys and values; the trainer works on all tokens at
+        once. The model's size counts too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
 
-        This is computed from an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth.
-        Links and tools cost no time in it. Trust the direction, then measure.
+        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth. Links and
+        tools cost no time in it. Trust only the direction.
         """,
         shows=[
             allocation_slider,
@@ -542,9 +509,8 @@ def _():
     mo.md("""
     ## Hosts
 
-    The trainer goes on one host, generators on others, and only messages pass between them. Now a
-    host can die with everything on it. Or a cable is cut: everything on the host goes on, and
-    nobody hears of it.
+    The trainer goes on one host, generators on others. Now a host can die with everything on it.
+    Or a cable is cut: everything on the host goes on, and nobody hears of it.
     """)
     return
 
@@ -553,7 +519,7 @@ def _():
 def _():
     lesson.figure(
         host_charts.two_hosts(),
-        "Who lives where, and who watches whom. The controller alone writes the run's folder.",
+        "Who lives where, and who watches whom.",
     )
     return
 
@@ -563,14 +529,11 @@ def _():
     mo.md("""
     ### A lease
 
-    From outside, a dead host and one that is cut off look alike: silence. If the controller starts
-    a new trainer at once, there may be two. Both write checkpoints, both publish weights. Notebook
-    03 sent `kill -9` before it started a successor, but that needs a way to the host.
-
-    A **lease** does not need one: the host promises to end by itself. It sends the controller a
-    *token*, the time on its own clock, and the controller sends it back. Once the newest token
-    that came back is `lease` seconds old, the host kills its trainer. The controller starts a
-    successor only after that time.
+    A dead host and one that is cut off look alike: silence. If the controller starts
+    a new trainer at once, there may be two, and both publish weights. With a **lease** the host
+    promises to end by itself. It sends the controller a *token*, the time on its own clock, and
+    the controller sends it back. Once the newest token that came back is `lease` seconds old, the
+    host kills its trainer. The controller starts a successor only after that time.
     """)
     return
 
@@ -612,10 +575,9 @@ def renew(link, tokens):
 
 @app.function
 def two_lives(fault, lease, lease_is_over, drift=0.0):
-    programs = host, trainer
     with (
-        HostProcess(*programs, lease, drift) as first,
-        HostProcess(*programs, lease) as second,
+        HostProcess(host, trainer, lease, drift) as first,
+        HostProcess(host, trainer, lease) as second,
     ):
         first.start()
         heard = renew(first.link, tokens=20)
@@ -638,10 +600,10 @@ def _():
     mo.md("""
     ### Exercise 3: when is the lease over?
 
-    The host counts `lease` seconds on its *own* clock, which may be slow: while it counts one
-    second, up to `1 + drift` seconds pass for the controller. And it looks at its clock only now
-    and then, so add `margin` seconds. Write `lease_is_over`: has the host's trainer surely ended
-    by `now`? `heard` is when the newest token came; both are times of the controller's clock.
+    The host's *own* clock may be slow: while it counts one second, up to `1 + drift` seconds pass
+    for the controller. And it looks at its clock only now and then, so add `margin` seconds. Has
+    its trainer surely ended by `now`? `heard` is when the newest token came; both are times of the
+    controller's clock.
     """)
     return
 
@@ -658,9 +620,8 @@ def _():
         lambda: lease_is_over,
         check_lease_is_over,
         lease_is_over_solution,
-        level="core",
+        level="warm-up",
         minutes=4,
-        lines=1,
         hints=(
             "How long can the host take, by the controller's clock, to count `lease` seconds?",
             "`lease * (1 + drift)` seconds at most, from `heard` on. The margin comes on top.",
@@ -729,16 +690,14 @@ def _(ask_silence, hosts_config, lives, whose_rule):
         if _killed < _cut
         else 1,
         why=f"""
-        The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut. The controller saw the same of both: silence. The trainer that was cut off went on for
-        {lives["cut off"].first[-1]:.1f} s, and the one with the slow clock for {lives["slow clock"].first[-1]:.1f} s. {whose_rule[0].upper() + whose_rule[1:]} decided when to start.
+        The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut. The trainer that was cut off went on for
+        {lives["cut off"].first[-1]:.1f} s, the one with the slow clock for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
         {"At no moment did two trainers live." if _together < 0 else f"Two trainers lived for {_together:.2f} s: a host on this busy machine was later than the margin."}
-
-        Real clocks differ by a few millionths, so the package has only its margin of {MARGIN_SECONDS:g} s.
         """,
         shows=[
             lesson.figure(
                 host_charts.lives_chart(lives),
-                "From the first to the last line that each trainer wrote.",
+                "When each trainer wrote.",
             )
         ],
     )
@@ -750,11 +709,10 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. Where this page may make namespaces, its
-    hosts are as real as one machine allows: each has its own network, process ids, `/dev/shm` and
-    `/tmp`. Elsewhere two plain processes stand in for them. Between real hosts Monarch 0.7 speaks mutual TLS
-    (`tls://`): both sides show a certificate. Plain `tcp://`, as here, lets in whoever reaches the
-    port. (Installed torchmonarch 0.7.0, read 2026-11-24.)
+    `zorplex-rl train --hosts` does this with real roles. Where this page may make namespaces, each
+    host has its own network, process ids and `/tmp`; elsewhere two plain processes stand in.
+    Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate.
+    Plain `tcp://`, as here, lets in whoever reaches the port. (torchmonarch 0.7.0, read 2026-11-24.)
     """)
     return
 
@@ -819,18 +777,17 @@ def _(ask_notice, hosts_config, lost, stage):
         ask_notice,
         right=0 if _notice <= 0.25 else 1 if _notice < hosts_config.run_lease else 2,
         why=f"""
-        Lost after {_notice:.1f} s, on {stage.kind}. The lease need not be over: a generator that was given up answers nobody, because what comes late
-        is dropped. Only what must not exist twice waits: a trainer would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after its host
-        was last heard.
+        Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
+        would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after its host was last heard.
 
-        The replacement was ready another {lost.replaced[0] - lost.noticed[0]:.1f} s later. The spare had lived on the same host and died with it. So a new
-        process had to start, import torch, load the model and pull weights, on the host that was left. Then it
-        sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
+        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process:
+        it imports torch, loads the model and pulls weights. Then it sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
+        evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
         """,
         shows=[
             lesson.figure(
                 host_charts.lost_host_chart(lost),
-                "The run's steps and its held-out accuracy, from its timeline and its metrics.",
+                "Its steps and its held-out accuracy.",
             ),
         ],
     )
@@ -842,29 +799,26 @@ def _():
     mo.md("""
     ## Other stacks
 
-    Yours is not the only system that trains like this. The reference page
-    [Sixteen stacks](stacks.html) of the course's site compares sixteen on seven questions that you
-    have met here, with sources. It also shows one job in five of them. Zorplex RL has no inference engine such as
-    vLLM, and divides a model only by FSDP2: for many billion parameters take one of the others.
+    The site's reference page [Sixteen stacks](stacks.html) compares systems that train like this on
+    seven questions, with sources, and shows one job in five of them. Zorplex RL divides a model
+    only by FSDP2: for many billion parameters take another.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(6)
+    lesson.predicted(5)
     return
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer's memory is some bytes for each parameter, and some for each token that goes through at once.",
-        "The sum of the parts is not the peak: parts live at different times.",
-        "A generator's memory is weights and cache. Slots turn memory into speed.",
-        "ZeRO divides what belongs to parameters; activations can be computed again.",
-        "The best split is where nobody waits. Longer answers move it to the generators.",
-        "A dead host and one that is cut off look alike. A lease ends both.",
+        "A trainer's memory is some bytes for each parameter, and some for each token at once.",
+        "Slots turn a generator's memory into speed. ZeRO divides what belongs to parameters.",
+        "The best split is where nobody waits.",
+        "A dead host and one that is cut off look alike: a lease ends both.",
     )
     return
 

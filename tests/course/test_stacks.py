@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from html import unescape
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from pages import launched
 from prose import too_long
 
 from zorplex_rl import __version__
 from zorplex_rl.config import Config, LossName, TransportName
 from zorplex_rl.course import stack_commands, stacks
-from zorplex_rl.course.figures import stack_tables
-from zorplex_rl.course.stacks import AXES, NOT_FOUND, OURS, QUESTIONS, STACKS, STALENESS, TRANSFER
+from zorplex_rl.course.site import reference
+from zorplex_rl.course.site.frame import stacks_page
+from zorplex_rl.course.stacks import AXES, FAULTS, NOT_FOUND, OURS, QUESTIONS, STACKS, STALENESS, TRANSFER
 from zorplex_rl.training.hosts.spec import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
@@ -47,7 +50,8 @@ def test_every_line_has_a_source_and_every_source_a_version(stack):
 
 def test_the_map_says_when_it_was_read():
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", stacks.READ_ON)
-    assert 'map_table(f"Sixteen stacks on seven axes, read on {READ_ON}")' in NOTEBOOK.read_text()
+    assert f"on {stacks.READ_ON}" in reference.content()
+    assert f"]({reference.PAGE})" in NOTEBOOK.read_text()
 
 
 @every_stack
@@ -103,16 +107,44 @@ def test_five_commands_stand_beside_five_names_of_every_knob():
     assert set(names) <= on_map
 
 
-@pytest.mark.parametrize("axis", range(len(AXES)), ids=AXES)
-def test_the_chooser_shows_every_stack_once_on_every_axis(axis):
-    shown = stack_tables.choose_axis().text
-    listed = re.search(rf'<div class="stacks-on axis-{axis}">(.*?)</div>', shown, re.DOTALL)[1]
-    found = re.findall(r"<li>(.*?):", listed)
-    assert sorted(found) == sorted(stack.name for stack in STACKS)
-    kinds = {cell.kind for cell in (stack.cells[axis] for stack in STACKS)}
-    assert all(f"<p>{kind}" in listed for kind in kinds)
-    assert f'id="stacks-axis-{axis}"' in shown
-    assert f"#stacks-axis-{axis}:checked) .stacks-on.axis-{axis}" in shown
+@every_stack
+def test_the_reference_page_shows_every_line_and_every_source_of_a_stack_without_scripts(stack):
+    shown = re.sub(r"<script>.*?</script>", "", stacks_page(), flags=re.DOTALL)
+    table = shown.partition('<table class="sortable">')[2].partition("</table>")[0]
+    assert table.count("<tr>") == 1 + len(STACKS)
+    row = table.partition(f'href="#{reference.anchor(stack.name)}"')[2].partition("</tr>")[0]
+    assert re.findall(r"<td>(.*?)</td>", row) == [cell.kind for cell in stack.cells]
+    details = shown.partition(f'id="{reference.anchor(stack.name)}"')[2].partition("</dl>")[0]
+    assert details.count("<dd>") == len(AXES)
+    assert all(source.address in details or not source.address.startswith("http") for source in stack.sources)
+
+
+def test_the_reference_page_shows_all_commands():
+    text = unescape(re.sub(r"<[^>]+>", "", reference.content()))
+    assert all(launch.command.strip() in text for launch in stack_commands.LAUNCHES)
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_in_a_browser_all_columns_of_the_table_are_seen_and_sort(tmp_path, scripts):
+    (tmp_path / "stacks.html").write_text(stacks_page(), encoding="utf-8")
+    with launched() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, java_script_enabled=scripts)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((tmp_path / "stacks.html").as_uri())
+        table = page.locator("table.sortable")
+        assert len(asked) == 1
+        assert table.bounding_box()["x"] + table.bounding_box()["width"] <= 1280
+        names, kinds = table.locator("tbody th"), table.locator(f"tbody td:nth-child({FAULTS + 2})")
+        assert names.all_inner_texts() == [stack.name for stack in STACKS]
+        assert table.get_by_role("button").count() == (len(AXES) + 1 if scripts else 0)
+        if scripts:
+            column = table.get_by_role("button", name=AXES[FAULTS])
+            column.click()
+            assert kinds.all_inner_texts() == sorted(stack.cells[FAULTS].kind for stack in STACKS)
+            column.click()
+            assert kinds.all_inner_texts() == sorted((stack.cells[FAULTS].kind for stack in STACKS), reverse=True)
+            assert table.locator('[aria-sort="descending"]').count() == 1
 
 
 def test_every_explained_kind_is_on_the_map():

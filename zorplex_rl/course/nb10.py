@@ -56,7 +56,7 @@ def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
         return sorted(found)[times // 2]
 
     cache = last_cache()
-    side = _side(cache)
+    side = matrix_side(cache)
     matrix, states = torch.ones(side, side), torch.ones(max(rows), side)
     square = torch.ones(1024, 1024)
     peak = 2 * 1024**3 / median_seconds(lambda: square @ square, 9)
@@ -70,13 +70,11 @@ def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
         for count, seconds in taken.items()
     )
     return f"""
-In a decode step each row brings one token, and each weight is read from memory to serve those few rows. Operations for each
-byte that is read: that is the **arithmetic intensity**. With few rows the reading decides.
-
 Measured on one core: {peak / 1e9:.0f} billion operations a second in a product that fits a cache, and {bandwidth / 1e9:.1f} GB/s in
 reading a matrix of {matrix.nbytes / 1e6:,.0f} MB (the last cache has {cache / 1e6:,.0f} MB). In float32 the two take equally long at
 {balance:.0f} rows. If nothing else counted, {many} rows would take {expected:.1f} times as long as {few}. They took
-{taken[many] / taken[few]:.1f} times as long: a product of few rows reaches neither limit, as torch's kernel is made for many.
+{taken[many] / taken[few]:.1f} times as long: between the ends of the table a real product is slower than either limit alone allows.
+The limits say how fast it can be at best.
 
 | rows | measured, ms | reading alone | computing alone |
 |---|---|---|---|
@@ -87,7 +85,7 @@ In 16 bits that is a balance at {H100.operations / H100.bandwidth:.0f} rows. So 
 """
 
 
-def _side(cache: int) -> int:
+def matrix_side(cache: int) -> int:
     """Return the side of a square float32 matrix of four times ``cache``, at least 128 MB and at most ``MOST_BYTES``."""
     return int((min(MOST_BYTES, max(4 * cache, 2**27)) / 4) ** 0.5)
 

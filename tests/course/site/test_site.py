@@ -537,7 +537,7 @@ def test_a_site_without_the_library_has_no_search_and_the_build_says_so(tmp_path
         said.append,
     )
     assert said.count(search.WITHOUT) == 1
-    assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html"]
+    assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html", "stacks.html"]
     assert not any(search.PAGE in (tmp_path / "site" / name).read_text() for name in names_of_pages(tmp_path / "site"))
 
 

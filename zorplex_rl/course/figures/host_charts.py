@@ -184,6 +184,7 @@ def lost_host_chart(run: LostHost) -> str:
     said = (
         f"{len(run.steps)} steps in {run.steps[-1]:.1f} s; the host was killed at {run.killed:.1f} s, noticed at "
         f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; "
-        f"the replacement began {len(run.worked)} groups; the longest step took {longest:.1f} s; greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
+        f"the replacement began {len(run.worked)} groups; the longest step took {longest:.1f} s; "
+        f"greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
     )
     return render(draw, 380, "A run that loses a host", said)

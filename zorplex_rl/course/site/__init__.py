@@ -10,6 +10,7 @@
     frame.py     assemble a whole page: head, navigation, style; also contents and glossary
     contents.py  collect what the contents page says of every notebook, from the notebook's own page
     arc.py       draw the whole course
+    reference.py build the page that compares other stacks
     search.py    build the page that searches all others, with a library from PyPI
     widgets.js   draw the widgets in the state that the run left
     build.py     do all of this in order

@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
-from zorplex_rl.course.site import search
+from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.contents import built_by, card_of, film_of
 from zorplex_rl.course.site.export import end_exports, export
-from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_page, search_page
+from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_page, search_page, stacks_page
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.errors import ConfigError, SiteError
 
-FRAME = ("index.html", "glossary.html", search.PAGE)
+FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)
 """The pages that belong to no notebook. The last is there only if the library that searches is installed."""
 MARKER = ".zorplex-site"
 """Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
@@ -124,6 +124,7 @@ def publish(
         contents = contents_page(cards, film_of(parts), searchable)
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
+        (draft / reference.PAGE).write_text(stacks_page(searchable), encoding="utf-8")
         if library is not None:
             (draft / search.PAGE).write_text(search_page(texts, library), encoding="utf-8")
         for written_page in draft.glob("*.html"):

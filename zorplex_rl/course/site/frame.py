@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.course.lesson.lesson import inline
-from zorplex_rl.course.site import search
+from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.arc import Station, arc_drawing
 from zorplex_rl.course.site.contents import Card, Film, entry, routes
 from zorplex_rl.course.site.outline import anchored, outline
@@ -95,6 +95,15 @@ def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = Fals
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
+
+
+def stacks_page(searchable: bool = False) -> str:
+    """Build the reference page of other stacks."""
+    body = (
+        f"{_top(None, None, searchable)}\n<main>\n{reference.content()}\n</main>\n"
+        f"<script>\n{_file('course/site/sorting.js')}</script>"
+    )
+    return _document(reference.TITLE, body, "reference")
 
 
 def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
