@@ -847,7 +847,7 @@ def _():
         lambda: merge,
         check_merge,
         merge_solution,
-        level="core",
+        level="stretch",
         minutes=4,
         hints=(
             "By what do you divide, if the number of learners must not appear?",

@@ -655,7 +655,7 @@ def _():
         lambda: share_of,
         check_share_of,
         share_of_solution,
-        level="core",
+        level="stretch",
         minutes=5,
         hints=(
             "A share has `math.ceil(len(flat) / ranks)` numbers.",

@@ -63,7 +63,7 @@ def _():
     ## Many of the same
 
     Some roles of the training loop should exist more than once: tools, rewards, generators. A caller
-    does not want to know which process is free, or which one has just died. So it asks a **pool**:
+    does not want to know which process is free, or which one has just died. So it asks a *pool*:
     one name for several equal processes, its **replicas**.
 
     This tool is one. `look_up` only reads. `charge` stands for an effect that must not happen twice.
@@ -226,7 +226,7 @@ def _():
         lines=1,
         hints=(
             "How often has the wait doubled after `failures` failures?",
-            "`base * 2.0 ** (failures - 1)`, cut at `cap`. But `2.0 ** 5000` raises an OverflowError: bound the exponent first.",
+            "`base * pow(2.0, failures - 1)`, cut at `cap`. But `pow(2.0, 5000)` raises an OverflowError: bound the exponent first.",
         ),
     )
     return

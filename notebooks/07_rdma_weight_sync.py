@@ -521,7 +521,7 @@ def _():
     mo.md("""
     ## Never torn
 
-    The writer gives you one more number, the first of each header: the slot's **sequence**. It is
+    The writer gives you one more number, the first of each header: the slot's *sequence*. It is
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
     even, larger by one, after the copy is done. While it is odd, believe nothing else of that slot.
     `fence` keeps the processor from changing this order.

@@ -107,7 +107,10 @@ def test_only_services_and_training_import_monarch():
     guilty = [
         name
         for name, path in MODULES.items()
-        if room_of(name) not in MONARCH and any(i.split(".")[0] == "monarch" for i in imported_by(path))
+        if room_of(name) not in MONARCH
+        # What drives the experiments of a notebook speaks to processes as its page does.
+        and not name.startswith(f"{COURSE}.nb")
+        and any(i.split(".")[0] == "monarch" for i in imported_by(path))
     ]
     assert guilty == []
 

@@ -40,7 +40,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.drawing.svg import render
     from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.course.widgets import LiveCurve, ServiceBoard
+    from zorplex_rl.course.widgets import LiveCurve
 
     texts = {texts!r}
 
@@ -121,15 +121,6 @@ def _():
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    board = ServiceBoard(queue_limit=4)
-    row = dict(place=0, replica=texts[2], state="ready", in_flight=0, queued=0, requests=0, up=0.0)
-    board.status = dict(name=texts[0], replicas=[row])
-    board
-    return
-
-
 @app.cell
 def _():
     print(*texts)
@@ -177,8 +168,7 @@ def visit(chromium, folder):
             page.goto(address + name)
             page.get_by_text("read", exact=True).first.wait_for(state="attached")
             if "index" not in name:
-                # The drawn state of the board stands there too, hidden.
-                page.get_by_text("Service `<img").filter(visible=True).first.wait_for()
+                page.locator(".lesson-table").nth(len(HOSTILE) - 1).wait_for()
             # Whatever an element would run or load, it has done when the network rests.
             page.wait_for_load_state("networkidle")
             return page

@@ -133,6 +133,11 @@ def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
     >>> import torch
     >>> same(torch.tensor([0.5, 2.0]), (0.5, 2)), same([1.0], 1.0), same(None, 0)
     (True, False, False)
+
+    A mask may be written with ones and zeros, a single truth value may not.
+
+    >>> same([1, 0], [True, False]), same(1, True), same([True, 2], [1, 2])
+    (True, False, False)
     """
     found, expected = _plain(found), _plain(expected)
     if isinstance(expected, bool) or isinstance(found, bool):
@@ -148,6 +153,8 @@ def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
         )
     if isinstance(expected, list | tuple):
         alike = isinstance(found, list | tuple) and len(found) == len(expected)
+        if alike and all(isinstance(one, bool) for one in expected):
+            return all(isinstance(one, Real) and one == other for one, other in zip(found, expected, strict=True))
         return alike and all(same(one, other, tolerance) for one, other in zip(found, expected, strict=True))
     if isinstance(expected, Mapping):
         alike = isinstance(found, Mapping) and found.keys() == expected.keys()
