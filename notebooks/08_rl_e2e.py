@@ -14,26 +14,21 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import asyncio
-    import logging
     import math
     import os
     import signal
-    import tempfile
     import time
     from functools import partial
-    from pathlib import Path
     from statistics import fmean, pstdev
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.cli.size import run_time
-    from zorplex_rl.course import nb08
-    from zorplex_rl.course.figures import runs
+    from zorplex_rl.course import nb08, nb08_checks
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.course.kept_file import fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
@@ -53,10 +48,6 @@ with app.setup(hide_code=True):
     IMPORTS = time.process_time()
     # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
     PROCESSES = []
-    SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
-    COURSE = Path(__file__).resolve().parents[1]
-    # The only death on this page is intended, and the page says more about it than a warning would.
-    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)
 
 
 @app.cell(hide_code=True)
@@ -131,7 +122,7 @@ def _(config):
     policy = load_policy(config.policy, config.device)
     environment = Zorplex(config.seed, config.hints)
     # For the labels of this page's buttons: what takes how long with this policy on this machine.
-    expected = run_time(nb08.run_config(config), IMPORTS)
+    expected = nb08.run_time(nb08.run_config(config), IMPORTS)
     lesson.ran_on(policy)
     return environment, expected, policy
 
@@ -162,7 +153,7 @@ async def bring_up(run, device):
     return actors
 
 
-@app.function(hide_code=True)
+@app.function
 async def stop_all():
     """Stop what is running, and forget it."""
     running = list(PROCESSES)
@@ -305,27 +296,19 @@ def _(ask_fault, diagnosed):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        loop_drawing("generator", "replay buffer", "trainer", "weights"),
-        "The queue `ready` stands where the package has its replay buffer.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     ## The controller
 
     Now nobody takes turns. While the trainer works on one batch, the generator writes the next. The
     controller is two coroutines: `generate` and `train`. Between them is the queue `ready` of finished
-    groups. They share three counts in `now`: groups `started`, steps begun (`step`), and the newest
+    groups, where the package has its replay buffer. They share three counts in `now`: groups `started`, steps begun (`step`), and the newest
     version `published`. Steps count from 0, so the next one has the number `now.step`.
 
     A coroutine lets others run only at an `await`. Nobody else changes `now` in between, so no lock
     is needed. `news` wakes a generator that waits for new weights.
 
-    A group's **lag** is how many versions later than its own it is trained on. `max_lag` bounds it.
+    A group is of the **policy version** that sampled it. Its **lag** is how many versions later it is
+    trained on, and `max_lag` bounds that.
     Nobody checks finished groups and throws old ones away. Instead, `may_start` decides which groups
     may be *started*. Here is the generator's half. It asks for one batch at most, and stops after the
     last step:
@@ -542,7 +525,7 @@ async def _(both_curve, config, loop, rule, start_both):
         await stop_all()
         _actors = await bring_up(nb08.run_config(config), config.device)
         await run_loop(_actors, rule, loop, config.steps, config.prompts, _lag, _on_step)
-        _weights = new_path("weights")
+        _weights = nb08.new_path("weights")
         await _actors.trainer.export.call_one(str(_weights))
         _spans = [
             span
@@ -552,12 +535,6 @@ async def _(both_curve, config, loop, rule, start_both):
         both[_name] = SimpleNamespace(timeline=Timeline(_spans), weights=_weights)
     await stop_all()
     return (both,)
-
-
-@app.function(hide_code=True)
-def new_path(name):
-    """Return a path that is gone when the notebook is."""
-    return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
 
 
 @app.cell
@@ -586,12 +563,6 @@ def _(after, ask_time, before, both, config):
     _sync, _async = accounts.values()
     _ratio, _longer = _async.step / _sync.step, max(_sync.train, _sync.generate)
     _train, _sample = _async.train / _sync.train, _async.generate / _sync.generate
-    _stretch = 6 * _sync.step
-    _windows = {}
-    for _name, _run in both.items():
-        _began = sorted(s.start for s in _run.timeline.spans if s.kind == "train")
-        _from = _began[min(3, config.steps // 3)]
-        _windows[_name] = _run.timeline.between(_from, _from + _stretch)
     lesson.reveal(
         ask_time,
         right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
@@ -605,31 +576,10 @@ def _(after, ask_time, before, both, config):
     """,
         shows=[
             lesson.figure(
-                runs.paired_timelines(_windows, _stretch, ["generator_0", "trainer"]),
-                f"{_stretch:.1f} s of each run, from the beginning of the same step. At the right: how much of it each was busy.",
+                nb08.side_by_side(both, 6 * _sync.step),
+                "The same seconds of each run, from the beginning of a step. At the right: how much of them each was busy.",
             ),
-            lesson.table(
-                "The two runs",
-                [
-                    {"": label}
-                    | {
-                        name: how.format(getattr(found, field))
-                        for name, found in accounts.items()
-                    }
-                    for label, field, how in (
-                        ("median time of a step", "step", "{:.3f} s"),
-                        ("training, median of a step", "train", "{:.3f} s"),
-                        ("sampling, mean of a step", "generate", "{:.3f} s"),
-                        ("trainer busy", "trainer", "{:.0%}"),
-                        ("generator busy", "generator", "{:.0%}"),
-                        ("mean lag of a group, versions", "lag", "{:.2f}"),
-                    )
-                ]
-                + [
-                    {"": f"right of {config.held_out} held-out tasks"}
-                    | {name: f"{share:.0%}" for name, share in after.items()}
-                ],
-            ),
+            lesson.table("The two runs", nb08.rows_of(accounts, after, config.held_out)),
         ],
     )
     return (accounts,)
@@ -759,7 +709,7 @@ async def _(config, start_killed):
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
     with mo.status.spinner("Training"), nb08.quietly() as native_errors:
         run_log, _counters = await nb08.train_and_kill(
-            _run, RunFolder.create(new_path("killed"), _run), kill_in_the_act
+            _run, RunFolder.create(nb08.new_path("killed"), _run), kill_in_the_act
         )
     books = nb08.books_of(run_log, _counters)
     return books, native_errors, run_log
@@ -810,9 +760,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(loop, rule):
-    my_async_rl = fill_in(
-        COURSE / "examples" / "my_async_rl.py", {"may_start": rule, "train": loop}
-    )
+    my_async_rl = fill_in(EXAMPLES / "my_async_rl.py", {"may_start": rule, "train": loop})
     lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
     return (my_async_rl,)
 
@@ -830,7 +778,7 @@ def _(my_async_rl, write):
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
-        else keep(my_async_rl, COURSE / "my_async_rl.py")
+        else keep(my_async_rl, EXAMPLES.parent / "my_async_rl.py")
     )
     return
 
@@ -870,7 +818,7 @@ def _():
 def check_may_start(may_start):
     exercise.expect(may_start, 0, 0, 0, 8, 1, result=16)
     exercise.expect(may_start, 0, 2, 0, 8, 1, result=0)
-    exercise.agree(may_start, may_start_solution, nb08.drawn_moment, times=60)
+    exercise.agree(may_start, may_start_solution, nb08_checks.drawn_moment, times=60)
 
 
 @app.function(hide_code=True)
@@ -880,7 +828,7 @@ def may_start_solution(version, step, on_the_way, per_step, max_lag):
 
 @app.function(hide_code=True)
 def check_train(train):
-    nb08.check_train(train, train_solution)
+    nb08_checks.check_train(train, train_solution)
 
 
 @app.function(hide_code=True)
@@ -901,7 +849,9 @@ async def train_solution(trainer, ready, now, news, steps, per_step, on_step):
 @app.function(hide_code=True)
 def check_generators_needed(generators_needed):
     exercise.expect(generators_needed, 1.0, 2.0, 8, result=4)
-    exercise.agree(generators_needed, generators_needed_solution, nb08.drawn_load, times=40)
+    exercise.agree(
+        generators_needed, generators_needed_solution, nb08_checks.drawn_load, times=40
+    )
 
 
 @app.function(hide_code=True)

@@ -1,9 +1,9 @@
-"""Drive what notebook 08 runs and does not show: settings of a run, the check of a trainer's loop, a planted fault, accounts, a killed generator.
+"""Drive what notebook 08 runs and does not show: settings of a run, a planted fault, accounts, a killed generator.
 
 run_config      the page's settings ──► the package's Config
-check_train     compare a learner's trainer with the course's: what it trains on, when it publishes, whom it wakes
 diagnose        the diagnostics of three training steps, two of them with a fault
 account         the spans of a run ──► seconds of its phases, busy shares, lags
+side_by_side  rows_of           two runs on one axis, and their accounts
 simulated       the same phases with other numbers of generators and lag bounds
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
@@ -11,22 +11,21 @@ books_of  around_the_kill       what became of every group, and the moments arou
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import os
-import random
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
+from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-from zorplex_rl.course.figures.runs import lags_of
-from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.lesson.markup import quote
+from zorplex_rl.course.figures.runs import lags_of, paired_timelines
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.drawing.plots import timeline_chart
 from zorplex_rl.learning.learner import Learner
@@ -41,9 +40,12 @@ from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
 
-Train = Callable[..., Awaitable[None]]
-PATIENCE_S = 2.0
-"""How long a drawn run of ``check_train`` may take: it has nothing to wait for."""
+SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
+
+
+def new_path(name: str) -> Path:
+    """Return a path that is gone when the notebook is."""
+    return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
@@ -69,119 +71,6 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     )
     made.check()
     return made
-
-
-def drawn_moment(rng: random.Random) -> tuple[int, int, int, int, int]:
-    """Draw the arguments of ``may_start``: version, step, on_the_way, per_step, max_lag."""
-    max_lag, step, per_step = rng.randint(0, 5), rng.randint(0, 12), rng.randint(1, 12)
-    version = max(0, step - rng.randint(0, max_lag + 1))
-    return version, step, rng.randint(0, (max_lag + 1) * per_step), per_step, max_lag
-
-
-def drawn_load(rng: random.Random) -> tuple[float, float, int]:
-    """Draw the arguments of ``generators_needed``, in eighths of a second, which are exact: generate, train, groups."""
-    return rng.randint(1, 24) / 8, rng.randint(1, 24) / 8, rng.randint(1, 40)
-
-
-@dataclass
-class _Journal:
-    """What a trainer's loop did: its calls in their order, what it trained on, what it showed, and what it told the generators."""
-
-    calls: list[str]
-    batches: list[tuple[list[str], Any, int]]
-    shown: list[tuple[Any, Any]]
-    woken: list[Any]
-    step: int = 0
-
-
-def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
-    """Compare two trainer's loops on drawn runs, beside a generator that is late and one that waits. Raises AssertionError with a sentence."""
-    for seed in range(times):
-        rng = random.Random(seed)
-        per_step, begun, more, size = rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 4), rng.randint(2, 5)
-        first = rng.randint(begun, 9)
-        rewards = [[rng.choice((0.0, 0.2, 1.0, 1.2, -0.3)) for _ in range(size)] for _ in range(per_step * more)]
-        rewards[-1] = [rewards[-1][0]] * size
-        given = (rewards, begun, begun + more, per_step, first)
-        right = asyncio.run(_journal(solution, *given))
-        called = quote(f"train(trainer, ready, now, news, {begun + more}, {per_step}, on_step)")
-        called += f" with {quote(f'now.step == {begun}')} and groups of rewards {quote(exercise._short(rewards))}"
-        try:
-            found = asyncio.run(_journal(attempt, *given))
-        except TimeoutError:
-            raise AssertionError(
-                f"{called} is still waiting when there are no more groups, and should be over"
-            ) from None
-        _compare(called, found, right)
-
-
-def _compare(called: str, found: _Journal, right: _Journal) -> None:
-    """Raise AssertionError with a sentence that says in what ``found`` differs."""
-    assert found.calls == right.calls, (
-        f"{called} calls {quote(', '.join(found.calls) or 'nothing')}, and should call {quote(', '.join(right.calls))}"
-    )
-    for number, (ours, theirs) in enumerate(zip(right.batches, found.batches, strict=True)):
-        assert theirs[0] == ours[0], (
-            f"{called} gives the trainer {quote(' '.join(theirs[0]))} in its call {number}, and should give {quote(' '.join(ours[0]))}"
-        )
-        assert exercise.same(theirs[1], ours[1], 1e-3), (
-            f"{called} gives the trainer the advantages {quote(exercise._short(theirs[1]))} in its call {number}, "
-            f"and should give {quote(exercise._shown(ours[1]))}"
-        )
-        assert theirs[2] == ours[2], (
-            f"{called} has {quote(f'now.step == {theirs[2]}')} while the trainer takes its step {number}, "
-            f"and should have {quote(f'now.step == {ours[2]}')}: the step is begun"
-        )
-    assert exercise.same(found.woken, right.woken), (
-        f"{called} wakes a generator that then reads {quote('now.published')} as {quote(exercise._short(found.woken))}, "
-        f"and should wake it for {quote(exercise._short(right.woken))}"
-    )
-    assert exercise.same(found.shown, right.shown) and found.step == right.step, (
-        f"{called} calls {quote('on_step')} with {quote(exercise._short(found.shown))}, and should with {quote(exercise._short(right.shown))}"
-    )
-
-
-async def _journal(
-    train: Train, rewards: Sequence[Sequence[float]], begun: int, steps: int, per_step: int, first: int
-) -> _Journal:
-    """Run a trainer's loop alone. Groups come one by one; versions count from ``first``; a generator waits for news."""
-    ready, news = asyncio.Queue[Any](), asyncio.Event()
-    now = SimpleNamespace(started=99, step=begun, published=first)
-    journal = _Journal([], [], [], [])
-
-    async def step(episodes: Sequence[str], advantages: Any) -> dict[str, float]:
-        journal.calls.append("step")
-        journal.batches.append((list(episodes), [float(a) for a in advantages], now.step))
-        await asyncio.sleep(0.001)
-        return {"loss": len(journal.calls)}
-
-    async def publish() -> int:
-        journal.calls.append("publish")
-        await asyncio.sleep(0.001)
-        return first + journal.calls.count("publish")
-
-    async def deliver() -> None:
-        for number, group in enumerate(rewards):
-            await asyncio.sleep(0)
-            ready.put_nowait((list(group), [f"episode_{number}.{place}" for place in range(len(group))]))
-
-    async def generate() -> None:
-        while await news.wait():
-            journal.woken.append(now.published)
-            news.clear()
-
-    others = [asyncio.create_task(deliver()), asyncio.create_task(generate())]
-    trainer = SimpleNamespace(step=step, publish=publish)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            await train(trainer, ready, now, news, steps, per_step, lambda *shown: journal.shown.append(shown))
-        await asyncio.sleep(0)
-    finally:
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-    journal.step = now.step
-    return journal
 
 
 def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, Any]:
@@ -217,6 +106,36 @@ def account(timeline: Timeline, steps: int) -> SimpleNamespace:
         lag=sum(lag * count for lag, count in lags.items()) / sum(lags.values()),
         oldest=max(lags),
     )
+
+
+def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
+    """Draw ``seconds`` of each run on one axis, from the beginning of its fourth step (earlier if it has few)."""
+    windows = {}
+    for name, run in runs.items():
+        begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
+        first = begun[min(3, len(begun) // 3)]
+        windows[name] = run.timeline.between(first, first + seconds)
+    return paired_timelines(windows, seconds, ["generator_0", "trainer"])
+
+
+def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float], held_out: int) -> list[dict[str, str]]:
+    """Return the rows of the table that compares the ``accounts`` of runs, with the share of held-out tasks that are right ``after``."""
+    fields = {
+        "step": ("median time of a step", "{:.3f} s"),
+        "train": ("training, median of a step", "{:.3f} s"),
+        "generate": ("sampling, mean of a step", "{:.3f} s"),
+        "trainer": ("trainer busy", "{:.0%}"),
+        "generator": ("generator busy", "{:.0%}"),
+        "lag": ("mean lag of a group, versions", "{:.2f}"),
+    }
+    rows = [
+        {"": label} | {name: how.format(getattr(found, field)) for name, found in accounts.items()}
+        for field, (label, how) in fields.items()
+    ]
+    return [
+        *rows,
+        {"": f"right of {held_out} held-out tasks"} | {name: f"{share:.0%}" for name, share in after.items()},
+    ]
 
 
 def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
@@ -258,9 +177,12 @@ async def train_and_kill(
 
 @contextmanager
 def quietly() -> Iterator[list[str]]:
-    """Keep what native code writes to file descriptor 2 off the page. Yields a list, which has its lines at the end."""
+    """Keep warnings and what native code writes to file descriptor 2 off the page. Yields a list, which has its lines at the end."""
     lines: list[str] = []
-    saved = os.dup(2)
+    saved, log = os.dup(2), logging.getLogger("zorplex_rl")
+    # The death on this page is intended, and the page says more about it than a warning would.
+    level = log.level
+    log.setLevel(logging.ERROR)
     with tempfile.TemporaryFile() as kept:
         os.dup2(kept.fileno(), 2)
         try:
@@ -268,6 +190,7 @@ def quietly() -> Iterator[list[str]]:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+            log.setLevel(level)
             kept.seek(0)
             lines += [line for line in kept.read().decode(errors="replace").splitlines() if line.strip()]
 
