@@ -22,12 +22,9 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb08b
-    from zorplex_rl.course.figures.figures import outcome_chart, pass_chart
-    from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.figures.runs import shaped_chart
+    from zorplex_rl.course.figures import figures, loop_drawing, runs
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.course.widgets import LiveCurve, WhatIf
-    from zorplex_rl.course.widgets.what_if import Knob
+    from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.learning.learner import Learner, response_logprobs
     from zorplex_rl.learning.train_simple import compare, play
     from zorplex_rl.policy.evaluate import evaluate
@@ -42,7 +39,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=42,
+        minutes=38,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
             "tell a clear change from a lucky one",
@@ -56,7 +53,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        loop_drawing("reward", "trainer"),
+        loop_drawing.loop_drawing("reward", "trainer"),
         "The reward says what is paid, and the trainer delivers it. This page asks whether that is what you wanted.",
     )
     return
@@ -103,7 +100,7 @@ def settings():
     return (config,)
 
 
-@app.cell(hide_code=True)
+@app.cell
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
@@ -200,28 +197,28 @@ def _(config, environment, learned, policy, sampling):
         evaluate(who, name, _tasks, environment.execute, sampling, seed=1)
         for name, who in (("before", policy), ("after", learned))
     )
-    return new, old
+    lost = [
+        sum(old[0].outcomes[kind] - new[0].outcomes[kind] for kind in kinds)
+        for kinds in nb08b.MISTAKES
+    ]
+    return lost, new, old
 
 
 @app.cell(hide_code=True)
-def _(ask_mistakes, new, old):
+def _(ask_mistakes, lost, new, old):
     (_was, _), (_is, _) = old, new
-    _lost = [
-        sum(_was.outcomes[kind] - _is.outcomes[kind] for kind in kinds)
-        for kinds in nb08b.MISTAKES
-    ]
     _gain = _is.accuracy - _was.accuracy
     lesson.reveal(
         ask_mistakes,
-        right=_lost.index(max(_lost)),
+        right=lost.index(max(lost)),
         why=f"""
     Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {100 * _gain:+.0f} points.
-    Wrong answers fell by {100 * _lost[0]:.0f} points, missing `[ANSWER]` by {100 * _lost[1]:.0f}, the rest by {100 * _lost[2]:.0f}.
-    {"So most of the gain is a habit of writing, and not better arithmetic." if _lost[1] > _gain / 2 else "So the habit of writing an answer is not most of the gain."}
+    Wrong answers fell by {100 * lost[0]:.0f} points, missing `[ANSWER]` by {100 * lost[1]:.0f}, the rest by {100 * lost[2]:.0f}.
+    {"So most of the gain is a habit of writing, and not better arithmetic." if lost[1] > _gain / 2 else "So the habit of writing an answer is not most of the gain."}
     """,
         shows=[
             lesson.figure(
-                outcome_chart([_was, _is]),
+                figures.outcome_chart([_was, _is]),
                 f"How {_was.episodes} held-out episodes end, sampled at temperature 1.",
             )
         ],
@@ -419,25 +416,25 @@ def _(config, estimator, paired, right):
         }
         for name, counts in right.items()
     }
+    pass_means = {
+        name: {k: fmean(v) for k, v in found.items()} for name, found in passes.items()
+    }
     gains = {
         k: [float(part) for part in paired(passes["before"][k], passes["after"][k])]
         for k in (min(config.pass_at), config.pass_judged)
     }
-    return gains, passes
+    return gains, pass_means, passes
 
 
 @app.cell(hide_code=True)
-def _(ask_pass, config, entropies, gains, passes, right, whose_estimator):
+def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
     (_low, (_first, _once)), (_high, (_last, _noise)) = gains.items()
-    _means = {
-        name: {k: fmean(v) for k, v in found.items()} for name, found in passes.items()
-    }
     lesson.reveal(
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    By {whose_estimator}, pass@{_low} changes by {100 * _first:+.0f} ± {100 * _once:.0f} points, and pass@{_high} by {100 * _last:+.0f} ± {100 * _noise:.0f}, from {_means["before"][_high]:.0%}.
-    {nb08b.verdict(gains[_low], gains[_high], _means["before"][_high])}
+    By {whose_estimator}, pass@{_low} changes by {100 * _first:+.0f} ± {100 * _once:.0f} points, and pass@{_high} by {100 * _last:+.0f} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}.
+    {nb08b.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
     That is a finding about this small policy, and about tasks that it was not trained on.
@@ -446,7 +443,7 @@ def _(ask_pass, config, entropies, gains, passes, right, whose_estimator):
     """,
         shows=[
             lesson.figure(
-                pass_chart(_means),
+                figures.pass_chart(pass_means),
                 f"pass@k on {config.pass_tasks} held-out {config.pass_difficulty} tasks, estimated from {config.pass_samples} attempts at each.",
             )
         ],
@@ -565,7 +562,7 @@ def _(ask_hack, config, hacked):
     """,
         shows=[
             lesson.figure(
-                shaped_chart(
+                runs.shaped_chart(
                     *([row[of] for row in _run] for of in ("accuracy", "calls")), 6
                 ),
                 "What the bonus for calls did.",
@@ -620,7 +617,7 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
     """,
         shows=[
             lesson.figure(
-                shaped_chart(
+                runs.shaped_chart(
                     *(
                         [row[of] for row in hacked[config.hack_penalty]]
                         for of in ("accuracy", "calls")
@@ -637,22 +634,12 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
 @app.cell(hide_code=True)
 def _():
     shaped_runs = nb08b.recorded_runs()
-    shaped_slider = WhatIf(
-        "Shaped rewards: first and last step of recorded runs",
-        [
-            Knob("bonus", "Reward of a call", shaped_runs["bonuses"]),
-            Knob("penalty", "KL penalty", shaped_runs["penalties"]),
-        ],
-        lambda bonus, penalty: nb08b.answer_of(shaped_runs, bonus, penalty),
-        {"bonus": 0.0, "penalty": 0.0},
-        static="execute" in mo.cli_args(),
-    )
     mo.vstack(
         [
             lesson.md(
                 f"The sliders choose among recorded runs of `train`. A negative reward for a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
-            shaped_slider,
+            nb08b.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
         ]
     )
     return (shaped_runs,)

@@ -3,7 +3,7 @@
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
 tokens_of  ends    the tokens of a batch as three lists; the first and the last steps of a run
-recorded_runs  answer_of                      benchmarks/shaped_rewards.json ──► the slider
+recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from zorplex_rl.course.figures.runs import shaped_chart
-from zorplex_rl.course.widgets.what_if import Answer
+from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.task.episode import Episode
 
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "shaped_rewards.json"
@@ -87,10 +87,21 @@ def saved(began: Mapping[str, float], free: Mapping[str, float], held: Mapping[s
 
 
 def recorded_runs() -> dict[str, Any]:
-    """Return the recorded runs on shaped rewards, with the bonuses and the penalties that there are."""
+    """Return the recorded runs on shaped rewards."""
     study: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    found = {name: sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty")}
-    return study | {"bonuses": found["bonus"], "penalties": found["penalty"]}
+    return study
+
+
+def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
+    """Return two sliders that choose among the recorded runs of ``study``."""
+    bonuses, penalties = (sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty"))
+    return WhatIf(
+        "Shaped rewards: first and last step of recorded runs",
+        [Knob("bonus", "Reward of a call", bonuses), Knob("penalty", "KL penalty", penalties)],
+        lambda bonus, penalty: answer_of(study, bonus, penalty),
+        {"bonus": 0.0, "penalty": 0.0},
+        static=static,
+    )
 
 
 def answer_of(study: Mapping[str, Any], bonus: float, penalty: float) -> Answer:
