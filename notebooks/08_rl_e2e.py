@@ -82,8 +82,8 @@ def _():
     ## A lap by hand
 
     Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights.
-    Here the parts become one system. First you walk around its loop once. Then you write the program
-    that does the walking: the **controller**.
+    Here the parts become one system. First you walk around its loop once. Then you write its
+    **controller**, the program that does the walking.
 
     Each role is an actor of notebook 01, in a process of its own. `await actor.method.call_one(x)`
     sends one message and waits for the answer. The trainer *publishes* its weights, and the generator
@@ -235,9 +235,8 @@ def _():
     fails. The policy gradient is just that of another policy. So a trainer compares its own log-prob
     of every token with the recorded one.
 
-    The episodes above went into three training steps, each time marked as fresh. One step is sound.
-    In one, the text that the tools wrote is *not masked*. In one, the generator had missed a pull: its
-    weights were a version too old.
+    The episodes above went into three training steps, marked as fresh. One step is sound. In one, the
+    tools' text is *not masked*. In one, the generator had missed a pull: its weights were a version old.
 
     Let w be the trainer's probability of a token over the recorded one. The **effective sample size**
     of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much as 600 fresh ones.
@@ -304,8 +303,8 @@ def _():
     groups, where the package has its replay buffer. They share three counts in `now`: groups `started`, steps begun (`step`), and the newest
     version `published`. Steps count from 0, so the next one has the number `now.step`.
 
-    A coroutine lets others run only at an `await`. Nobody else changes `now` in between, so no lock
-    is needed. `news` wakes a generator that waits for new weights.
+    A coroutine lets others run only at an `await`, so `now` needs no lock. `news` wakes a generator
+    that waits for new weights.
 
     A group is of the **policy version** that sampled it. Its **lag** is how many versions later it is
     trained on, and `max_lag` bounds that.
@@ -665,8 +664,8 @@ def _():
     ## A process is killed
 
     Your controller ends when any process dies: a call to it raises an error. The package's goes on.
-    Its generators are a service, as in notebook 06. In mid-training one of two generators gets
-    `kill -9`. A third, a spare, is loaded and waits.
+    Its generators are a service, as in notebook 06. In mid-training one of two gets `kill -9`. A third,
+    a spare, is loaded and waits.
     """)
     return
 
@@ -716,7 +715,7 @@ async def _(config, start_killed):
 
 
 @app.cell(hide_code=True)
-def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
+def _(ask_killed, books, config, loading_seconds, run_log):
     _drawn, _noticed, _mended = nb08.around_the_kill(run_log.timeline)
     _all = config.killed_steps * config.prompts
     each_once = books["numbers found in the trainer's steps"] == "each once"
@@ -726,8 +725,7 @@ def _(ask_killed, books, config, loading_seconds, native_errors, run_log):
         why=f"""
     {"All of them, each once." if each_once else "Not all of them exactly once: the books say what is missing."} A group belongs to its *number*. The dead generator's numbers
     are admitted again, with the same tasks and the same seeds. The spare took its place {_mended:.2f} s after the kill, because it was ready.
-    Starting and loading took {loading_seconds:.1f} s at the top of this page.
-    {f"Monarch wrote {len(native_errors)} lines about the death, which this page leaves out." if native_errors else ""}
+    Without one it takes {loading_seconds:.1f} s, as at the top of this page.
 
     A trainer that dies comes back from its last checkpoint: `tests/training/test_faults.py` kills one.
     """,
@@ -750,10 +748,9 @@ def _():
     mo.md("""
     ## One file that you keep
 
-    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. A generator and
-    a trainer are two processes of Python's `multiprocessing`. The weights lie in memory that both share,
-    behind a lock. It needs torch and transformers, not this package. Compare it with `my_rl.py` of
-    notebook 05: task, `sample_episode`, reward and loss are the same lines.
+    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Generator and
+    trainer are two processes of Python's `multiprocessing`, and the weights lie in memory that both
+    share, behind a lock. Task, `sample_episode`, reward and loss are those of `my_rl.py` of notebook 05.
     """)
     return
 

@@ -1,4 +1,4 @@
-"""What stands behind notebook 08: draws that reach every case, accounts of a run, and the books of a killed one."""
+"""What stands behind notebook 08: draws that reach every case of the rule, accounts of runs, and the simulated phases."""
 
 from __future__ import annotations
 
