@@ -28,6 +28,7 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from zorplex_rl.course import nb06, nb06_checks
+    from zorplex_rl.course.figures.pool_drawing import pool_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
@@ -104,6 +105,15 @@ def _():
     This pool stands on bare Monarch actors. `keep_one`, `route` and `retry_delay` are missing: they are
     yours.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        pool_drawing(),
+        "The three names in the drawing are the three functions that you write.",
+    )
     return
 
 

@@ -1,15 +1,12 @@
-"""Notebook 08: the controller on the page does what the package's does, the reader's rule drives it, and each finding is what was measured."""
+"""Notebook 08: the controller on the page does what the package's does, and the reader's two functions drive it."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import json
+import os
 import sys
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from statistics import fmean
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -17,14 +14,14 @@ import pytest
 import torch
 from test_notebooks import load
 
-from zorplex_rl.course.lesson.plug_in import plug_in
-from zorplex_rl.course.recorded_study import read_study
+from zorplex_rl.course import nb08
 from zorplex_rl.learning.replay import ReplayBuffer
-from zorplex_rl.timeline import Span
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.training.loop import run_training, train_async
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "notebooks" / "08_rl_e2e.py"
-notebook = load(NOTEBOOK)
+notebook = load(ROOT / "notebooks" / "08_rl_e2e.py")
 
 
 def settings(**changes) -> SimpleNamespace:
@@ -34,96 +31,60 @@ def settings(**changes) -> SimpleNamespace:
     return SimpleNamespace(**vars(values["config"]) | changes)
 
 
-def written_out(*names: str) -> tuple[str, int]:
-    """Return the source of these functions without decorators, and its lines."""
-    found = {node.name: node for node in ast.parse(NOTEBOOK.read_text()).body if hasattr(node, "name")}
-    for name in names:
-        found[name].decorator_list = []
-    source = "\n\n".join(ast.unparse(found[name]) for name in names)
-    return source, sum(bool(line.strip()) for line in source.splitlines())
-
-
-def test_the_controller_has_at_most_forty_lines():
-    assert written_out("train_bare")[1] <= 40
-
-
-class Endpoint:
-    """What ``actor.name.call_one`` is: here a coroutine function of the same process."""
-
-    def __init__(self, function: Callable) -> None:
-        self._function = function
-
-    async def call_one(self, *arguments):
-        await asyncio.sleep(0)
-        return self._function(*arguments)
-
-
-def episode(number: int, version: int) -> SimpleNamespace:
-    return SimpleNamespace(
-        task=number, sampled_text=[], tool_calls=0, finish="eos", number=number, version=version, score=None
-    )
-
-
 class Stage:
-    """Actors that only keep books, without processes: which group was sampled with which version, and trained on at which step."""
+    """A generator and a trainer that only keep books: which group was sampled with which version, and trained on at which step."""
 
     def __init__(self, group_size: int = 2, patience: int = 40) -> None:
         self.version = self.published = 0
-        self.sampled: list[tuple[int, int]] = []
+        self.size, self.patience = group_size, patience
         self.steps: list[list[tuple[int, int]]] = []
-        size = group_size
+        self.generator = SimpleNamespace(pull=self.pull, sample=self.sample)
+        self.trainer = SimpleNamespace(step=self.step, publish=self.publish)
 
-        def generate(request):
-            self.sampled += [(number, self.version) for number, _ in request]
-            return [(number, [episode(number, self.version) for _ in range(size)]) for number, _ in request]
+    async def pull(self):
+        await asyncio.sleep(0)
+        self.version = self.published
+        return self.version
 
-        def pull():
-            self.version = self.published
-            return self.version
+    async def sample(self, numbers):
+        await asyncio.sleep(0)
+        return [([1.0] * self.size, [(number, self.version)] * self.size) for number in numbers]
 
-        def publish():
-            self.published += 1
-            return self.published
+    async def step(self, episodes, advantages):
+        assert len(advantages) == len(episodes)
+        # As long as the generator has something that it may do, it does it: the rule alone decides how far it gets.
+        for _ in range(self.patience):
+            await asyncio.sleep(0)
+        self.steps.append(episodes[:: self.size])
+        return {}
 
-        async def step(episodes, advantages):
-            assert len(advantages) == len(episodes)
-            # As long as the generator has something that it may do, it does it: the rule alone decides how far it gets.
-            for _ in range(patience):
-                await asyncio.sleep(0)
-            self.steps.append([(e.number, e.version) for e in episodes[::size]])
-            return {"lag_max": max(len(self.steps) - 1 - e.version for e in episodes)}
-
-        self.trainer = SimpleNamespace(step=SimpleNamespace(call_one=step), publish=Endpoint(publish))
-        self.generator = SimpleNamespace(generate=Endpoint(generate), pull=Endpoint(pull))
-        self.dataset = SimpleNamespace(tasks=Endpoint(lambda numbers: [f"task {number}" for number in numbers]))
-        self.advantage = SimpleNamespace(compute=Endpoint(lambda rewards: [[0.0 for _ in group] for group in rewards]))
-        self.reward = SimpleNamespace(
-            score=Endpoint(lambda attempts: [SimpleNamespace(reward=1.0, outcome="success") for _ in attempts])
-        )
+    async def publish(self):
+        await asyncio.sleep(0)
+        self.published += 1
+        return self.published
 
     @property
     def lags(self) -> list[int]:
         return [step - version for step, groups in enumerate(self.steps) for _, version in groups]
 
 
-def driven_by(rule, steps: int = 6, per_step: int = 3, max_lag: int = 1) -> Stage:
-    """The controller, extracted from the page and run alone with ``rule``."""
-    source, _ = written_out("score", "train_bare")
-    alone = {"asyncio": asyncio, "SimpleNamespace": SimpleNamespace}
-    exec("from zorplex_rl.services.runtime import run_together", alone)
-    exec(source, alone)
+def driven_by(rule, loop=notebook.train_solution, steps: int = 6, per_step: int = 3, max_lag: int = 1) -> Stage:
+    """Run the page's two halves on a stage, with this rule and this trainer's loop."""
     stage = Stage()
+    ready, news = asyncio.Queue(), asyncio.Event()
+    now = SimpleNamespace(started=0, step=0, published=0)
 
     async def run():
-        async with asyncio.timeout(20):
-            await alone["train_bare"](stage, rule, steps, per_step, max_lag, lambda step, metrics: None)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+            both.create_task(notebook.generate(stage.generator, rule, ready, now, news, steps, per_step, max_lag))
+            both.create_task(loop(stage.trainer, ready, now, news, steps, per_step, lambda step, metrics: None))
 
     asyncio.run(run())
     return stage
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
-def test_the_controller_alone_trains_on_every_group_once_and_on_none_that_is_too_old(max_lag):
+def test_the_two_halves_train_on_every_group_once_and_on_none_that_is_too_old(max_lag):
     stage = driven_by(notebook.may_start_solution, max_lag=max_lag)
     assert [number for groups in stage.steps for number, _ in groups] == list(range(18))
     assert max(stage.lags) == max_lag, "the generator gets as far ahead as it may"
@@ -157,125 +118,60 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
         on_the_way = on_the_way[per_step:]
 
 
-def test_a_rule_that_would_stop_the_loop_for_ever_is_not_plugged_in():
-    config = settings()
-
-    def used(attempt):
-        return plug_in(
-            attempt, notebook.may_start_solution, lambda rule: notebook.keeps_going(rule, config), seconds=0.5
-        )[0]
-
-    def never(*given):
-        return 0
-
-    def everything(*given):
-        return 1000
-
-    def for_ever(*given):
-        while True:
-            pass
-
-    assert used(everything) is everything, "wrong but harmless: its effect is to be seen"
-    for attempt in (notebook.may_start, never, for_ever):
-        assert used(attempt) is notebook.may_start_solution
+def test_what_the_reader_must_not_see_first_is_shown_nowhere_before_the_exercise():
+    source = (ROOT / "notebooks" / "08_rl_e2e.py").read_text()
+    for name, inner in (("may_start", "max(0, (version + max_lag"), ("train", "trainer.step(episodes, advantages)\n")):
+        stub, solution = source.index(f"def {name}("), source.index(f"def {name}_solution(")
+        assert source.index(inner) > stub and source.index(inner, solution) > solution
 
 
-def test_pass_at_k_has_no_bias():
-    """Over all ways to draw 2 of 4 attempts with 1 right one, half hold it; the plain formula says 7/16."""
-    assert notebook.pass_at_k_solution(4, 1, 2) == pytest.approx(0.5)
-    drawn = torch.Generator().manual_seed(0)
-    right = torch.rand(20_000, 8, generator=drawn) < 0.2
-    estimates = [notebook.pass_at_k_solution(8, int(row.sum()), 4) for row in right]
-    assert sum(estimates) / len(estimates) == pytest.approx(1 - 0.8**4, abs=0.01)
+@pytest.mark.long
+def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_for_bit():
+    config = settings(prompts=4, samples=4, device="cpu", threads=1)
+    run = nb08.run_config(config, steps=2, max_lag=0, eval_tasks=2)
+    ours, folder = nb08.new_path("ours"), RunFolder.create(nb08.new_path("theirs"), run)
 
+    async def both():
+        actors = await notebook.bring_up(run, config.device)
+        try:
+            await notebook.run_loop(
+                actors, notebook.may_start_solution, notebook.train_solution, 2, config.prompts, 0, lambda *shown: None
+            )
+            await actors.trainer.export.call_one(str(ours))
+        finally:
+            await notebook.stop_all()
+        await run_training(run, folder, loop=train_async)
 
-def test_a_change_is_clear_only_beyond_its_scatter():
-    gain, noise = notebook.paired([0.0] * 20, [1.0] * 10 + [0.0] * 10)
-    assert gain == 0.5 and 0.2 < noise < 0.25
-    assert notebook.paired([0.3] * 5, [0.3] * 5) == (0.0, 0.0)
-
-
-def test_native_errors_are_kept_off_the_page(capfd):
-    import os
-
-    with notebook.quietly() as lines:
-        os.write(2, b"[actor] a process is gone\n\nmore\n")
-    assert lines == ["[actor] a process is gone", "more"]
-    os.write(2, b"afterwards\n")
-    assert capfd.readouterr().err == "afterwards\n"
-
-
-def test_the_recorded_lags_are_those_of_the_slider():
-    study = read_study(ROOT / "benchmarks" / "lags.jsonl")
-    cells = {(cell.loss, cell.lag) for cell in study.cells()}
-    assert cells == {(loss, lag) for loss in notebook.NAMES for lag in settings().slider_lags}
-    assert "--out benchmarks/lags.jsonl" in study.command
-    accuracies = {(cell.loss, cell.lag): cell.accuracy for cell in study.cells()}
-    assert accuracies["grpo", 0] > 0.8
-
-
-def test_the_recorded_rewards_are_what_the_page_trains():
-    config, found = settings(), json.loads((ROOT / "benchmarks" / "shaped_rewards.json").read_text())
-    assert found["conditions"]["steps"] == config.hack_steps
-    assert found["conditions"]["learning_rate"] == config.hack_rate
-    runs = {(run["bonus"], run["penalty"]): run for run in found["runs"]}
-    assert len(runs) == len({bonus for bonus, _ in runs}) * len({penalty for _, penalty in runs})
-    hacked, harmless = runs[config.hack_bonus, 0.0], runs[0.0, 0.0]
-    assert hacked["reward"][-1] > hacked["reward"][0] and hacked["accuracy"][-1] < hacked["accuracy"][0] - 0.2
-    assert harmless["accuracy"][-1] > hacked["accuracy"][-1]
-    held = runs[config.hack_bonus, config.hack_penalty]
-    assert fmean(held["kl"][-3:]) < 0.5 * fmean(hacked["kl"][-3:]), "the page's weight holds the policy back"
-    assert fmean(held["accuracy"][-3:]) > fmean(hacked["accuracy"][-3:]) + 0.1
-    assert max(penalty for _, penalty in runs) == config.hack_penalty
-    strict = runs[0.0, config.hack_penalty]
-    assert strict["accuracy"][-1] < harmless["accuracy"][-1] - 0.2, "it holds back honest learning too"
-    assert harmless["kl"][-1] > 0.5 * hacked["kl"][-1], "KL alone does not tell learning from a hack"
-
-
-def test_a_dashboard_of_the_hack_has_only_the_runs_that_it_is_given():
-    row = {"reward": 1.5, "accuracy": 0.5, "kl": 0.0, "calls": 2.0, "episodes": []}
-    board = notebook.hack_board(2, {"no penalty": [row, row | {"reward": 2.0}]})
-    lines = {(metric, run): points for metric, run, points in board.series}
-    assert lines["reward", "no penalty"] == [[1, 1.5], [2, 2.0]]
-    assert {run for _, run in lines} == {"no penalty"}, "what the penalty does stays folded"
-
-
-def test_seconds_of_a_phase_are_those_of_its_spans_alone():
-    spans = [
-        Span("a", "train", 0.0, 3.0),
-        Span("a", "train", 4.0, 5.0),
-        Span("b", "generate", 0.0, 1.0),
-        Span("b", "pull", 1.0, 9.0),
-    ]
-    assert notebook.phases_of(spans, 2) == {"train": 2.0, "generate": 0.5}
-
-
-def test_the_solution_does_not_ask_for_a_generator_because_of_rounding():
-    assert 3 * 0.1 / 0.1 > 3
-    assert notebook.generators_needed_solution(0.1, 0.1, 3) == 3
-    assert notebook.generators_needed_solution(0.1, 0.1001, 3) == 3
-    assert notebook.generators_needed_solution(0.1, 0.0999, 3) == 4
+    asyncio.run(both())
+    first, second, start = (
+        torch.nn.utils.parameters_to_vector(load_policy(str(path), "cpu").model.parameters())
+        for path in (ours, folder.policy, config.policy)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, start)
 
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    config = settings(
-        prompts=3, samples=4, steps=5, eval_every=5, eval_tasks=8, held_out=12, same_steps=2, killed_steps=8,
-        pass_tasks=4, pass_samples=8, pass_at=(1, 2, 8), pass_judged=2, kind_tasks=8, hack_steps=2,
-    )  # fmt: skip
+    config = settings(prompts=3, samples=4, steps=5, eval_tasks=8, held_out=12, killed_steps=8)
     _, values = notebook.app.run(defs={"config": config})
-    assert values["weights_apart"] == 0.0, "at max_lag 0 the page's controller is the package's"
-    assert not values["rule_is_yours"], "the reader has not written one yet"
-    assert len(values["bare_run"].rows) == 5
-    assert max(values["bare_run"].lags) <= config.max_lag
+    assert "until yours passes" in values["whose_rule"] and "until yours passes" in values["whose_loop"]
     assert values["accounts"]["in turns"].oldest == 0
     assert values["accounts"]["side by side"].oldest <= config.max_lag
-    assert values["each_once"] and values["balance"] == 0
+    assert values["each_once"] and values["books"]["unaccounted for"] == 0
     assert len(values["native_errors"]) <= 20
     faults = values["diagnosed"]
     assert faults["sound"]["max_logp_difference"] < 1e-4 < faults["a missed pull"]["max_logp_difference"]
     assert faults["not masked"]["trained on"] > faults["sound"]["trained on"]
-    assert list(values["passes"]["before"]) == [1, 2, 8]
-    assert set(values["hacked"]) == {"no penalty", "with a KL penalty"}
+    assert values["my_async_rl"] == (ROOT / "examples" / "my_async_rl.py").read_text()
+    assert not (ROOT / "my_async_rl.py").exists(), "an export writes nothing"
     assert not notebook.PROCESSES
     assert sys.modules["notebook_08_rl_e2e"] is notebook
+
+
+def test_native_errors_are_kept_off_the_page(capfd):
+    with nb08.quietly() as lines:
+        os.write(2, b"[actor] a process is gone\n\nmore\n")
+    assert lines == ["[actor] a process is gone", "more"]
+    os.write(2, b"afterwards\n")
+    assert capfd.readouterr().err == "afterwards\n"

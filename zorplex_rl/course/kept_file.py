@@ -27,7 +27,7 @@ def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
     known = {name for node in tree.body for name in _defines(node)} | set(dir(builtins))
     for node in reversed(tree.body):
-        if isinstance(node, ast.FunctionDef) and node.name in functions:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in functions:
             written = exercise.solution_source(node.name, functions[node.name])
             parts = list(ast.walk(ast.parse(written)))
             own = {name for part in parts for name in _defines(part)} | {p.arg for p in parts if isinstance(p, ast.arg)}
@@ -43,7 +43,7 @@ def _defines(node: ast.AST) -> set[str]:
     """Return the names that a statement defines."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name for alias in node.names}
-    if isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 

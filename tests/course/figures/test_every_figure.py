@@ -21,7 +21,7 @@ from zorplex_rl.course.figures.fault_charts import (
     fits_chart,
     four_faults,
 )
-from zorplex_rl.course.figures.figures import accuracy_chart, outcome_chart, pass_chart
+from zorplex_rl.course.figures.figures import outcome_chart, pass_chart
 from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
 from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
 from zorplex_rl.course.figures.shard_charts import (
@@ -67,7 +67,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "an empty timeline": (lambda: timeline_chart(Timeline()), 720, "no span was recorded yet"),
     "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 89%"),
-    "accuracy": (lambda: accuracy_chart(REPORTS), 720, "simple 75%, interval 59% to 87%; recursive 25%"),
     "outcomes": (lambda: outcome_chart(REPORTS), 720, "simple: success 75%, wrong_format 25%"),
     "pass at k": (
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,

@@ -16,7 +16,6 @@ from simulators import expect_figures, expect_race, move, random_positions, slid
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.site.build import build_site
 from zorplex_rl.course.widgets import (
-    Dashboard,
     LiveCurve,
     LoopPlayer,
     PhaseDiagram,
@@ -144,14 +143,6 @@ def what_if(**options) -> WhatIf:
     return WhatIf("Reward weights", KNOBS, paid, {"form": 0.2, "extra_call": 0.0}, **options)
 
 
-def dashboard() -> Dashboard:
-    board = Dashboard(20, {"reward": "mean reward", "entropy": "entropy", "lag_max": "largest lag", "loss": "loss"})
-    for step in range(1, 9):
-        board.add("this one", step, {"reward": 0.1 * step, "entropy": 0.5, "lag_max": step % 2, "loss": float("nan")})
-        board.add("another", step, {"reward": 0.05 * step, "entropy": 0.6})
-    return board
-
-
 def square(side: int) -> Answer:
     shape = f'<rect width="{side}" height="{side}"/>'
     return Answer(figure=drawing(shape, 60, "Square", f"side {side}", 200), numbers=[("Area", str(side**2), "px²")])
@@ -188,8 +179,6 @@ LINKS = {"message": 0.3, "RDMABuffer over TCP, tuned": 2.5, "shared memory": 9.0
 
 MAKERS = {
     "what if": what_if,
-    "dashboard": dashboard,
-    "empty dashboard": lambda: Dashboard(10, {"reward": "mean reward"}),
     "a figure of knobs": what_figure,
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
@@ -685,23 +674,6 @@ def test_a_position_or_scenario_that_does_not_exist_is_refused():
         WeightRingRace(slots=1)
     with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
         WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})
-
-
-def test_a_dashboard_has_a_line_for_every_run_that_has_the_metric(page):
-    board = dashboard()
-    assert [(metric, run) for metric, run, _ in board.series].count(("reward", "another")) == 1
-    assert not any(metric == "loss" for metric, _, _ in board.series), "what is no number is left out"
-    open_bare(page, board)
-    assert page.locator("svg").count() == 4
-    assert page.locator("svg").nth(0).locator("polyline").count() == 2
-    heading = page.locator(".zx-heading").filter(has_text="mean reward")
-    expect(heading.locator("strong")).to_have_text(["0.8", "0.4"])
-    assert heading.locator(".zx-swatch").count() == 2
-    assert "this one: 0.1 at step 1, 0.8 at step 8" in page.locator("svg").nth(0).get_attribute("aria-label")
-    board.clear("another")
-    assert {run for _, run, _ in board.series} == {"this one"}
-    board.clear()
-    assert board.series == []
 
 
 def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):

@@ -1,6 +1,6 @@
-"""Draw how a policy performs: accuracy, kinds of failure, tasks solved in k attempts.
+"""Draw how a policy performs: kinds of failure, tasks solved in k attempts.
 
-    Report (evaluate.py)        ──► accuracy_chart, outcome_chart
+    Report (evaluate.py)        ──► outcome_chart
     {policy: {k: share}}        ──► pass_chart
 
 Each returns SVG text (``svg.py``).
@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.evaluate import Report
 
 OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, look.SKY, look.GREY), strict=True))
-
-
-def accuracy_chart(reports: Sequence[Report]) -> str:
-    """Draw the accuracy of each report with its 95 % interval, one row per report."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for row, report in enumerate(reports):
-            low, high = report.interval
-            axes.plot([low, high], [row, row], color=look.BLUE, linewidth=2.5, solid_capstyle="butt")
-            axes.plot(report.accuracy, row, color=look.BLUE, marker="o", markersize=8)
-            axes.text(high + 0.015, row, f"{report.accuracy:.0%}", va="center")
-        _name_shares(axes, [report.name for report in reports], "accuracy on held-out tasks")
-
-    said = "; ".join(f"{r.name} {r.accuracy:.0%}, interval {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
-    return render(draw, 60 + 36 * len(reports), "Accuracy with 95% intervals", said)
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:

@@ -8,7 +8,6 @@
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
     LiveCurve             accuracy during training                            shows rows of metrics
-    Dashboard             several metrics during training, one panel each     shows rows of metrics
     ServicePlayer         requests cross the replicas of a pool, around a fault    shows recordings
 
 With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
@@ -18,7 +17,6 @@ computed for every position, if the simulator was made with ``static=True``.
 from collections.abc import Mapping
 from typing import Any
 
-from zorplex_rl.course.widgets.dashboard import Dashboard
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.loop_player import LoopPlayer
 from zorplex_rl.course.widgets.phase_diagram import PhaseDiagram
@@ -30,7 +28,6 @@ from zorplex_rl.course.widgets.weight_ring_race import WeightRingRace
 from zorplex_rl.course.widgets.what_if import WhatIf
 
 __all__ = [
-    "Dashboard",
     "LiveCurve",
     "LoopPlayer",
     "PhaseDiagram",

@@ -1,0 +1,715 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(
+    width="medium",
+    app_title="Judging a run: taught, sharpened or hacked",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
+)
+
+with app.setup(hide_code=True):
+    import math
+    from statistics import fmean, stdev
+    from types import SimpleNamespace
+
+    import marimo as mo
+    import torch
+
+    from zorplex_rl.config import LearnerConfig
+    from zorplex_rl.course import nb08b
+    from zorplex_rl.course.figures import figures, loop_drawing, runs
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.widgets import LiveCurve
+    from zorplex_rl.learning.learner import Learner, response_logprobs
+    from zorplex_rl.learning.train_simple import compare, play
+    from zorplex_rl.policy.evaluate import evaluate
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.rollout import Sampling
+    from zorplex_rl.task.curriculum import tier_of
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.rewards import accuracy
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(
+        __file__,
+        minutes=38,
+        hardware="one CPU core, no network; a GPU is used where there is one",
+        goals=[
+            "tell a clear change from a lucky one",
+            "say whether training taught something, or sharpened what was there",
+            "recognise a hacked reward, and say what a KL penalty can do about it",
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        loop_drawing.loop_drawing("reward", "trainer"),
+        "The reward says what is paid, and the trainer delivers it. This page asks whether that is what you wanted.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A run to judge
+
+    A run ends with a number that rose. What did the policy learn? Here you train one as in notebook
+    05, in a single process, and then ask in three ways. `play` samples and scores one episode for
+    each task, and `compare` makes advantages of a group's rewards. Both are 05's.
+    """)
+    return
+
+
+@app.cell
+def settings():
+    _name = mo.cli_args().get("policy") or "embedded"
+    _embedded = _name == "embedded"
+    config = SimpleNamespace(
+        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        seed=0,
+        hints=not _embedded,  # a worked example in the system prompt
+        max_tokens=96 if _embedded else 256,
+        prompts=6,  # groups in a training batch
+        samples=8,  # episodes in a group
+        learning_rate=4e-4 if _embedded else 3e-6,
+        steps=30,
+        held_out=200,  # before and after
+        pass_tasks=40,
+        pass_difficulty="hard",  # four words, where training has two
+        pass_samples=64,  # attempts at each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_judged=16,  # beyond it the old policy solves nearly all
+        kind_tasks=100,  # of each kind that was not trained
+        hack_steps=14,
+        hack_bonus=0.5,  # for every tool call
+        hack_penalty=3.0,  # weight of the KL penalty
+        threads=1 if _embedded else torch.get_num_threads(),
+    )
+    return (config,)
+
+
+@app.cell
+def _(config):
+    torch.set_num_threads(config.threads)
+    policy = load_policy(config.policy, config.device)
+    environment = Zorplex(config.seed, config.hints)
+    sampling = Sampling(max_tokens=config.max_tokens)
+    lesson.ran_on(policy)
+    return environment, policy, sampling
+
+
+@app.function
+def train(config, pays, steps, kl=0.0):
+    """Train a copy of the policy on what `pays(episode)` says. Yields every step."""
+    environment = Zorplex(config.seed, config.hints)
+    sampling = Sampling(max_tokens=config.max_tokens)
+    policy, reference = (load_policy(config.policy, config.device) for _ in range(2))
+    learner = Learner(
+        policy,
+        LearnerConfig(
+            learning_rate=config.learning_rate, warmup_steps=2, kl_coefficient=kl
+        ),
+    )
+    for step in range(steps):
+        tasks = environment.tasks(
+            ("compositional",), config.prompts, start=config.prompts * step
+        )
+        copies = [task for task in tasks for _ in range(config.samples)]
+        seed = (config.seed * 1_000 + step) * len(copies)
+        episodes = play(policy, environment, copies, seed, sampling)
+        rewards = [pays(episode) for episode in episodes]
+        advantages = []
+        for first in range(0, len(rewards), config.samples):
+            advantages += compare(rewards[first : first + config.samples])
+        # The log-probs that the policy gave these tokens before any training.
+        before = response_logprobs(reference, episodes)
+        metrics = learner.step(episodes, advantages, before)
+        yield SimpleNamespace(
+            policy=policy,
+            episodes=episodes,
+            reward=fmean(rewards),
+            before=before,
+            entropy=metrics["entropy"],
+        )
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start_honest = lesson.start_button(f"Train {config.steps} steps", seconds=25)
+    curve = LiveCurve(config.steps, title="Right answers in each training batch")
+    mo.vstack([start_honest, curve])
+    return curve, start_honest
+
+
+@app.cell
+def _(config, curve, start_honest):
+    lesson.wait_for(start_honest)
+    curve.clear()
+    entropies = []
+    for _number, _step in enumerate(
+        train(config, lambda episode: episode.score.reward, config.steps), start=1
+    ):
+        curve.add("honest reward", _number, accuracy(_step.episodes))
+        entropies.append(_step.entropy)
+    learned = _step.policy
+    return entropies, learned
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Which mistakes are gone?
+
+    An episode ends in one of five ways. It is right, or its answer is wrong, or it has no answer. If
+    it has none, it wrote no `[ANSWER]`, called tools to the limit, or was cut off.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_mistakes = lesson.predict(
+        "Which mistake loses the most points of share by training?",
+        "the answer is wrong",
+        "it wrote no `[ANSWER]`",
+        "too many calls, or cut off",
+    )
+    ask_mistakes
+    return (ask_mistakes,)
+
+
+@app.cell
+def _(config, environment, learned, policy, sampling):
+    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    old, new = (
+        evaluate(who, name, _tasks, environment.execute, sampling, seed=1)
+        for name, who in (("before", policy), ("after", learned))
+    )
+    lost = [
+        sum(old[0].outcomes[kind] - new[0].outcomes[kind] for kind in kinds)
+        for kinds in nb08b.MISTAKES
+    ]
+    return lost, new, old
+
+
+@app.cell(hide_code=True)
+def _(ask_mistakes, lost, new, old):
+    (_was, _), (_is, _) = old, new
+    _gain = _is.accuracy - _was.accuracy
+    lesson.reveal(
+        ask_mistakes,
+        right=lost.index(max(lost)),
+        why=f"""
+    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {100 * _gain:+.0f} points.
+    Wrong answers fell by {100 * lost[0]:.0f} points, missing `[ANSWER]` by {100 * lost[1]:.0f}, the rest by {100 * lost[2]:.0f}.
+    {"So most of the gain is a habit of writing, and not better arithmetic." if lost[1] > _gain / 2 else "So the habit of writing an answer is not most of the gain."}
+    """,
+        shows=[
+            lesson.figure(
+                figures.outcome_chart([_was, _is]),
+                f"How {_was.episodes} held-out episodes end, sampled at temperature 1.",
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 1: is it clear?
+
+    Both policies answer the same tasks. So compare task by task: how hard a task is drops out of the
+    difference. Write `change` for two lists with one number a task, `before` and `after`. Return the
+    mean difference, and two standard errors of it. The standard error of a mean of n numbers is
+    their `stdev` over √n. Call a change *clear* if it is larger than two of them.
+    """)
+    return
+
+
+@app.function
+def change(before, after):
+    """Return the mean change, and two standard errors.
+
+    change([0, 0, 0, 0], [1, 0, 1, 0]) is (0.5, 0.577).
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: change,
+        check_change,
+        change_solution,
+        level="warm-up",
+        minutes=4,
+        hints=(
+            "Which single list of numbers has the mean and the scatter that you need?",
+            "Make a list of `new - old`, with `zip(before, after, strict=True)`. Its `fmean`, and `2 * stdev(…) / math.sqrt(len(…))`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    paired, whose_paired = exercise.running(lambda: change, check_change, change_solution)
+    return paired, whose_paired
+
+
+@app.cell(hide_code=True)
+def _(whose_paired):
+    ask_kinds = lesson.predict(
+        f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better? ({whose_paired.capitalize()} decides.)",
+        "none",
+        "one",
+        "two",
+        "all three",
+    )
+    ask_kinds
+    return (ask_kinds,)
+
+
+@app.cell
+def _(config, environment, learned, paired, policy, sampling):
+    kinds = {}
+    for _kind in ("simple", "multi_step", "recursive"):
+        _tasks = environment.tasks(tier_of(_kind), config.kind_tasks, "held_out")
+        _right = []
+        for _who in (policy, learned):
+            _, _episodes = evaluate(
+                _who, _kind, _tasks, environment.execute, sampling, seed=2
+            )
+            _right.append([float(e.score.outcome == "success") for e in _episodes])
+        kinds[_kind] = (*map(fmean, _right), *map(float, paired(*_right)))
+    return (kinds,)
+
+
+@app.cell(hide_code=True)
+def _(ask_kinds, config, kinds):
+    _better = sum(gain > noise for _, _, gain, noise in kinds.values())
+    lesson.reveal(
+        ask_kinds,
+        right=_better,
+        why=f"""
+    {("None", "One", "Two", "All three")[_better]}, by more than two standard errors. The form of an answer is the same for every kind.
+    """,
+        shows=[
+            lesson.table(
+                f"Kinds that were not trained, {config.kind_tasks} held-out tasks each",
+                [
+                    {
+                        "kind": kind,
+                        "before": f"{was:.0%}",
+                        "after": f"{now:.0%}",
+                        "change": f"{100 * gain:+.0f} ± {100 * noise:.0f} points",
+                    }
+                    for kind, (was, now, gain, noise) in kinds.items()
+                ],
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Taught, or sharpened?
+
+    A policy that is right once in a hundred attempts has the answer somewhere. Training can make it
+    come at once, and have taught nothing new. So ask for more. **pass@k** is the chance that at least
+    one of k attempts is right. If training only sharpens, the old policy catches up as k grows
+    ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
+
+    Where the old policy solves every task at the largest k, nobody can be ahead of it. So these tasks
+    are *harder* than those of the training: four words to add and subtract instead of two.
+
+    ### Exercise 2: pass@k
+
+    Of `samples` attempts at a task, `correct` were right. Write `pass_at_k`: draw k of these attempts
+    without putting any back. What is the chance that a right one is among them? That is the estimator
+    of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias.
+    `1 - (1 - correct / samples) ** k` has one.
+    """)
+    return
+
+
+@app.function
+def pass_at_k(samples, correct, k):
+    """Return a chance. pass_at_k(4, 1, 2) is 0.5: two of four attempts are drawn."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: pass_at_k,
+        check_pass_at_k,
+        pass_at_k_solution,
+        level="stretch",
+        minutes=6,
+        hints=(
+            "Compute the opposite: the chance that all k drawn attempts are wrong. In how many ways can you draw k of the wrong ones?",
+            "`math.comb(samples - correct, k)` ways to draw only wrong ones, of `math.comb(samples, k)` ways to draw at all. `math.comb` gives 0 if fewer than `k` are wrong.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    estimator, whose_estimator = exercise.running(
+        lambda: pass_at_k, check_pass_at_k, pass_at_k_solution
+    )
+    ask_pass = lesson.predict(
+        f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{config.pass_judged}?",
+        "the trained one, clearly",
+        "no clear difference",
+        "the old one, clearly",
+    )
+    start_pass = lesson.start_button(
+        f"Sample {2 * config.pass_tasks * config.pass_samples:,} episodes", seconds=35
+    )
+    mo.vstack([ask_pass, start_pass])
+    return ask_pass, estimator, start_pass, whose_estimator
+
+
+@app.cell
+def _(config, environment, learned, policy, sampling, start_pass):
+    lesson.wait_for(start_pass)
+    _tier = tier_of("compositional", config.pass_difficulty)
+    _tasks = environment.tasks(_tier, config.pass_tasks, "held_out")
+    right = {"before": [], "after": []}
+    for _counts, _who in zip(right.values(), (policy, learned), strict=True):
+        for _number, _task in enumerate(_tasks):
+            _attempts = play(
+                _who,
+                environment,
+                [_task] * config.pass_samples,
+                _number * config.pass_samples,
+                sampling,
+            )
+            _counts.append(sum(e.score.outcome == "success" for e in _attempts))
+    return (right,)
+
+
+@app.cell
+def _(config, estimator, paired, right):
+    passes = {
+        name: {
+            k: [float(estimator(config.pass_samples, count, k)) for count in counts]
+            for k in config.pass_at
+        }
+        for name, counts in right.items()
+    }
+    pass_means = {
+        name: {k: fmean(v) for k, v in found.items()} for name, found in passes.items()
+    }
+    gains = {
+        k: [float(part) for part in paired(passes["before"][k], passes["after"][k])]
+        for k in (min(config.pass_at), config.pass_judged)
+    }
+    return gains, pass_means, passes
+
+
+@app.cell(hide_code=True)
+def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
+    (_low, (_first, _once)), (_high, (_last, _noise)) = gains.items()
+    lesson.reveal(
+        ask_pass,
+        right=0 if _last > _noise else 2 if _last < -_noise else 1,
+        why=f"""
+    By {whose_estimator}, pass@{_low} changes by {100 * _first:+.0f} ± {100 * _once:.0f} points, and pass@{_high} by {100 * _last:+.0f} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}.
+    {nb08b.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
+
+    Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
+    That is a finding about this small policy, and about tasks that it was not trained on.
+
+    The **entropy** says how undecided the policy is about its next token. In training it went from {entropies[0]:.2f} to {entropies[-1]:.2f} nats.
+    """,
+        shows=[
+            lesson.figure(
+                figures.pass_chart(pass_means),
+                f"pass@k on {config.pass_tasks} held-out {config.pass_difficulty} tasks, estimated from {config.pass_samples} attempts at each.",
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A reward that gets hacked
+
+    In notebook 05 a lenient verifier paid for a number that the tool wrote. Here somebody means well:
+    the policy should use its tools, so every call earns a bonus. That is a *shaped* reward.
+    """)
+    return
+
+
+@app.function
+def shaped(bonus):
+    """Pay 1 for a right answer, and `bonus` for every tool call."""
+    return lambda episode: (
+        1.0 * (episode.score.outcome == "success") + bonus * episode.tool_calls
+    )
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: how far has it gone?
+
+    The usual guard is a KL penalty. KL, the Kullback–Leibler divergence, measures how far the policy
+    is from its **reference**, a copy of what it was before training.
+
+    Write `kl`. It gets three lists of equal length, over all tokens of a batch: the log-prob `now`, the
+    log-prob `before` by the reference, and whether the policy `sampled` the token. With d = now − before,
+    the mean of `exp(-d) - 1 + d` over the sampled tokens estimates KL(policy ‖ reference)
+    ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
+    """)
+    return
+
+
+@app.function
+def kl(now, before, sampled):
+    """Return an estimate in nats a token.
+
+    kl([-1.0, 0.0], [-2.0, -9.0], [True, False]) is 0.368: the tool wrote the second token.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: kl,
+        check_kl,
+        kl_solution,
+        level="core",
+        minutes=4,
+        hints=(
+            "Which tokens did the policy not choose? What would they do to the mean?",
+            "Collect `d = new - old` where `sampled` is true, with `zip(now, before, sampled, strict=True)`. Then `fmean(math.exp(-d) - 1 + d for d in …)`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    distance, whose_distance = exercise.running(lambda: kl, check_kl, kl_solution)
+    ask_hack = lesson.predict(
+        f"1 for a right answer and {config.hack_bonus} for every tool call. Five calls are answered, and a sixth, also paid, ends the episode. After {config.hack_steps} steps, what has become of reward and accuracy?",
+        "both are higher",
+        "the reward is higher, the accuracy lower",
+        "the reward is higher, the accuracy as before",
+    )
+    start_hack = lesson.start_button(
+        f"Train {config.hack_steps} steps, without and with a KL penalty", seconds=25
+    )
+    mo.vstack([ask_hack, start_hack])
+    return ask_hack, distance, start_hack, whose_distance
+
+
+@app.cell
+def _(config, distance, start_hack):
+    lesson.wait_for(start_hack)
+    hacked = {0.0: [], config.hack_penalty: []}
+    for _penalty, _rows in hacked.items():
+        for _step in train(config, shaped(config.hack_bonus), config.hack_steps, _penalty):
+            _rows.append(
+                {
+                    "reward": _step.reward,
+                    "accuracy": accuracy(_step.episodes),
+                    "calls": fmean(e.tool_calls for e in _step.episodes),
+                    "kl": float(distance(*nb08b.tokens_of(_step.episodes, _step.before))),
+                    "example": _step.episodes[0].text,
+                }
+            )
+    return (hacked,)
+
+
+@app.cell(hide_code=True)
+def _(ask_hack, config, hacked):
+    _run = hacked[0.0]
+    _was, _is = nb08b.ends(_run)
+    _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
+    lesson.reveal(
+        ask_hack,
+        right=[] if _up <= 0 else 1 if _change < -0.1 else 0 if _change > 0.1 else 2,
+        why=f"""
+    The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, and the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
+    These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
+    On a dashboard of rewards this run looks like a success. An episode of the last step:
+
+    {lesson.fence(_run[-1]["example"])}
+    """,
+        shows=[
+            lesson.figure(
+                runs.shaped_chart(
+                    *([row[of] for row in _run] for of in ("accuracy", "calls")), 6
+                ),
+                "What the bonus for calls did.",
+            ),
+            lesson.folded(
+                "Six calls are not the best. Why does it learn them?",
+                f"Six calls earn {6 * config.hack_bonus:.1f}, and five with a right answer {5 * config.hack_bonus + 1:.1f}. But a call always pays {config.hack_bonus}, an answer only if it is right. "
+                "The gradient follows what pays more among the sampled episodes, not what could pay most.",
+            ),
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The penalty adds your KL, times a weight, to the *loss*. Its gradient pulls the policy back to the
+    reference. The reward stays as it is.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_kl = lesson.predict(
+        f"The same with a KL penalty of weight {config.hack_penalty:g}: does it save the accuracy?",
+        "yes, it ends within 5 points of where it began, or higher",
+        "in part: lower than it began, higher than without",
+        "no",
+    )
+    ask_kl
+    return (ask_kl,)
+
+
+@app.cell(hide_code=True)
+def _(ask_kl, config, hacked, shaped_runs, whose_distance):
+    (_began, _free), (_, _held) = map(nb08b.ends, hacked.values())
+    _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
+    _strict = _honest[max(_honest)]
+    lesson.reveal(
+        ask_kl,
+        right=nb08b.saved(_began, _free, _held),
+        why=f"""
+    By {whose_distance}, it ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}.
+    Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
+
+    A penalty knows only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone.
+    Without a penalty the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict["penalty"]:g} {_strict["accuracy"][-1]:.0%}.
+    The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
+    Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    """,
+        shows=[
+            lesson.figure(
+                runs.shaped_chart(
+                    *(
+                        [row[of] for row in hacked[config.hack_penalty]]
+                        for of in ("accuracy", "calls")
+                    ),
+                    6,
+                ),
+                "The same bonus, with the penalty.",
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    shaped_runs = nb08b.recorded_runs()
+    mo.vstack(
+        [
+            lesson.md(
+                f"The sliders choose among recorded runs of `train`. A negative reward for a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
+            ),
+            nb08b.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
+        ]
+    )
+    return (shaped_runs,)
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(5)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.recap(
+        "Look at how episodes end before you say what was learned.",
+        "Compare task by task, and call a change clear only beyond two standard errors.",
+        "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
+        "A policy learns what is paid. Watch a number that nobody is paid for.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, passes):
+    lesson.headline(
+        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{config.pass_judged} from {fmean(passes['before'][config.pass_judged]):.0%} to {fmean(passes['after'][config.pass_judged]):.0%}."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.links(__file__)
+    return
+
+
+@app.function(hide_code=True)
+def check_change(change):
+    exercise.expect(change, [0, 0, 0, 0], [1, 0, 1, 0], result=(0.5, 1 / math.sqrt(3)))
+    exercise.agree(change, change_solution, nb08b.drawn_shares, times=30)
+
+
+@app.function(hide_code=True)
+def change_solution(before, after):
+    changes = [new - old for old, new in zip(before, after, strict=True)]
+    return fmean(changes), 2 * stdev(changes) / math.sqrt(len(changes))
+
+
+@app.function(hide_code=True)
+def check_pass_at_k(pass_at_k):
+    exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
+    exercise.agree(pass_at_k, pass_at_k_solution, nb08b.drawn_attempts, times=60)
+
+
+@app.function(hide_code=True)
+def pass_at_k_solution(samples, correct, k):
+    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+@app.function(hide_code=True)
+def check_kl(kl):
+    exercise.expect(kl, [-1.0, 0.0], [-2.0, -9.0], [True, False], result=math.exp(-1))
+    exercise.agree(kl, kl_solution, nb08b.drawn_tokens, times=30)
+
+
+@app.function(hide_code=True)
+def kl_solution(now, before, sampled):
+    apart = [new - old for new, old, own in zip(now, before, sampled, strict=True) if own]
+    return fmean(math.exp(-d) - 1 + d for d in apart)
+
+
+if __name__ == "__main__":
+    app.run()

@@ -1,0 +1,58 @@
+"""What stands behind notebook 08: draws that reach every case of the rule, accounts of runs, and the simulated phases."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from zorplex_rl.course import nb08, nb08_checks
+from zorplex_rl.timeline import Span, Timeline
+
+
+def test_drawn_moments_reach_every_case_of_the_rule():
+    drawn = [nb08_checks.drawn_moment(random.Random(seed)) for seed in range(60)]
+    left = [version + lag - step + 1 for version, step, _, _, lag in drawn]
+    assert all(version <= step for version, step, *_ in drawn)
+    assert min(left) == 0 and max(left) > 2
+    assert {per_step for _, _, _, per_step, _ in drawn} >= {1, 2, 8, 12}
+    free = [steps * per_step - way for steps, (_, _, way, per_step, _) in zip(left, drawn, strict=True)]
+    assert min(free) < 0 < max(free)
+
+
+def run_of(*steps: tuple[float, float, int]) -> Timeline:
+    """Steps of one group each, as (begin, end, version of the group), each after a second of sampling."""
+    return Timeline(
+        [Span("generator_0", "generate", begin - 1.0, begin) for begin, _, _ in steps]
+        + [
+            Span("trainer", "train", begin, end, {"step": number, "groups": [(number, version)]})
+            for number, (begin, end, version) in enumerate(steps)
+        ]
+    )
+
+
+def test_an_account_has_the_seconds_of_phases_and_the_lags():
+    found = nb08.account(run_of((1.0, 2.0, 0), (3.0, 4.0, 0), (5.0, 6.0, 2)), 3)
+    assert (found.seconds, found.step, found.train, found.generate) == (6.0, 2.0, 1.0, 1.0)
+    assert (found.trainer, found.generator) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert (found.lag, found.oldest) == (pytest.approx(1 / 3), 1)
+
+
+def test_two_runs_are_drawn_on_one_axis_and_told_in_rows():
+    run = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2))
+    accounts = {"in turns": nb08.account(run, 3)}
+    rows = nb08.rows_of(accounts, {"in turns": 0.5}, 12)
+    assert rows[0] == {"": "median time of a step", "in turns": "2.000 s"}
+    assert rows[-1] == {"": "right of 12 held-out tasks", "in turns": "50%"}
+    assert "in turns" in nb08.side_by_side({"in turns": SimpleNamespace(timeline=run)}, 2.0)
+
+
+def test_more_generators_keep_the_simulated_trainer_busier():
+    phases = SimpleNamespace(generate=2.0, train=1.0)
+
+    def busy(generators):
+        numbers = nb08.simulated(phases, 4, generators, 1).numbers
+        return next(float(value.rstrip("%")) for name, value, _ in numbers if name == "Trainer busy")
+
+    assert busy(1) < busy(2)

@@ -1,0 +1,64 @@
+"""What stands behind notebook 08b: draws that reach every case, a verdict for every outcome, and sliders over all recorded runs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from zorplex_rl.course import nb08b
+
+
+def test_drawn_attempts_reach_every_case_of_the_estimator():
+    drawn = [nb08b.drawn_attempts(random.Random(seed)) for seed in range(60)]
+    assert all(1 <= k <= samples and 0 <= correct <= samples for samples, correct, k in drawn)
+    cases = {
+        "none right": [correct == 0 for _, correct, _ in drawn],
+        "all right": [correct == samples for samples, correct, _ in drawn],
+        "fewer than k wrong": [0 < samples - correct < k for samples, correct, k in drawn],
+        "in between": [correct > 0 and samples - correct >= k > 1 for samples, correct, k in drawn],
+    }
+    assert {name: sum(found) >= 5 for name, found in cases.items()} == dict.fromkeys(cases, True)
+
+
+def test_drawn_tokens_have_some_of_either_kind():
+    for seed in range(30):
+        now, before, sampled = nb08b.drawn_tokens(random.Random(seed))
+        assert len(now) == len(before) == len(sampled) and {True, False} == set(sampled)
+
+
+@pytest.mark.parametrize(
+    ("once", "often", "old", "said"),
+    [
+        ((0.3, 0.1), (0.2, 0.1), 0.6, "taught"),
+        ((0.3, 0.1), (-0.2, 0.1), 0.6, "narrowed"),
+        ((0.3, 0.1), (0.02, 0.1), 0.95, "too little room"),
+        ((0.3, 0.1), (0.02, 0.1), 0.6, "sharpening. It left 40 points of room"),
+        ((0.0, 0.1), (0.02, 0.1), 0.6, "decides nothing"),
+    ],
+)
+def test_every_outcome_has_its_verdict(once, often, old, said):
+    assert said in nb08b.verdict(once, often, old)
+
+
+def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():
+    began, free = {"accuracy": 0.5}, {"accuracy": 0.1, "kl": 0.2}
+    held = [{"accuracy": accuracy, "kl": kl} for accuracy, kl in ((0.5, 0.01), (0.3, 0.01), (0.12, 0.01), (0.5, 0.19))]
+    assert [nb08b.saved(began, free, found) for found in held] == [0, 1, 2, []]
+
+
+def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run():
+    rows = [dict.fromkeys(("reward", "accuracy", "calls", "kl"), float(step)) for step in range(8)]
+    assert [end["kl"] for end in nb08b.ends(rows)] == [1.0, 6.0]
+    assert [end["kl"] for end in nb08b.ends(rows[:2])] == [0.0, 1.0]
+
+
+def test_every_position_of_the_sliders_has_a_recorded_run():
+    study = nb08b.recorded_runs()
+    slider = nb08b.shaped_slider(study, static=False)
+    found = nb08b.answer_of(study, 0.5, 0.0)
+    assert found.numbers[1][1] == "52% → 0%" and found.figure.startswith("<svg")
+    for bonus in {run["bonus"] for run in study["runs"]}:
+        for penalty in {run["penalty"] for run in study["runs"]}:
+            assert nb08b.answer_of(study, bonus, penalty).numbers
+    assert slider is not None

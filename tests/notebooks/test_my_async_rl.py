@@ -1,0 +1,129 @@
+"""``my_async_rl.py``, the second file that a learner keeps: short, on its own, two processes, data of bounded age, and it learns."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_notebooks import load
+
+from zorplex_rl.course.kept_file import fill_in
+
+ROOT = Path(__file__).parents[2]
+MINE, BEFORE = ROOT / "examples" / "my_async_rl.py", ROOT / "examples" / "my_rl.py"
+notebook = load(ROOT / "notebooks" / "08_rl_e2e.py")
+SOLUTIONS = {"may_start": notebook.may_start_solution, "train": notebook.train_solution}
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    spec = importlib.util.spec_from_file_location("my_async_rl", MINE)
+    module = sys.modules["my_async_rl"] = importlib.util.module_from_spec(spec)  # its processes look it up by name
+    threads = torch.get_num_threads()
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["my_async_rl"]
+    torch.set_num_threads(threads)
+
+
+def parts_of(file: Path) -> dict[str, str]:
+    """Return the source of the functions of a program."""
+    return {node.name: ast.unparse(node) for node in ast.parse(file.read_text()).body if hasattr(node, "name")}
+
+
+def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
+    source = MINE.read_text()
+    assert len(source.splitlines()) <= 220
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {a.name for n in imports for a in n.names if isinstance(n, ast.Import)} | {
+        n.module for n in imports if isinstance(n, ast.ImportFrom)
+    }
+    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"torch", "transformers"}
+
+
+def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_half_is_the_page_s():
+    ours, before = parts_of(MINE), parts_of(BEFORE)
+    same = {"draw_task", "execute", "encode_prompt", "encode_text", "sample_episode", "play", "policy_gradient"}
+    assert {name for name in same if ours[name] != before[name]} == set()
+    page = parts_of(ROOT / "notebooks" / "08_rl_e2e.py")["generate"].partition("\n")[2]
+    one_line = "first, now.started = (now.started, min(now.started + min(count, per_step), steps * per_step))"
+    two_lines = "first = now.started\n        now.started = min(first + min(count, per_step), steps * per_step)"
+    assert two_lines in page
+    assert ours["generate"] == page.replace(two_lines, one_line)
+
+
+def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
+    assert fill_in(MINE, SOLUTIONS) == MINE.read_text()
+
+
+def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
+    async def train(trainer, ready, now, news, steps, per_step, on_step):
+        """My own words."""
+        await ready.get()  # nothing else
+
+    written = fill_in(MINE, SOLUTIONS | {"train": train})
+    assert '    """My own words."""\n    await ready.get()  # nothing else\n' in written
+    assert "pstdev(rewards)" not in written
+    compile(written, "my_async_rl.py", "exec")
+
+
+def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(mine):
+    numbers = mine.SPAWN.RawArray("f", mine.load_policy().model.num_parameters())
+    weights = mine.Record(version=mine.SPAWN.Value("i", 0), numbers=numbers)
+    trainer, generator = mine.Trainer(weights), mine.Generator(weights, 0)
+
+    def parameters(owner):
+        return mine.parameters_to_vector(owner.policy.model.parameters()).detach()
+
+    ((rewards, group),) = generator.sample([0])
+    assert len(rewards) == len(group) == mine.GROUP_SIZE and {episode.version for episode in group} == {0}
+    trainer.step(group, [(-1.0) ** number for number in range(len(group))])
+    assert not torch.equal(parameters(generator), parameters(trainer))
+    assert (trainer.publish(), generator.pull()) == (1, 1)
+    assert torch.equal(parameters(generator), parameters(trainer))
+    assert {episode.version for episode in generator.sample([1])[0][1]} == {1}
+
+
+def test_a_call_to_a_process_that_died_fails_instead_of_waiting(mine):
+    process = mine.Process(Dies)
+    with pytest.raises((EOFError, OSError)):
+        asyncio.run(asyncio.wait_for(process.die(), 60))
+
+
+class Dies:
+    def die(self):
+        raise SystemExit(0)
+
+
+def run(seed: int) -> tuple[float, list[int], float]:
+    """Run the program with a seed. Returns the share of held-out tasks that are right afterwards, the lag of each step, and the seconds."""
+    path = f"import sys; sys.path.insert(0, {str(MINE.parent)!r})\n"
+    code = f"{path}import asyncio, my_async_rl as mine\nif __name__ == '__main__': asyncio.run(mine.main(seed={seed}))"
+    began = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert said.returncode == 0, said.stderr
+    shares = [int(line.split(":")[1].split("%")[0]) for line in said.stdout.splitlines() if line.startswith("held out")]
+    assert len(shares) == 2 and shares[0] < 60
+    return shares[1] / 100, [int(lag) for lag in re.findall(r"lag (\d+)", said.stdout)], time.monotonic() - began
+
+
+def test_it_learns_and_no_step_is_given_data_older_than_max_lag():
+    right, lags, _ = run(seed=0)
+    assert right >= 0.90
+    assert len(lags) == 8 and max(lags) == 1, "side by side, and within its bound"
+
+
+@pytest.mark.long
+def test_with_each_of_three_seeds_it_is_right_nine_times_in_ten():
+    found = [run(seed) for seed in range(3)]
+    print([(f"{right:.0%}", f"{seconds:.0f} s") for right, _, seconds in found])
+    assert min(right for right, *_ in found) >= 0.90

@@ -1,0 +1,225 @@
+"""Drive what notebook 08 runs and does not show: settings of a run, a planted fault, accounts, a killed generator.
+
+run_config      the page's settings ──► the package's Config
+diagnose        the diagnostics of three training steps, two of them with a fault
+account         the spans of a run ──► seconds of its phases, busy shares, lags
+side_by_side  rows_of           two runs on one axis, and their accounts
+simulated       the same phases with other numbers of generators and lag bounds
+train_and_kill  a run of the package, in which a generator is killed
+books_of  around_the_kill       what became of every group, and the moments around the kill
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+from zorplex_rl.cli.size import run_time as run_time
+from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
+from zorplex_rl.course.figures.runs import lags_of, paired_timelines
+from zorplex_rl.course.widgets.what_if import Answer
+from zorplex_rl.drawing.plots import timeline_chart
+from zorplex_rl.learning.learner import Learner
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.runtime import run_together
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import simulate_async
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.timeline import Span, Timeline
+from zorplex_rl.training.controller import Controller
+from zorplex_rl.training.loop import train_async
+from zorplex_rl.training.run_log import RunLog
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
+
+
+def new_path(name: str) -> Path:
+    """Return a path that is gone when the notebook is."""
+    return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
+
+
+def run_config(config: SimpleNamespace, **changes: Any) -> Config:
+    """Return the package's settings of a run, checked. ``changes`` replace the page's settings, and say how many generators and spares."""
+    wanted = SimpleNamespace(**{"generators": 1, "spares": 0} | vars(config) | changes)
+    made = Config(
+        task="compositional",
+        policy=wanted.policy,
+        hints=wanted.hints,
+        max_lag=wanted.max_lag,
+        steps=wanted.steps,
+        prompts_per_step=wanted.prompts,
+        group_size=wanted.samples,
+        learner=LearnerConfig(learning_rate=wanted.learning_rate),
+        max_tokens=wanted.max_tokens,
+        eval_every=wanted.steps,
+        eval_tasks=wanted.eval_tasks,
+        checkpoint_every=wanted.steps,
+        seed=wanted.seed,
+        device=wanted.device,
+        threads=wanted.threads,
+        services=ServicesConfig(generators=wanted.generators, spares=wanted.spares),
+    )
+    made.check()
+    return made
+
+
+def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, Any]:
+    """Return the diagnostics of three training steps on the same episodes, which are marked as fresh, by what is wrong with each."""
+
+    def fresh() -> Learner:
+        run = run_config(config).changed(warmup_steps=0)
+        return Learner(load_policy(config.policy, config.device), run.learner, decay_steps=run.steps)
+
+    def step(batch: Sequence[Episode], learner: Learner) -> dict[str, float]:
+        return learner.step(list(batch), list(advantages)) | {"trained on": sum(sum(e.sampled) for e in batch)}
+
+    learner = fresh()
+    sound = step(episodes, learner)
+    unmasked = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
+    return {"a missed pull": step(episodes, learner), "sound": sound, "not masked": step(unmasked, fresh())}
+
+
+def account(timeline: Timeline, steps: int) -> SimpleNamespace:
+    """Return seconds, busy shares and lags of a run, from the spans of its generator and its trainer."""
+    trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
+    begin = min(span.start for span in timeline.spans if span.kind == "generate")
+    window = (begin, trained[-1].end)
+    shares, lags = timeline.shares(window), lags_of(timeline)
+    sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
+    return SimpleNamespace(
+        seconds=window[1] - begin,
+        step=median(later.end - sooner.end for sooner, later in pairwise(trained)),
+        train=median(span.end - span.start for span in trained),
+        generate=sampling / steps,
+        trainer=1 - shares["trainer"]["idle"],
+        generator=1 - shares["generator_0"]["idle"],
+        lag=sum(lag * count for lag, count in lags.items()) / sum(lags.values()),
+        oldest=max(lags),
+    )
+
+
+def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
+    """Draw ``seconds`` of each run on one axis, from the beginning of its fourth step (earlier if it has few)."""
+    windows = {}
+    for name, run in runs.items():
+        begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
+        first = begun[min(3, len(begun) // 3)]
+        windows[name] = run.timeline.between(first, first + seconds)
+    return paired_timelines(windows, seconds, ["generator_0", "trainer"])
+
+
+def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float], held_out: int) -> list[dict[str, str]]:
+    """Return the rows of the table that compares the ``accounts`` of runs, with the share of held-out tasks that are right ``after``."""
+    fields = {
+        "step": ("median time of a step", "{:.3f} s"),
+        "train": ("training, median of a step", "{:.3f} s"),
+        "generate": ("sampling, mean of a step", "{:.3f} s"),
+        "trainer": ("trainer busy", "{:.0%}"),
+        "generator": ("generator busy", "{:.0%}"),
+        "lag": ("mean lag of a group, versions", "{:.2f}"),
+    }
+    rows = [
+        {"": label} | {name: how.format(getattr(found, field)) for name, found in accounts.items()}
+        for field, (label, how) in fields.items()
+    ]
+    return [
+        *rows,
+        {"": f"right of {held_out} held-out tasks"} | {name: f"{share:.0%}" for name, share in after.items()},
+    ]
+
+
+def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
+    """Return what the simulator says of the phases ``found``, with other numbers of ``generators`` and another ``max_lag``."""
+    setting = Setting(
+        generators=generators,
+        groups_per_step=groups,
+        steps=8,
+        max_lag=max_lag,
+        generation_seconds=found.generate / groups,
+        variation=0.3,
+        training_seconds=found.train,
+        sync_seconds=0.02,
+    )
+    run = simulate_async(setting, setting.latencies())
+    lag = sum(age * count for age, count in run.staleness.items()) / sum(run.staleness.values())
+    return Answer(
+        figure=timeline_chart(run.timeline),
+        numbers=[
+            ("A step", f"{run.seconds / 8:.2f} s", "mean of eight"),
+            ("Trainer busy", f"{run.utilisation()['trainer']:.0%}", "of the time"),
+            ("Mean lag", f"{lag:.2f}", "versions"),
+        ],
+    )
+
+
+async def train_and_kill(
+    run: Config, folder: RunFolder, kill: Callable[[Controller], Coroutine[Any, Any, None]]
+) -> tuple[RunLog, dict[str, int]]:
+    """Train with the package while ``kill`` has its way with the controller. Returns the run's log and the replay buffer's counters."""
+    log = RunLog(folder)
+    async with Controller.assemble(run, log) as controller:
+        await controller.begin()
+        await run_together(train_async(controller), kill(controller))
+        await controller.finish()
+        books = (await controller.replay.state.route())["counters"]
+    return log, books
+
+
+@contextmanager
+def quietly() -> Iterator[list[str]]:
+    """Keep warnings and what native code writes to file descriptor 2 off the page. Yields a list, which has its lines at the end."""
+    lines: list[str] = []
+    saved, log = os.dup(2), logging.getLogger("zorplex_rl")
+    # The death on this page is intended, and the page says more about it than a warning would.
+    level = log.level
+    log.setLevel(logging.ERROR)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            log.setLevel(level)
+            kept.seek(0)
+            lines += [line for line in kept.read().decode(errors="replace").splitlines() if line.strip()]
+
+
+def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
+    """Return what became of the groups of a run in which a generator was killed, by what each number counts."""
+    numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
+    return {
+        "processes replaced": sum(row["event"] == "restart" for row in log.folder.metrics()),
+        "groups started": books["started"],
+        "groups lost with the generator, and generated again": books["abandoned"],
+        "groups trained on": books["trained"],
+        "groups thrown away as too old": books["stale"],
+        "unaccounted for": books["started"] - books["trained"] - books["abandoned"] - books["stale"],
+        "numbers found in the trainer's steps": "each once"
+        if sorted(numbers) == list(range(books["trained"]))
+        else f"{len(set(numbers))} different ones",
+    }
+
+
+def around_the_kill(timeline: Timeline) -> tuple[str, float, float]:
+    """Draw the seconds around the kill. Returns the drawing, and the seconds until it was noticed and until it was made good."""
+    kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
+    around = timeline.between(kill.start - 1.0, restart.end + 4.0)
+    mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened
+    shown: list[Span] = [
+        replace(span, end=span.end + mark) if span.kind == "kill" else span
+        for span in around.spans
+        if span.actor.startswith(("generator", "trainer"))
+    ]
+    drawn = timeline_chart(Timeline(sorted(shown, key=lambda span: span.actor)))
+    return drawn, restart.start - kill.start, restart.end - kill.start

@@ -1,0 +1,134 @@
+"""Check what a learner writes in notebook 08: draws for the two rules, and runs of a trainer's loop that are compared with the course's.
+
+drawn_moment  drawn_load    arguments of ``may_start`` and ``generators_needed``
+check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
+
+Train = Callable[..., Awaitable[None]]
+PATIENCE_S = 2.0
+"""How long a drawn run of ``check_train`` may take: it has nothing to wait for."""
+
+
+def drawn_moment(rng: random.Random) -> tuple[int, int, int, int, int]:
+    """Draw the arguments of ``may_start``: version, step, on_the_way, per_step, max_lag."""
+    max_lag, step, per_step = rng.randint(0, 5), rng.randint(0, 12), rng.randint(1, 12)
+    version = max(0, step - rng.randint(0, max_lag + 1))
+    return version, step, rng.randint(0, (max_lag + 1) * per_step), per_step, max_lag
+
+
+def drawn_load(rng: random.Random) -> tuple[float, float, int]:
+    """Draw the arguments of ``generators_needed``, in eighths of a second, which are exact: generate, train, groups."""
+    return rng.randint(1, 24) / 8, rng.randint(1, 24) / 8, rng.randint(1, 40)
+
+
+@dataclass
+class _Journal:
+    """What a trainer's loop did: its calls in their order, what it trained on, what it showed, and what it told the generators."""
+
+    calls: list[str]
+    batches: list[tuple[list[str], Any, int]]
+    shown: list[tuple[Any, Any]]
+    woken: list[Any]
+    step: int = 0
+
+
+def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
+    """Compare two trainer's loops on drawn runs, beside a generator that is late and one that waits. Raises AssertionError with a sentence."""
+    for seed in range(times):
+        rng = random.Random(seed)
+        per_step, begun, more, size = rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 4), rng.randint(2, 5)
+        first = rng.randint(begun, 9)
+        rewards = [[rng.choice((0.0, 0.2, 1.0, 1.2, -0.3)) for _ in range(size)] for _ in range(per_step * more)]
+        rewards[-1] = [rewards[-1][0]] * size
+        given = (rewards, begun, begun + more, per_step, first)
+        right = asyncio.run(_journal(solution, *given))
+        called = quote(f"train(trainer, ready, now, news, {begun + more}, {per_step}, on_step)")
+        called += f" with {quote(f'now.step == {begun}')} and groups of rewards {quote(exercise._short(rewards))}"
+        try:
+            found = asyncio.run(_journal(attempt, *given))
+        except TimeoutError:
+            raise AssertionError(
+                f"{called} is still waiting when there are no more groups, and should be over"
+            ) from None
+        _compare(called, found, right)
+
+
+def _compare(called: str, found: _Journal, right: _Journal) -> None:
+    """Raise AssertionError with a sentence that says in what ``found`` differs."""
+    assert found.calls == right.calls, (
+        f"{called} calls {quote(', '.join(found.calls) or 'nothing')}, and should call {quote(', '.join(right.calls))}"
+    )
+    for number, (ours, theirs) in enumerate(zip(right.batches, found.batches, strict=True)):
+        assert theirs[0] == ours[0], (
+            f"{called} gives the trainer {quote(' '.join(theirs[0]))} in its call {number}, and should give {quote(' '.join(ours[0]))}"
+        )
+        assert exercise.same(theirs[1], ours[1], 1e-3), (
+            f"{called} gives the trainer the advantages {quote(exercise._short(theirs[1]))} in its call {number}, "
+            f"and should give {quote(exercise._shown(ours[1]))}"
+        )
+        assert theirs[2] == ours[2], (
+            f"{called} has {quote(f'now.step == {theirs[2]}')} while the trainer takes its step {number}, "
+            f"and should have {quote(f'now.step == {ours[2]}')}: the step is begun"
+        )
+    assert exercise.same(found.woken, right.woken), (
+        f"{called} wakes a generator that then reads {quote('now.published')} as {quote(exercise._short(found.woken))}, "
+        f"and should wake it for {quote(exercise._short(right.woken))}"
+    )
+    assert exercise.same(found.shown, right.shown) and found.step == right.step, (
+        f"{called} calls {quote('on_step')} with {quote(exercise._short(found.shown))}, and should with {quote(exercise._short(right.shown))}"
+    )
+
+
+async def _journal(
+    train: Train, rewards: Sequence[Sequence[float]], begun: int, steps: int, per_step: int, first: int
+) -> _Journal:
+    """Run a trainer's loop alone. Groups come one by one; versions count from ``first``; a generator waits for news."""
+    ready, news = asyncio.Queue[Any](), asyncio.Event()
+    now = SimpleNamespace(started=99, step=begun, published=first)
+    journal = _Journal([], [], [], [])
+
+    async def step(episodes: Sequence[str], advantages: Any) -> dict[str, float]:
+        journal.calls.append("step")
+        journal.batches.append((list(episodes), [float(a) for a in advantages], now.step))
+        await asyncio.sleep(0.001)
+        return {"loss": len(journal.calls)}
+
+    async def publish() -> int:
+        journal.calls.append("publish")
+        await asyncio.sleep(0.001)
+        return first + journal.calls.count("publish")
+
+    async def deliver() -> None:
+        for number, group in enumerate(rewards):
+            await asyncio.sleep(0)
+            ready.put_nowait((list(group), [f"episode_{number}.{place}" for place in range(len(group))]))
+
+    async def generate() -> None:
+        while await news.wait():
+            journal.woken.append(now.published)
+            news.clear()
+
+    others = [asyncio.create_task(deliver()), asyncio.create_task(generate())]
+    trainer = SimpleNamespace(step=step, publish=publish)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await train(trainer, ready, now, news, steps, per_step, lambda *shown: journal.shown.append(shown))
+        await asyncio.sleep(0)
+    finally:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+    journal.step = now.step
+    return journal

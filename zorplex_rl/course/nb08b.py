@@ -1,0 +1,119 @@
+"""Drive what notebook 08b runs and does not show: draws for its checks, a verdict on two pass@k, the ends of a run, recorded runs.
+
+drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
+verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
+tokens_of  ends    the tokens of a batch as three lists; the first and the last steps of a run
+recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from zorplex_rl.course.figures.runs import shaped_chart
+from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
+from zorplex_rl.task.episode import Episode
+
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "shaped_rewards.json"
+MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
+"""Outcomes of failed episodes, as the page asks for them."""
+
+
+def drawn_shares(rng: random.Random) -> tuple[list[float], list[float]]:
+    """Draw the arguments of ``change``: a number a task, before and after, which belong together."""
+    before = [rng.random() for _ in range(rng.randint(3, 9))]
+    drift = rng.uniform(-0.3, 0.6)
+    return before, [share + drift + rng.gauss(0, 0.2) for share in before]
+
+
+def drawn_attempts(rng: random.Random) -> tuple[int, int, int]:
+    """Draw the arguments of ``pass_at_k``; now and then all attempts are right, none is, or fewer than k are wrong."""
+    samples = rng.randint(1, 80)
+    correct = rng.choice((0, samples, rng.randint(0, samples), rng.randint(0, samples)))
+    return samples, correct, rng.randint(1, samples)
+
+
+def drawn_tokens(rng: random.Random) -> tuple[list[float], list[float], list[bool]]:
+    """Draw the arguments of ``kl``; tokens that a tool wrote stand in between."""
+    count = rng.randint(3, 9)
+    now = [-rng.expovariate(1.0) for _ in range(count)]
+    before = [value + rng.gauss(0, 0.7) for value in now]
+    return now, before, [True, *(rng.random() < 0.6 for _ in range(count - 2)), False]
+
+
+def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
+    """Say what pass@k tells, from the gain and two standard errors at one attempt and at many, and the ``old`` policy's share at many."""
+    gain, noise = often
+    if gain > noise:
+        return "So it was taught, as far as this k tells: it solves more than the old policy does in as many attempts."
+    if gain < -noise:
+        return "So the old policy, given enough attempts, is ahead: training has narrowed what it tries."
+    if 1 - old <= noise:
+        return "The old policy leaves too little room there: these tasks cannot show teaching."
+    if once[0] > once[1]:
+        left = f"It left {100 * (1 - old):.0f} points of room, and a gain had to be beyond ± {100 * noise:.0f} to be clear."
+        return f"The old policy catches up, so this is sharpening. {left}"
+    return "Neither is clearly better at one attempt either, so this run decides nothing."
+
+
+def tokens_of(
+    episodes: Sequence[Episode], before: Sequence[Sequence[float]]
+) -> tuple[list[float], list[float], list[bool]]:
+    """Return all tokens of a batch as three lists: the log-prob as sampled, the reference's, and whether the policy sampled it."""
+    now = [logprob for episode in episodes for logprob in episode.logprobs]
+    own = [sampled for episode in episodes for sampled in episode.sampled]
+    return now, [logprob for found in before for logprob in found], own
+
+
+def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the means over the first three steps of a run, and over the last three; over fewer if the run is short."""
+    count = min(3, len(rows) // 2) or 1
+    names = ("reward", "accuracy", "calls", "kl")
+    return [{name: fmean(row[name] for row in part) for name in names} for part in (rows[:count], rows[-count:])]
+
+
+def saved(began: Mapping[str, float], free: Mapping[str, float], held: Mapping[str, float]) -> int | list[int]:
+    """Return which answer is right: 0 the penalty saved the accuracy, 1 in part, 2 not; none if it did not hold the policy clearly nearer."""
+    if held["kl"] >= 0.8 * free["kl"]:
+        return []
+    if held["accuracy"] >= began["accuracy"] - 0.05:
+        return 0
+    return 1 if held["accuracy"] > free["accuracy"] + 0.05 else 2
+
+
+def recorded_runs() -> dict[str, Any]:
+    """Return the recorded runs on shaped rewards."""
+    study: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return study
+
+
+def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
+    """Return two sliders that choose among the recorded runs of ``study``."""
+    bonuses, penalties = (sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty"))
+    return WhatIf(
+        "Shaped rewards: first and last step of recorded runs",
+        [Knob("bonus", "Reward of a call", bonuses), Knob("penalty", "KL penalty", penalties)],
+        lambda bonus, penalty: answer_of(study, bonus, penalty),
+        {"bonus": 0.0, "penalty": 0.0},
+        static=static,
+    )
+
+
+def answer_of(study: Mapping[str, Any], bonus: float, penalty: float) -> Answer:
+    """Return what the slider shows of the recorded run with this bonus and this penalty."""
+    run = next(run for run in study["runs"] if (run["bonus"], run["penalty"]) == (bonus, penalty))
+    most = max(max(other["calls"]) for other in study["runs"])
+    shown = (
+        ("Shaped reward", "reward", ".2f", "what the policy is paid"),
+        ("Right answers", "accuracy", ".0%", "of the batch"),
+        ("KL", "kl", ".2f", "to the reference, nats a token"),
+    )
+    return Answer(
+        figure=shaped_chart(run["accuracy"], run["calls"], most),
+        numbers=[(name, f"{run[of][0]:{how}} → {run[of][-1]:{how}}", note) for name, of, how, note in shown],
+    )
