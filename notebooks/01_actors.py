@@ -285,13 +285,16 @@ def _():
 class Summer(Actor):
     """Keep a running total, which begins at 0. It has two endpoints.
 
-    add(numbers)     Add a list of numbers to the total. Returns the new total.
-                     If that would be below 0: raises ValueError, the total stays.
-    add_range(end)   Of 0, 1, …, end - 1, add up every n-th number, beginning with
-                     the own rank; n actors are called. Returns this sum. The total stays.
+    add(numbers): add a list of numbers to the total. Returns the
+    new total. If that would be below 0: raises ValueError, and the
+    total stays.
 
-    Of 4 actors, that of rank 1 answers add_range(10) with 1 + 5 + 9 = 15.
-    After add([5, 2]) has returned 7, add([-9]) raises, and add([]) returns 7.
+    add_range(end): of 0, 1, …, end - 1, add up every n-th number,
+    beginning with the own rank, where n actors are called. Returns
+    this sum. The total stays.
+
+    Of 4 actors, that of rank 1 answers add_range(10) with 1 + 5 + 9.
+    After add([5, 2]) returned 7, add([-9]) raises, and add([]) returns 7.
     """
 
     ...
@@ -443,17 +446,12 @@ def _(after_failure, answered_after, outcome, sent_after, totals):
 
 
 @app.cell(hide_code=True)
-def _(config):
-    lesson.md("""
+def _():
+    mo.md("""
     ## One at a time
 
     `alone` and `together` do the same. Only the decorator differs: calls of a
     `concurrent_endpoint` may overlap.
-
-    ### Exercise 2: when do the answers come?
-
-    All messages are sent to one actor at time 0. Message *i* sleeps for `seconds[i]`; if
-    `concurrent`, side by side with the others.
     """)
     return
 
@@ -476,6 +474,17 @@ class Napper(Actor):
         await asyncio.sleep(seconds)
         self.count = count + 1
         return self.count
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: when do the answers come?
+
+    All messages are sent to one actor at time 0. Message *i* sleeps for `seconds[i]`; if
+    `concurrent`, side by side with the others.
+    """)
+    return
 
 
 @app.function
@@ -545,7 +554,8 @@ def _(config, counts_alone, counts_together, seconds_alone, seconds_together, wh
         read the count before any had written it. `alone` answered {nb01.listed(counts_alone)}, the last
         after {seconds_alone:.2f} s. Expected were {_together:.1f} and {_alone:.1f} s, by {_whose}.
 
-        Let no `await` stand between reading and writing in a concurrent endpoint.
+        A plain endpoint ends before the next call begins, even if it only waits. In a concurrent one,
+        let no `await` stand between reading and writing.
         """,
     )
     return
@@ -632,9 +642,10 @@ def _():
 
 @app.class_definition
 class MendedPlayer(Player):
-    """Play rallies of any length: after ping.hit(4), ping has 3 hits and pong has 2.
+    """Play rallies of any length: ping.hit(4) is 3 hits of ping and 2 of pong.
 
-    hit(left)   Count a hit. Pass hit(left - 1) on to self.other while left is above 0.
+    hit(left): count a hit. If left is above 0, pass hit(left - 1) on
+    to self.other.
     """
 
     ...
@@ -831,7 +842,6 @@ def _():
         "An actor is an object with a mailbox. Messages and answers are copies.",
         "`call` asks all, `call_one` one, `choose` one by lot. `broadcast` does not wait. A slice is a smaller mesh.",
         "An actor works on one message at a time, even across `await`. That protects its state, and can deadlock.",
-        "An error in one actor undoes nothing in the others.",
     )
     return
 
