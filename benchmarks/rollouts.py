@@ -35,6 +35,7 @@ from rich.progress import track
 from transformers.cache_utils import DynamicCache
 from turnwise import generate_turnwise
 
+from zorplex_rl.policy.decoder import fills
 from zorplex_rl.policy.kv_cache import SlotCache
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -191,13 +192,14 @@ def _run_generate(policy: Policy, spec, tasks: list[Task], at_once: int) -> list
 
 def _replay_prefill(policy: Policy, call: Call) -> None:
     cache = DynamicCache(config=policy.model.config)
-    hidden = policy.model.base_model(input_ids=call.ids, past_key_values=cache, use_cache=True).last_hidden_state
+    model = policy.model.base_model
+    hidden = model(input_ids=call.ids, **fills(model, cache)).last_hidden_state
     policy.model.get_output_embeddings()(hidden[:, -1])
 
 
 def _replay_decode(policy: Policy, call: Call, cache: SlotCache | DynamicCache) -> None:
     policy.model(
-        input_ids=call.ids, attention_mask=call.mask, position_ids=call.positions, past_key_values=cache, use_cache=True
+        input_ids=call.ids, attention_mask=call.mask, position_ids=call.positions, **fills(policy.model, cache)
     )
 
 

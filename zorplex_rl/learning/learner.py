@@ -26,7 +26,7 @@ from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Diagnostics, effective_sample_size, kl_penalty, mismatch
-from zorplex_rl.policy.decoder import project
+from zorplex_rl.policy.decoder import fills, project
 from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
 
@@ -282,7 +282,7 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     shared = DynamicCache()
     # Padding is on the right, where causal attention hides it from every real token of its row.
     prompts = embed(model, batch.prompts)
-    states = model.base_model(inputs_embeds=prompts, past_key_values=shared, use_cache=True).last_hidden_state
+    states = model.base_model(inputs_embeds=prompts, **fills(model.base_model, shared)).last_hidden_state
     first = _rows(states, follows, lengths - 1)[:, None]
     if batch.ids.shape[1] == 1:
         return first
@@ -295,8 +295,7 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
         inputs_embeds=embed(model, batch.ids[:, :-1]),
         attention_mask=torch.cat((real, torch.ones_like(batch.ids[:, :-1], dtype=torch.bool)), 1),
         position_ids=lengths[:, None] + steps,
-        past_key_values=cache,
-        use_cache=True,
+        **fills(model.base_model, cache),
     ).last_hidden_state
     return torch.cat((first, states), 1)
 

@@ -16,7 +16,9 @@ through its own ``forward``, one token for each row at a time.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +29,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot
+
+
+def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
+    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds to them."""
+    return {_cache_argument(type(model)): cache, "use_cache": True}
+
+
+@lru_cache
+def _cache_argument(model_class: Any) -> str:
+    """Return the name of the argument: transformers 5.24 calls it ``cache``, earlier ones and some models ``past_key_values``."""
+    return "cache" if "cache" in inspect.signature(model_class.forward).parameters else "past_key_values"
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
@@ -44,11 +57,11 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tu
     cache = DynamicCache(config=model.config)
     if shared:
         start = torch.tensor([prompts[0][:shared]], device=model.device)
-        model.base_model(input_ids=start, past_key_values=cache, use_cache=True)
+        model.base_model(input_ids=start, **fills(model.base_model, cache))
         cache.batch_repeat_interleave(len(prompts))
     # Padding is on the right: with causal attention no real token sees it, so no mask is needed.
     ids, last = ids.to(model.device), (lengths - 1).to(model.device)
-    hidden = model.base_model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+    hidden = model.base_model(input_ids=ids, **fills(model.base_model, cache)).last_hidden_state
     logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
     kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
     return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]
@@ -111,7 +124,7 @@ class OwnForward:
         """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
         ids, positions = step.ids[:, None], step.positions[:, None]
         output = self._model(
-            input_ids=ids, attention_mask=step.mask, position_ids=positions, past_key_values=cache, use_cache=True
+            input_ids=ids, attention_mask=step.mask, position_ids=positions, **fills(self._model, cache)
         )
         return output.logits[:, -1]
 
