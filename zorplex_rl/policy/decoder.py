@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
     """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds to them."""
-    return {_cache_argument(type(model)): cache, "use_cache": True}
+    model_class: Any = type(model)  # typeshed's lru_cache does not take a class of modules for hashable
+    return {_cache_argument(model_class): cache, "use_cache": True}
 
 
 @lru_cache
-def _cache_argument(model_class: Any) -> str:
+def _cache_argument(model_class: type[torch.nn.Module]) -> str:
     """Return the name of the argument: transformers 5.24 calls it ``cache``, earlier ones and some models ``past_key_values``."""
     return "cache" if "cache" in inspect.signature(model_class.forward).parameters else "past_key_values"
 
