@@ -1,13 +1,13 @@
 """Draw what was measured on actors, for notebook 02, and write durations.
 
-    {what was done: seconds}   ──► seconds_chart
+    {run: its losses}   ──► loss_chart
 
 It returns SVG text (``svg.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zorplex_rl.drawing import look
@@ -16,26 +16,28 @@ from zorplex_rl.drawing.svg import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COLOURS = (look.GREY, look.BLUE, look.ORANGE, look.VERMILION)
 
-def seconds_chart(costs: Mapping[str, float], label: str) -> str:
-    """Draw each of ``costs`` as a point on a log axis, and write its value beside it."""
-    from matplotlib.ticker import LogLocator
+
+def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
+    """Draw losses over their steps on a log axis: the first wide and grey, since others may lie on it. Backquotes in a name are dropped."""
+    names = [name.replace("`", "") for name in curves]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for row, seconds in enumerate(costs.values()):
-            axes.plot(seconds, row, marker="o", markersize=9, color=look.BLUE)
-            axes.annotate(in_words(seconds), (seconds, row), xytext=(9, 0), textcoords="offset points", va="center")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=20))
-        axes.xaxis.set_major_formatter(lambda seconds, _: in_words(seconds))
+        for number, (name, losses) in enumerate(zip(names, curves.values(), strict=True)):
+            colour, width = COLOURS[number % len(COLOURS)], 2 if number else 7
+            style = "-" if number < 2 else ("--", ":")[number % 2]
+            axes.plot(range(1, len(losses) + 1), losses, style, color=colour, linewidth=width, label=name)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
         axes.minorticks_off()
-        axes.set(xlim=(min(costs.values()) / 3, max(costs.values()) * 12), xlabel=label)
-        look.name_rows(axes, list(costs))
-        look.bare_axes(axes, grid="x")
+        axes.set(xlabel="step", ylabel=label)
+        look.bare_axes(axes, grid="y")
+        figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
-    said = "; ".join(f"{name} {in_words(seconds)}" for name, seconds in costs.items())
-    return render(draw, 70 + 34 * len(costs), "Seconds, on a logarithmic axis", said)
+    ends = "; ".join(f"{name} ends at {losses[-1]:.2g}" for name, losses in zip(names, curves.values(), strict=True))
+    return render(draw, 320, "Losses over the steps", ends)
 
 
 def in_words(seconds: float) -> str:

@@ -1,0 +1,204 @@
+"""Serve notebook 02: processes for a while, how long something takes, what a terminal shows, and checks that stand for several ranks in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
+
+Examples = tuple[Tensor, Tensor]
+"""Inputs and targets."""
+Rank = tuple[torch.nn.Module, torch.optim.Optimizer, Examples]
+Step = Callable[..., Any]
+"""``step(model, optimizer, mine, everybody, add_up)`` takes one training step as one rank, and returns the loss of all ranks' examples."""
+SIZES = ([4, 4], [6, 2], [3], [1, 5, 2], [3, 0])
+"""Examples of each rank, in the runs of ``check_step``."""
+ROUNDS = 12
+
+
+@asynccontextmanager
+async def running(procs: Any) -> AsyncIterator[Any]:
+    """Stop the processes at the end."""
+    try:
+        yield procs
+    finally:
+        await procs.stop()
+
+
+async def seconds_of(work: Callable[[], Awaitable[object]], times: int = 5) -> float:
+    """Return the median of several runs, in seconds."""
+    runs = []
+    for _ in range(times):
+        start = time.perf_counter()
+        await work()
+        runs.append(time.perf_counter() - start)
+    return median(runs)
+
+
+def children() -> list[psutil.Process]:
+    """List the processes that this one has started, and theirs."""
+    return psutil.Process().children(recursive=True)
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[list[str]]:
+    """Collect what this process and its children write to the terminal, as a list of lines."""
+    lines: list[str] = []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile("w+") as file:
+        saved = os.dup(1), os.dup(2)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            for number, descriptor in enumerate(saved, start=1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            file.seek(0)
+            lines += file.read().splitlines()
+
+
+def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> float:
+    """Return the largest difference between each of several lists of weights and the ``right`` one."""
+    return max(float((mine - its).abs().max()) for weights in found for mine, its in zip(weights, right, strict=True))
+
+
+def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Rank], list[Any]]:
+    """Run ``step`` as every rank, one after the other. Returns the ranks after it, and what each call returned.
+
+    What the others add up is not known while the first rank runs. So all run again from the start,
+    now told the sums of the round before, until no sum changes any more. Raises AssertionError
+    where ranks could not meet.
+    """
+    sums: list[Tensor] = []
+    for _ in range(ROUNDS):
+        after = copy.deepcopy(list(ranks))
+        asked: list[list[Tensor]] = [[] for _ in after]
+        returned = [
+            step(model, optimizer, mine, everybody, _adder(asks, sums))
+            for (model, optimizer, mine), asks in zip(after, asked, strict=True)
+        ]
+        shapes = [[tuple(tensor.shape) for tensor in asks] for asks in asked]
+        assert all(its == shapes[0] for its in shapes), (
+            f"with {_sizes(ranks)} examples on the ranks, they call `add_up` {quote([len(its) for its in shapes])} times, "
+            f"with tensors of the shapes {quote(shapes)}; these have to be the same on every rank, or one waits for the others for ever"
+        )
+        before, sums = sums, [torch.stack(parts).sum(0) for parts in zip(*asked, strict=True)]
+        if len(before) == len(sums) and all(map(_same_tensor, before, sums)):
+            return after, returned
+    raise AssertionError(
+        f"`add_up` is called more than {ROUNDS} times, each time with what the one before has returned"
+    )
+
+
+def _adder(asked: list[Tensor], sums: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return an ``add_up`` that notes what it is asked, and answers from ``sums``."""
+
+    def add_up(tensor: Tensor) -> Tensor:
+        assert isinstance(tensor, Tensor), f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
+        asked.append(tensor.detach().clone())
+        place = len(asked) - 1
+        known = place < len(sums) and sums[place].shape == tensor.shape
+        return sums[place].clone() if known else tensor.detach().clone()
+
+    return add_up
+
+
+def _same_tensor(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def _sizes(ranks: Sequence[Rank]) -> str:
+    return quote([len(targets) for _, _, (_, targets) in ranks])
+
+
+def check_step(step: Step) -> None:
+    """Compare two steps of some ranks with those of one process that has all examples. Raises AssertionError with a sentence for the learner."""
+    for seed, sizes in enumerate(SIZES):
+        chance = torch.Generator().manual_seed(seed)
+        everybody = sum(sizes)
+        inputs, targets = torch.randn(everybody, 2, generator=chance), torch.randn(everybody, 1, generator=chance)
+        parts = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+        alone = _learner(seed)
+        ranks: list[Rank] = [(*_learner(seed), part) for part in parts]
+        for number in (1, 2):
+            right = _one_process(*alone, inputs, targets)
+            ranks, returned = on_ranks(step, ranks, everybody)
+            for rank, ((model, _, _), loss) in enumerate(zip(ranks, returned, strict=True)):
+                where = f"with {quote(sizes)} examples on the ranks, in step {number}, rank {rank}"
+                for mine, its in zip(model.parameters(), alone[0].parameters(), strict=True):
+                    worst = int((mine - its).abs().flatten().nan_to_num(torch.inf).argmax())
+                    found, wanted = mine.flatten()[worst].item(), its.flatten()[worst].item()
+                    assert torch.allclose(mine, its, rtol=1e-4, atol=1e-6), (
+                        f"{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
+                        f"as one process with all {everybody} examples"
+                    )
+                assert exercise.same(loss, right, 1e-4), (
+                    f"{where} returns {quote(loss)}, and should return {quote(f'{right:.4f}')}, the mean loss of all {everybody} examples"
+                )
+
+
+def _learner(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1 + 0.1 * seed, momentum=0.5)
+
+
+def _one_process(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> float:
+    """Take a step on all examples. Returns the loss before it."""
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def draw_states(chance: random.Random) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Draw two state dicts: some names are in both, some of these with another shape of as many numbers."""
+    shapes = [(2,), (3,), (2, 3), (3, 2), (1,), (1, 2)]
+
+    def state() -> dict[str, Tensor]:
+        names = chance.sample(["in", "norm", "hidden", "out", "value"], chance.randint(1, 5))
+        return {name: torch.tensor(_numbers(chance, shape)) for name in names for shape in [chance.choice(shapes)]}
+
+    return state(), state()
+
+
+def _numbers(chance: random.Random, shape: Sequence[int]) -> Any:
+    if not shape:
+        return float(chance.randint(-99, 99))
+    return [_numbers(chance, shape[1:]) for _ in range(shape[0])]
+
+
+def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Raise AssertionError if the answer shares memory with what it was made from, or that has changed."""
+    old = {"kept": torch.ones(2), "grown": torch.ones(2), "gone": torch.ones(1)}
+    new = {"kept": torch.zeros(2), "grown": torch.zeros(3), "added": torch.zeros(1)}
+    states = {"old": old, "new": new}
+    before = copy.deepcopy(states)
+    found = hand_over(old, new)
+    for what in ("calling `hand_over`", "a change of its answer"):
+        for name, state in states.items():
+            kept = state.keys() == before[name].keys() and all(torch.equal(state[k], before[name][k]) for k in state)
+            assert kept, f"{what} changes {quote(name)}; the answer has to be a dict of its own, with clones"
+        for tensor in found.values():
+            tensor += 7
