@@ -19,11 +19,10 @@ import torch
 from test_answers import answers as answers_of
 from test_notebooks import NOTEBOOKS, load
 
-from zorplex_rl.course import nb01
-from zorplex_rl.course.lesson.plug_in import plug_in
+from zorplex_rl.course import nb01, nb02
 from zorplex_rl.services.runtime import ActorError, start_runtime, this_host
 
-answers = answers_of("01")
+answers, answers_02 = answers_of("01"), answers_of("02")
 
 ACTORS, INTERACTIVE = (
     next(path for path in NOTEBOOKS if path.stem == stem) for stem in ("01_actors", "02_interactive_devx")
@@ -47,7 +46,9 @@ def actors() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def interactive() -> Iterator[ModuleType]:
+    cloudpickle.register_pickle_by_value(answers_02)
     yield from travelling(INTERACTIVE)
+    cloudpickle.unregister_pickle_by_value(answers_02)
 
 
 @asynccontextmanager
@@ -146,30 +147,13 @@ def test_01_a_mended_player_plays_a_long_rally_in_two_processes_and_the_first_on
     asyncio.run(use())
 
 
-def for_ever(*arguments):
-    while True:
-        pass
+@pytest.mark.parametrize("attempt", answers_02.RIGHT["ddp_step"], ids=lambda attempt: attempt.__name__)
+def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interactive, attempt):
+    inputs = torch.linspace(-1, 1, 8)[:, None]
+    settings = (inputs, inputs.sin()), 20, 0.3
+    losses, weights = interactive.train(interactive.new_model(), interactive.plain_step, settings[0], *settings)
 
-
-def test_02_what_would_hang_the_ranks_is_not_sent_to_them(interactive):
-    def used(attempt):
-        return plug_in(attempt, interactive.average_gradient_solution, interactive.gives_a_gradient, seconds=0.3)[0]
-
-    def adds_up_twice(gradient, examples, everybody, add_up):
-        return add_up(gradient) / add_up(gradient)
-
-    assert used(interactive.plain_average) is interactive.plain_average
-    for attempt in (interactive.average_gradient, adds_up_twice, for_ever):
-        assert used(attempt) is interactive.average_gradient_solution
-
-
-def test_02_steps_by_hand_and_with_ddp_agree_with_one_process_and_the_readers_average_decides(interactive):
-    torch.manual_seed(1)
-    inputs, targets = torch.randn(8, 8), torch.randn(8, 1)
-    alone = interactive.new_model()
-    interactive.step(alone, inputs, targets, lambda model: None, 0.1)
-
-    async def all_steps():
+    async def all_runs():
         from monarch.spmd import setup_torch_elastic_env_async
 
         async with mesh(ranks=2) as procs:
@@ -177,18 +161,21 @@ def test_02_steps_by_hand_and_with_ddp_agree_with_one_process_and_the_readers_av
             workers = procs.spawn("workers", interactive.Worker)
             await workers.join.call()
 
-            async def off(function: Callable, *more):
-                found = await workers.run.call(function, inputs, targets, 0.1, *more)
-                return interactive.furthest([weights for _, weights in found.items()], alone)
+            async def off(step, wrap, first):
+                runs = await workers.run.call(interactive.train_as_rank, step, wrap, first, *settings)
+                assert all(len(found) == len(losses) for found, _ in runs.values())
+                return nb02.furthest([found for _, found in runs.values()], weights)
 
-            unequal = interactive.step_on_unequal_parts
-            return {
-                "by hand": await off(interactive.step_by_hand),
-                "DDP": await off(interactive.step_with_ddp),
-                "solution": await off(unequal, 6, interactive.average_gradient_solution),
-                "plain": await off(unequal, 6, interactive.plain_average),
-            }
+            def as_it_is(model):
+                return model
 
-    found = asyncio.run(all_steps())
-    assert max(found["by hand"], found["DDP"], found["solution"]) < 1e-6
-    assert found["plain"] > 1e-3
+            found = {first: await off(attempt, as_it_is, first) for first in (4, 6)}
+            ddp = torch.nn.parallel.DistributedDataParallel
+            found |= {("DDP", first): await off(interactive.plain_step, ddp, first) for first in (4, 6)}
+            kept = await workers.run.call(interactive.grow, interactive.hand_over_solution)
+            return found, await off(interactive.plain_step, as_it_is, 4), list(kept.values())
+
+    found, alone, kept = asyncio.run(all_runs())
+    assert max(found[4], found[6], found["DDP", 4]) < 1e-5
+    assert min(found["DDP", 6], alone) > 1e-3
+    assert kept == [["0.weight", "0.bias"]] * 2

@@ -1,4 +1,4 @@
-"""Serve notebook 02: processes for a while, how long something takes, what a terminal shows, and checks that stand for several ranks in one process."""
+"""Serve notebook 02: processes for a while, how long something takes, what a terminal shows, and checks that play several ranks in one process."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
 
-from zorplex_rl.course.figures.actor_charts import seconds_chart
+from zorplex_rl.course.figures.actor_charts import loss_chart
 from zorplex_rl.course.figures.budget_charts import parts_chart
 from zorplex_rl.course.figures.fault_charts import (
     fates_chart,
@@ -102,8 +102,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
     ),
-    "seconds": (
-        lambda: seconds_chart({"a method": 6.3e-8, "a process": 1.6}, "seconds for one"), 720, "a method 63 ns; a process 1.6 s",
+    "loss": (
+        lambda: loss_chart({"one process": [0.9, 0.1, 0.01], "two ranks, `ddp_step`": [0.8, 0.1, 0.02]}, "loss"), 720,
+        "one process ends at 0.01; two ranks, ddp_step ends at 0.02",
     ),
     "fates": (
         lambda: fates_chart({"killed": [(0.1, "idle", "wait"), (0.9, "dead", "replace")], "calm": [(0.5, "busy", "wait")]}), 720,

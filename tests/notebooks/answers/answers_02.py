@@ -1,0 +1,250 @@
+"""Answers that learners give to the exercises of notebook 02."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def _backward(model, optimizer, mine, reduction="mean", divisor=1):
+    inputs, targets = mine
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(inputs), targets, reduction=reduction) / divisor
+    loss.backward()
+    return loss
+
+
+def _add_up_all(model, add_up, factor=1.0):
+    for parameter in model.parameters():
+        parameter.grad = add_up(parameter.grad) * factor
+
+
+def mean_of_means(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine)
+    _add_up_all(model, add_up, 0.5)
+    optimizer.step()
+    return add_up(loss).item() / 2
+
+
+def its_own_part_only(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine)
+    optimizer.step()
+    return loss.item()
+
+
+def sums_without_dividing(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum")
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss).item() / everybody
+
+
+def keeps_old_gradients(model, optimizer, mine, everybody, add_up):
+    inputs, targets = mine
+    loss = F.mse_loss(model(inputs), targets, reduction="sum") / everybody
+    loss.backward()
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def never_steps(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    _add_up_all(model, add_up)
+    return add_up(loss).item()
+
+
+def steps_first(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    optimizer.step()
+    _add_up_all(model, add_up)
+    return add_up(loss).item()
+
+
+def returns_its_own_loss(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return loss.item()
+
+
+def weighs_a_mean_that_may_be_of_nothing(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine) * len(mine[1]) / everybody
+    _add_up_all(model, lambda gradient: add_up(gradient * len(mine[1]) / everybody))
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def stays_away_without_examples(model, optimizer, mine, everybody, add_up):
+    if not len(mine[1]):
+        return 0.0
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def forgets_to_put_it_back(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    for parameter in model.parameters():
+        add_up(parameter.grad)
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def adds_up_a_number(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss.item())
+
+
+def adds_up_twice(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    _add_up_all(model, lambda gradient: add_up(add_up(gradient)))
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def averages_the_weights(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    optimizer.step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(add_up(parameter * len(mine[1]) / everybody))
+    return add_up(loss).item()
+
+
+def one_message(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    parameters = list(model.parameters())
+    parts = [parameter.grad.flatten() for parameter in parameters]
+    *total, error = add_up(torch.cat([*parts, loss.detach()[None]])).split([*map(len, parts), 1])
+    for parameter, part in zip(parameters, total, strict=True):
+        parameter.grad.copy_(part.view_as(parameter))
+    optimizer.step()
+    return error
+
+
+def weighs_and_guards(model, optimizer, mine, everybody, add_up):
+    inputs, targets = mine
+    optimizer.zero_grad(set_to_none=False)
+    squares = torch.zeros(())
+    if len(targets):
+        squares = F.mse_loss(model(inputs), targets) * len(targets)
+        squares.backward()
+    for parameter in model.parameters():
+        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = add_up(own) / everybody
+    optimizer.step()
+    return float(add_up(squares)) / everybody
+
+
+def asks_how_many_there_are(model, optimizer, mine, everybody, add_up):
+    inputs, targets = mine
+    count = add_up(torch.tensor(float(len(targets))))
+    loss = ((model(inputs) - targets) ** 2).sum() / count
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = add_up(gradient)
+    error = add_up(loss)
+    optimizer.step()
+    return error
+
+
+def backwards_through_the_layers(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine, "sum", everybody)
+    for parameter in reversed(list(model.parameters())):
+        parameter.grad[...] = add_up(parameter.grad)
+    optimizer.step()
+    return add_up(loss)
+
+
+def any_shape(old, new):
+    return {name: old.get(name, tensor).clone() for name, tensor in new.items()}
+
+
+def all_of_the_old(old, new):
+    return {name: tensor.clone() for name, tensor in (new | old).items()}
+
+
+def names_of_the_old(old, new):
+    return {name: (t if name in new and new[name].shape == t.shape else t * 0).clone() for name, t in old.items()}
+
+
+def only_the_new(old, new):
+    return {name: tensor.clone() for name, tensor in new.items()}
+
+
+def as_many_numbers(old, new):
+    return {n: (old[n] if n in old and old[n].numel() == t.numel() else t).clone() for n, t in new.items()}
+
+
+def as_many_dimensions(old, new):
+    return {n: (old[n] if n in old and old[n].dim() == t.dim() else t).clone() for n, t in new.items()}
+
+
+def what_fits_only(old, new):
+    return {n: old[n].clone() for n, t in new.items() if n in old and old[n].shape == t.shape}
+
+
+def without_clones(old, new):
+    return {n: old[n] if n in old and old[n].shape == t.shape else t for n, t in new.items()}
+
+
+def writes_into_the_new(old, new):
+    for name, tensor in new.items():
+        if name in old and old[name].shape == tensor.shape:
+            tensor.copy_(old[name])
+    return {name: tensor.clone() for name, tensor in new.items()}
+
+
+def detached_only(old, new):
+    return {n: (old[n] if n in old and old[n].shape == t.shape else t).detach() for n, t in new.items()}
+
+
+def copies_and_writes(old, new):
+    handed = {name: tensor.clone() for name, tensor in new.items()}
+    for name in old.keys() & new.keys():
+        if list(old[name].size()) == list(new[name].size()):
+            handed[name].copy_(old[name])
+    return handed
+
+
+def adds_zero(old, new):
+    return {n: (old[n] if n in old and old[n].shape == t.shape else t) + 0 for n, t in new.items()}
+
+
+WRONG = {
+    "ddp_step": [
+        mean_of_means,
+        its_own_part_only,
+        sums_without_dividing,
+        keeps_old_gradients,
+        never_steps,
+        steps_first,
+        returns_its_own_loss,
+        weighs_a_mean_that_may_be_of_nothing,
+        stays_away_without_examples,
+        forgets_to_put_it_back,
+        adds_up_a_number,
+        adds_up_twice,
+        averages_the_weights,
+    ],
+    "hand_over": [
+        any_shape,
+        all_of_the_old,
+        names_of_the_old,
+        only_the_new,
+        as_many_numbers,
+        as_many_dimensions,
+        what_fits_only,
+        without_clones,
+        writes_into_the_new,
+        detached_only,
+    ],
+}
+RIGHT = {
+    "ddp_step": [one_message, weighs_and_guards, asks_how_many_there_are, backwards_through_the_layers],
+    "hand_over": [copies_and_writes, adds_zero],
+}
