@@ -25,6 +25,7 @@ with app.setup(hide_code=True):
     from types import SimpleNamespace
 
     import marimo as mo
+    import psutil
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -33,7 +34,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.actor_charts import in_words, loss_chart
     from zorplex_rl.course.figures.actor_drawings import layers_drawing, processes_drawing
     from zorplex_rl.course.lesson import exercise, lesson, scene
-    from zorplex_rl.course.nb02 import children, running, seconds_of
+    from zorplex_rl.course.nb02 import running, seconds_of
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
@@ -122,6 +123,11 @@ class Where(Actor):
         return os.getpid(), os.getppid()
 
 
+@app.function
+def children():
+    return psutil.Process().children(recursive=True)
+
+
 @app.cell(hide_code=True)
 def _():
     how_many = lesson.predict(
@@ -192,7 +198,7 @@ def _():
     mo.md("""
     ## One program, many ranks
 
-    **Data-parallel** training gives every process a copy of the model and a part of the batch. Every
+    Data-parallel training gives every process a copy of the model and a part of the batch. Every
     process runs the same code on other data. This is called **SPMD**: single program, multiple data.
     The number of a process is its **rank**. Usually `torchrun` starts such a program once in every
     process, and then nobody can get in. Here the processes hold actors. They take a step when you
@@ -422,24 +428,13 @@ def _(one_process, trained, whose_step, with_ddp):
         {_equal:.1g}. DDP averages two means, so an example of the smaller part counts more. No error
         is raised, and both ranks agree. Such a run trains, only not on the loss that you wrote down.
 
-        Running here: {whose_step}.
+        Running in the figure: {whose_step}. With it the weights differ by {_own:.1g} from those of one
+        process.
         """,
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
                 "Parts of 48 and 16 examples. A rank that learns alone gets better at its own part, not at the whole.",
-            ),
-            lesson.table(
-                "Largest difference of a weight to that of one process, after 300 steps",
-                [
-                    {
-                        "run": name,
-                        "32 and 32": f"{_far[name, 32]:.1g}",
-                        "48 and 16": f"{far:.1g}",
-                    }
-                    for (name, first), far in _far.items()
-                    if first == 48
-                ],
             ),
         ],
     )
@@ -542,32 +537,21 @@ def _(came, config, one_rank):
 @app.cell(hide_code=True)
 def _(answer_0, answer_1, can_it_look, looking, stacks):
     _waiting = next((s for s in stacks if "sum_over_ranks" in [name for name, _ in s]), [])
-    _from = next((i for i, (name, _) in enumerate(_waiting) if name == "sum_over_ranks"), 0)
+    _names = [name for name, _ in _waiting]
+    _inwards = " → ".join(_names[_names.index("sum_over_ranks") :] if _names else [])
     lesson.reveal(
         can_it_look,
         right=1 if _waiting else 2,
         why=f"""
         It answered within {in_words(looking)}, with the stacks of {len(stacks)} threads.
-        {"One of them is the worker's" if _waiting else "None of them is the worker's"}. The wait itself is
-        native code that lets other threads run. So every question that you forgot to prepare can be
+        {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
+        The wait itself is native code that lets other threads run. So every question that you forgot to prepare can be
         asked later: you write the actor that answers it when you need it.
 
         Then the same function went to rank 1, with 32. Rank 1 answered {answer_1:g} and rank 0
         {answer_0:g}: the meeting was complete, so it took place. Nothing was restarted. In a program
         started by `torchrun` there is nobody who could send rank 1 there.
         """,
-        shows=[
-            lesson.table(
-                "The worker's thread, from your function inwards",
-                [
-                    {
-                        "in the function": f"`{name}`",
-                        "at the line": lesson.quote(line or ""),
-                    }
-                    for name, line in _waiting[_from:]
-                ],
-            )
-        ],
     )
     return
 
@@ -696,7 +680,7 @@ def _():
     ### Exercise 2: hand over the state
 
     Your new class has a model with another shape: one layer is new, one has grown. You want to keep
-    what fits. Write `hand_over`. `old` and `new` are **state dicts**: names with tensors. Your
+    what fits. Write `hand_over`. `old` and `new` are state dicts: names with tensors. Your
     function is then sent to both ranks, whose models get a second hidden layer.
     """)
     return
@@ -868,16 +852,58 @@ def _(terminal, which_line):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The cure is to treat a log as data. `Recorder` above is a handler of Python's `logging`. It keeps
-    every line with its time and rank, in the process. The controller asks for the lines when it wants
-    them. It merges them by time, and counts only equal ones.
+    The cure is to treat a log as data. `Recorder` above keeps every line with its time and rank, in
+    the process. The controller asks for the lines when it wants them, and counts only equal ones.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: one log from many
+
+    Write `merge_logs`. The lines below are then merged by *your* function.
+    """)
+    return
+
+
+@app.function
+def merge_logs(by_rank):
+    """Return one list of (time, rank, text), by time, and by rank where times are equal.
+
+    ``by_rank`` has a list of (time, text) for each rank, in order.
+    Example: merge_logs({0: [(2.0, "b")], 1: [(1.0, "a")]}) is [(1.0, 1, "a"), (2.0, 0, "b")]
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: merge_logs,
+        check_merge_logs,
+        merge_logs_solution,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "What do you get from one list of all tuples, in any order?",
+            "Tuples are compared element by element, so `sorted` does the rest.",
+        ),
+    )
     return
 
 
 @app.cell
 def _(recorded):
-    merged = sorted(line for lines in recorded.values() for line in lines)
+    merge_in_use, _ = exercise.running(
+        lambda: merge_logs, check_merge_logs, merge_logs_solution
+    )
+    lines_of = {
+        lines[0][1]: [(when, said) for when, _, said in lines]
+        for lines in recorded.values()
+    }
+    merged = merge_in_use(lines_of)
     counted = Counter(said for _, _, said in merged)
     first_nan = next(rank for _, rank, said in merged if "nan" in said)
     counted, first_nan
@@ -945,6 +971,16 @@ def hand_over_solution(old, new):
         return name in old and old[name].shape == new[name].shape
 
     return {name: (old if fits(name) else new)[name].clone() for name in new}
+
+
+@app.function(hide_code=True)
+def check_merge_logs(merge_logs):
+    exercise.agree(merge_logs, merge_logs_solution, nb02.draw_lines)
+
+
+@app.function(hide_code=True)
+def merge_logs_solution(by_rank):
+    return sorted((when, rank, text) for rank in by_rank for when, text in by_rank[rank])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any
 
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,11 +48,6 @@ async def seconds_of(work: Callable[[], Awaitable[object]], times: int = 5) -> f
         await work()
         runs.append(time.perf_counter() - start)
     return median(runs)
-
-
-def children() -> list[psutil.Process]:
-    """List the processes that this one has started, and theirs."""
-    return psutil.Process().children(recursive=True)
 
 
 @contextlib.contextmanager
@@ -91,6 +85,9 @@ def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Ra
     sums: list[Tensor] = []
     for _ in range(ROUNDS):
         after = copy.deepcopy(list(ranks))
+        for (copied, *_), (model, *_) in zip(after, ranks, strict=True):
+            for new, old in zip(copied.parameters(), model.parameters(), strict=True):
+                new.grad = copy.deepcopy(old.grad)  # deepcopy leaves gradients behind
         asked: list[list[Tensor]] = [[] for _ in after]
         returned = [
             step(model, optimizer, mine, everybody, _adder(asks, sums))
@@ -151,7 +148,8 @@ def check_step(step: Step) -> None:
                         f"{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
                         f"as one process with all {everybody} examples"
                     )
-                assert exercise.same(loss, right, 1e-4), (
+                number_of_it = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+                assert exercise.same(number_of_it, right, 1e-4), (
                     f"{where} returns {quote(loss)}, and should return {quote(f'{right:.4f}')}, the mean loss of all {everybody} examples"
                 )
 
@@ -187,6 +185,17 @@ def _numbers(chance: random.Random, shape: Sequence[int]) -> Any:
     if not shape:
         return float(chance.randint(-99, 99))
     return [_numbers(chance, shape[1:]) for _ in range(shape[0])]
+
+
+def draw_lines(chance: random.Random) -> tuple[dict[int, list[tuple[float, str]]]]:
+    """Draw the lines of some ranks, each rank's in order; ranks often share a time."""
+
+    def lines() -> list[tuple[float, str]]:
+        times = sorted(chance.sample(range(6), chance.randint(0, 4)))
+        return [(float(time), chance.choice(["loss nan", "loss 0.71", "a", "z"])) for time in times]
+
+    ranks = chance.sample(range(4), chance.randint(1, 4))
+    return ({rank: lines() for rank in ranks},)
 
 
 def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import torch
 import torch.nn.functional as F
 
@@ -215,6 +217,43 @@ def adds_zero(old, new):
     return {n: (old[n] if n in old and old[n].shape == t.shape else t) + 0 for n, t in new.items()}
 
 
+def rank_after_rank(by_rank):
+    return [(when, rank, text) for rank, lines in by_rank.items() for when, text in lines]
+
+
+def as_the_dict_has_the_ranks(by_rank):
+    return sorted(rank_after_rank(by_rank), key=lambda line: line[0])
+
+
+def rank_first(by_rank):
+    return sorted((rank, when, text) for rank, lines in by_rank.items() for when, text in lines)
+
+
+def text_before_rank(by_rank):
+    return [(when, rank, text) for when, text, rank in sorted((w, t, r) for r in by_rank for w, t in by_rank[r])]
+
+
+def without_the_rank(by_rank):
+    return sorted(line for lines in by_rank.values() for line in lines)
+
+
+def latest_first(by_rank):
+    return sorted(rank_after_rank(by_rank), reverse=True)
+
+
+def one_line_of_each(by_rank):
+    return sorted((*lines[0][:1], rank, lines[0][1]) for rank, lines in by_rank.items() if lines)
+
+
+def merged_as_a_heap(by_rank):
+    named = [[(when, rank, text) for when, text in lines] for rank, lines in sorted(by_rank.items())]
+    return list(heapq.merge(*named))
+
+
+def by_a_key(by_rank):
+    return tuple(sorted(map(list, rank_after_rank(by_rank)), key=lambda line: line[:2]))
+
+
 WRONG = {
     "ddp_step": [
         mean_of_means,
@@ -243,8 +282,18 @@ WRONG = {
         writes_into_the_new,
         detached_only,
     ],
+    "merge_logs": [
+        rank_after_rank,
+        as_the_dict_has_the_ranks,
+        rank_first,
+        text_before_rank,
+        without_the_rank,
+        latest_first,
+        one_line_of_each,
+    ],
 }
 RIGHT = {
     "ddp_step": [one_message, weighs_and_guards, asks_how_many_there_are, backwards_through_the_layers],
     "hand_over": [copies_and_writes, adds_zero],
+    "merge_logs": [merged_as_a_heap, by_a_key],
 }
