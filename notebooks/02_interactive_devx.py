@@ -414,6 +414,7 @@ def _(one_process, trained, whose_step, with_ddp):
         trained[f"two ranks, {whose_step}", 48],
         trained["two ranks, plain", 48],
     )
+    _own = _far[f"two ranks, {whose_step}", 48]
     _curves = {
         "one process": one_process[0],
         "two ranks, `ddp_step`": _yours[0][0],
@@ -888,7 +889,7 @@ def _():
         minutes=3,
         hints=(
             "What do you get from one list of all tuples, in any order?",
-            "Tuples are compared element by element, so `sorted` does the rest.",
+            "Tuples are compared element by element: `sorted` of (time, rank, text).",
         ),
     )
     return
