@@ -304,8 +304,6 @@ def _():
         lines=9,
         hints=(
             "Which sum over this rank's examples, added up over all ranks, is the mean over `everybody`?",
-            "First the step that you know: zero the gradients, go forward and backward, step. "
-            "Then ask what each rank has in `parameter.grad` before the step, and what it should have.",
             '`F.mse_loss(…, reduction="sum") / everybody`, and `parameter.grad = add_up(parameter.grad)` for every parameter.',
         ),
     )
