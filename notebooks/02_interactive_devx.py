@@ -895,7 +895,7 @@ def _():
 
 @app.cell
 def _(recorded):
-    merge_in_use, _ = exercise.running(
+    merge_in_use, whose_merge = exercise.running(
         lambda: merge_logs, check_merge_logs, merge_logs_solution
     )
     lines_of = {
@@ -905,7 +905,16 @@ def _(recorded):
     merged = merge_in_use(lines_of)
     counted = Counter(said for _, _, said in merged)
     first_nan = next(rank for _, rank, said in merged if "nan" in said)
-    counted, first_nan
+    return counted, first_nan, merged, whose_merge
+
+
+@app.cell(hide_code=True)
+def _(counted, first_nan, merged, whose_merge):
+    _said = ", ".join(f"{lesson.quote(line)} of {count}" for line, count in counted.items())
+    lesson.md(f"""
+    {len(merged)} lines, counted: {_said}. The first `nan` came from rank {first_nan}. Running here:
+    {whose_merge}.
+    """)
     return
 
 
