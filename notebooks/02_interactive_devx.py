@@ -284,10 +284,10 @@ def _():
 
 @app.function
 def ddp_step(model, optimizer, mine, everybody, add_up):
-    """Take one step on the mean squared error of all ranks' examples; return that error as a number.
+    """Take one step on the mean squared error of all ranks' examples, and return it.
 
-    ``mine`` is (inputs, targets), this rank's part; ``everybody`` counts the examples of all ranks.
-    ``add_up(tensor)`` returns the sum over all ranks. Every rank has to call it equally often.
+    ``mine`` is (inputs, targets), this rank's part, of the examples of ``everybody``.
+    ``add_up(tensor)`` returns the sum over all ranks. All must call it equally often.
     Example: ``error = ddp_step(model, optimizer, (inputs, targets), 64, add_up)``
     """
     ...
@@ -345,7 +345,7 @@ def new_model():
 
 @app.function
 def train(model, step, mine, batch, steps, learning_rate):
-    """Train on ``mine``. Returns the loss on the whole ``batch`` after each step, and the weights."""
+    """Train on ``mine``. Returns the losses on the ``batch`` after each step, and the weights."""
     optimizer = torch.optim.SGD(model.parameters(), learning_rate)
     losses = []
     for _ in range(steps):
@@ -381,7 +381,7 @@ async def _(workers):
         lambda: ddp_step, check_ddp_step, ddp_step_solution
     )
     inputs = torch.linspace(-1, 1, 64)[:, None]
-    _settings = (inputs, torch.sin(torch.pi * inputs)), 300, 0.3  # batch, steps, rate
+    _settings = (inputs, torch.sin(torch.pi * inputs)), 300, 0.1  # batch, steps, rate
 
     async def on_ranks(step, wrap, first):
         runs = await workers.run.call(train_as_rank, step, wrap, first, *_settings)
@@ -433,7 +433,7 @@ def _(one_process, trained, whose_step, with_ddp):
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. A rank that learns alone gets better at its own part, not at the whole.",
+                "Parts of 48 and 16 examples. Who learns alone gets better at the own part, and worse at the whole.",
             ),
         ],
     )
