@@ -24,12 +24,15 @@ def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
     names = [name.replace("`", "") for name in curves]
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import LogLocator
+
         axes = figure.subplots()
         for number, (name, losses) in enumerate(zip(names, curves.values(), strict=True)):
             colour, width = COLOURS[number % len(COLOURS)], 2 if number else 7
             style = "-" if number < 2 else ("--", ":")[number % 2]
             axes.plot(range(1, len(losses) + 1), losses, style, color=colour, linewidth=width, label=name)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
         axes.minorticks_off()
         axes.set(xlabel="step", ylabel=label)
