@@ -67,8 +67,7 @@ def _():
     ## The two-minute loop
 
     You know this loop: change a line, start the program, wait until all processes have imported,
-    connected and loaded. Then the line turns out to be wrong. With one process it costs seconds,
-    with a hundred it costs minutes, each time.
+    connected and loaded. With one process it costs seconds, with a hundred it costs minutes, each time.
 
     The way out is to leave the processes running and to change what they *do*. Your notebook is the
     **controller**, which tells all processes what to do next. Between two cells, they wait with
@@ -201,8 +200,7 @@ def _():
     Data-parallel training gives every process a copy of the model and a part of the batch. Every
     process runs the same code on other data. This is called **SPMD**: single program, multiple data.
     The number of a process is its **rank**. Usually `torchrun` starts such a program once in every
-    process, and then nobody can get in. Here the processes hold actors. They take a step when you
-    call, and then wait for you.
+    process, and then nobody can get in. Here the processes hold actors, which wait for your calls.
     """)
     return
 

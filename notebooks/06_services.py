@@ -63,9 +63,9 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Some roles of the training loop should exist more than once: tools, rewards, generators. A caller
-    does not want to know which process is free, or which one has just died. So it asks a *pool*:
-    one name for several equal processes, its **replicas**.
+    Tools, rewards and generators should exist more than once. A caller does not want to know which
+    process is free, or has just died. So it asks a *pool*: one name for several equal processes, its
+    **replicas**.
 
     This tool is one. `look_up` only reads. `charge` stands for an effect that must not happen twice.
     Both write into a ledger, a file that survives the process.
@@ -102,8 +102,7 @@ def _():
     mo.md("""
     ## The pool, with three holes
 
-    This pool stands on bare Monarch actors. `keep_one`, `route` and `retry_delay` are missing: they are
-    yours.
+    `keep_one`, `route` and `retry_delay` are missing: they are yours.
     """)
     return
 
@@ -283,7 +282,6 @@ def _(ask_jitter, returning, whose_delay):
         how="Simulated",
         why=f"""
         Simulated, with {whose_delay}. At once: {_once}. Doubled: {_doubled}, in crowds of up to {max(returning["doubled"][1:])}. With jitter: {_jitter}.
-        A crowd that stays together keeps the service busy with refusals.
         """,
     )
     return
@@ -488,7 +486,7 @@ def _(Healing, ask_faults, hung, killed):
         right=0 if _later > 0.5 else 1 if _later < -0.5 else 2,
         why=f"""
         `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. A death is reported: Monarch looks once a second. A silent process may only be slow, so it
-        gets a probe every {_limits.every:g} s, which may take {_limits.limit:g} s. A shorter limit notices sooner and, on a busy machine, kills the living. The pool was whole again after
+        gets a probe every {_limits.every:g} s, which may take {_limits.limit:g} s. A shorter limit, on a busy machine, kills the living. The pool was whole again after
         {killed.whole:.1f} and {hung.whole:.1f} s. Play it: what becomes of the dots at the dead replica?
         """,
         shows=[ServicePlayer([killed, hung])],

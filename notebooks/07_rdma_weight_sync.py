@@ -64,8 +64,7 @@ def _():
     mo.md("""
     ## Two kinds of traffic
 
-    After every training step the generators need the new weights. Tasks and episodes are
-    kilobytes; weights are everything else.
+    After every training step the generators need the new weights.
 
     | what | **control plane** | **data plane** |
     |---|---|---|
@@ -644,7 +643,7 @@ def _():
     mo.md("""
     ### Exercise 3: how many slots?
 
-    A seqlock makes reading safe. Slots make it quick. The writer starts a new version every
+    Slots make reading quick. The writer starts a new version every
     `period` seconds, always into the oldest slot, and writes for `write` seconds (`write` ≤
     `period`). A reader picks the newest complete slot at any moment, and its copy is done `read`
     seconds later. Return the fewest slots, 2 or more, with which no read is ever torn.
@@ -697,7 +696,7 @@ def _():
 
     Trainers keep float32 weights, because updates are too small for fewer digits. Rounding to
     bfloat16 for the journey halves the bytes. But then the generator samples from a slightly
-    different policy than the one that is trained.
+    different policy.
     """)
     return
 

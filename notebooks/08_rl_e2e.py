@@ -81,7 +81,6 @@ def _():
     mo.md("""
     ## A lap by hand
 
-    Notebook 05 took a training step apart, 06 made services of the roles, 07 moved the weights.
     Here the parts become one system. First you walk around its loop once. Then you write its
     **controller**, the program that does the walking.
 
@@ -301,7 +300,7 @@ def _():
     Now nobody takes turns. While the trainer works on one batch, the generator writes the next. The
     controller is two coroutines: `generate` and `train`. Between them is the queue `ready` of finished
     groups, where the package has its replay buffer. They share three counts in `now`: groups `started`, steps begun (`step`), and the newest
-    version `published`. Steps count from 0, so the next one has the number `now.step`.
+    version `published`. Steps count from 0.
 
     A coroutine lets others run only at an `await`, so `now` needs no lock. `news` wakes a generator
     that waits for new weights.

@@ -110,8 +110,7 @@ def _():
     mo.md("""
     ### Exercise 1: the budget of a trainer
 
-    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. Once it passes, the
-    page makes every budget with yours. `shape` has `parameters`, `hidden` and `vocabulary`;
+    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. `shape` has `parameters`, `hidden` and `vocabulary`;
     `batch` has `rows` and `response` (tokens).
     """)
     return
@@ -190,8 +189,8 @@ def _():
     mo.md("""
     ### Against a real process
 
-    A process trains the model for two steps, and its highest memory is read from the operating
-    system, counted from the end of all imports. Then two generators sample, for the next section.
+    A process trains the model for two steps, and its highest memory since its imports is read from
+    the operating system. Then two generators sample, for the next section.
     """)
     return
 
@@ -364,7 +363,7 @@ def _():
     ## A model that does not fit
 
     From here to the hosts nothing is measured: the same arithmetic runs on published models
-    (Qwen2.5) and a published GPU. More ranks do not help where the activations of one answer are
+    and a published GPU. More ranks do not help where the activations of one answer are
     too much. **Activation checkpointing** keeps only the input of each layer, and computes the
     rest again in the backward pass.
     """)
@@ -411,8 +410,7 @@ def _():
     mo.md("""
     ## Who gets the GPUs
 
-    In the asynchronous loop both sides work at the same time, and the slower side decides how long
-    a step takes. How many GPUs should generate?
+    In the asynchronous loop the slower side decides how long a step takes. How many GPUs should generate?
 
     ### Exercise 2: the best split
 
@@ -493,8 +491,8 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token reads more keys and values; the trainer works on all tokens at
         once. The model's size counts too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
 
-        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth. Links and
-        tools cost no time in it. Trust only the direction.
+        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth; links and
+        tools are free. Trust only the direction.
         """,
         shows=[
             allocation_slider,
@@ -509,8 +507,8 @@ def _():
     mo.md("""
     ## Hosts
 
-    The trainer goes on one host, generators on others. Now a host can die with everything on it.
-    Or a cable is cut: everything on the host goes on, and nobody hears of it.
+    Now a host can die with everything on it. Or a cable is cut: everything on the host goes on, and
+    nobody hears of it.
     """)
     return
 
@@ -529,8 +527,8 @@ def _():
     mo.md("""
     ### A lease
 
-    A dead host and one that is cut off look alike: silence. If the controller starts
-    a new trainer at once, there may be two, and both publish weights. With a **lease** the host
+    A dead host and one that is cut off look alike: silence. A new trainer at once
+    might be the second one, and both publish weights. With a **lease** the host
     promises to end by itself. It sends the controller a *token*, the time on its own clock, and
     the controller sends it back. Once the newest token that came back is `lease` seconds old, the
     host kills its trainer. The controller starts a successor only after that time.
@@ -780,8 +778,8 @@ def _(ask_notice, hosts_config, lost, stage):
         Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
         would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after its host was last heard.
 
-        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process:
-        it imports torch, loads the model and pulls weights. Then it sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
+        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process.
+        It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
         evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
         """,
         shows=[
@@ -799,9 +797,8 @@ def _():
     mo.md("""
     ## Other stacks
 
-    The site's reference page [Sixteen stacks](stacks.html) compares systems that train like this on
-    seven questions, with sources, and shows one job in five of them. Zorplex RL divides a model
-    only by FSDP2: for many billion parameters take another.
+    The site's reference page [Sixteen stacks](stacks.html) compares them on seven questions, with
+    sources. Zorplex RL divides a model only by FSDP2: for many billion parameters take another.
     """)
     return
 

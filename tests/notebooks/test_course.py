@@ -187,3 +187,10 @@ def test_a_long_sentence_is_found_wherever_it_stands():
     assert too_long("- " + "\n- ".join(["word " * 20] * 3)) == []
     assert too_long("| a | b |\n|---|---|\n" + "| word word | word word |\n" * 20) == []
     assert too_long(f"```\n{long}\n```\n\n## {long}\n\nThis is `{long}`.") == []
+
+
+@every_notebook
+def test_a_page_hides_no_more_code_than_it_shows_and_is_no_long_file(name):
+    found = minutes.estimate(NOTEBOOKS[name])
+    assert found.hidden <= found.lines
+    assert len(NOTEBOOKS[name].read_text().splitlines()) <= 1200
