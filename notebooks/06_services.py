@@ -67,8 +67,8 @@ def _():
     process is free, or has just died. So it asks a *pool*: one name for several equal processes, its
     **replicas**.
 
-    This tool is one. `look_up` only reads. `charge` stands for an effect that must not happen twice.
-    Both write into a ledger, a file that survives the process.
+    This tool is one. `look_up` only reads. `charge` must not happen twice. Both write into a ledger,
+    a file that survives the process.
     """)
     return
 
@@ -204,7 +204,7 @@ def _():
     mo.md("""
     ### Exercise 1: back off
 
-    What fails at every start must not be started all the time. So the wait doubles with each failure,
+    A replica that fails at every start must wait. The wait doubles with each failure,
     up to a cap: **back-off**. And each takes a random part of its wait, or all who wait would come
     back together: **jitter**.
     """)
@@ -335,8 +335,8 @@ def _():
     mo.md("""
     ### Exercise 3: route
 
-    Which replica gets a request? Turns would pile up requests at a slow one. So take the one with the
-    least *load*, the fewest requests under way. Beware: a dead one has none, and would get them all.
+    Which replica gets a request? Turns would pile them up at a slow one. So take the one with the
+    least *load*, the fewest requests under way. Beware: a dead one has none.
 
     What was with a replica that died may have been done. Only the caller may say that it can be sent
     `again`.
@@ -416,8 +416,8 @@ def _():
     mo.md("""
     ## Kill one, hang one
 
-    Callers that never rest send `look_up` and `charge` in turns. One replica gets `kill -9`. In a
-    second run one gets `SIGSTOP`: it is there, and says nothing.
+    Callers send `look_up` and `charge` in turns. One replica gets `kill -9`. In a second run one gets
+    `SIGSTOP`: it is there, and says nothing.
     """)
     return
 
@@ -486,7 +486,7 @@ def _(Healing, ask_faults, hung, killed):
         right=0 if _later > 0.5 else 1 if _later < -0.5 else 2,
         why=f"""
         `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. A death is reported: Monarch looks once a second. A silent process may only be slow, so it
-        gets a probe every {_limits.every:g} s, which may take {_limits.limit:g} s. A shorter limit, on a busy machine, kills the living. The pool was whole again after
+        gets a probe every {_limits.every:g} s, which may take {_limits.limit:g} s. The pool was whole again after
         {killed.whole:.1f} and {hung.whole:.1f} s. Play it: what becomes of the dots at the dead replica?
         """,
         shows=[ServicePlayer([killed, hung])],
@@ -500,7 +500,7 @@ def _():
     ## The account
 
     A request is **idempotent** if doing it twice is as good as once. `look_up` is, so it was sent
-    again. `charge` is not: its caller got an error. The ledger knows what was done.
+    again. `charge` is not: its caller got an error.
     """)
     return
 
@@ -528,7 +528,7 @@ def _(ask_done, hung_books, killed_books):
         ask_done,
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
-        From {_done} of {_failed}. A call writes its line in the middle of its time; the fault may come before or after. From outside nobody can tell.
+        From {_done} of {_failed}. The fault may come before a call writes its line, or after. From outside nobody can tell.
         {books["look_up"]["done twice"]} `look_up` requests were done twice, as *idempotent* allows.
         """,
         shows=[
@@ -550,8 +550,8 @@ def _():
     mo.md("""
     ## Charge once
 
-    To make `charge` idempotent, number the charges, and let the ledger remember the numbers that it has
-    seen. It is now a database: `seen(number)` and `charges(number, amount)`. Two rules are almost right:
+    To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
+    a database: `seen(number)` and `charges(number, amount)`. Two rules are almost right:
     """)
     return
 

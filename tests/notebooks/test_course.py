@@ -194,3 +194,11 @@ def test_a_page_hides_no_more_code_than_it_shows_and_is_no_long_file(name):
     found = minutes.estimate(NOTEBOOKS[name])
     assert found.hidden <= found.lines
     assert len(NOTEBOOKS[name].read_text().splitlines()) <= 1200
+
+
+@every_notebook
+def test_the_minutes_of_a_header_are_honest_and_at_most_50(name):
+    found = minutes.estimate(NOTEBOOKS[name])
+    assert found.seconds is not None, f"{name}: ./build_site.sh site --record {minutes.RECORDED}"
+    assert found.stated == pytest.approx(found.minutes, rel=0.2)
+    assert max(found.stated, found.minutes) <= 50
