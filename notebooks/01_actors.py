@@ -215,7 +215,7 @@ def _():
 async def _():
     start_runtime()
     started = this_host().spawn_procs(per_host={"rows": 2, "columns": 2})
-    procs = await scene.enter("01", nb01.stopping(started))
+    procs = await scene.enter("01", scene.stopping(started))
     baskets = procs.spawn("baskets", BasketActor)
     one_basket = baskets.slice(rows=0, columns=0)
     return one_basket, procs

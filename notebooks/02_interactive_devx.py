@@ -34,7 +34,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.actor_charts import in_words, loss_chart
     from zorplex_rl.course.figures.actor_drawings import layers_drawing, processes_drawing
     from zorplex_rl.course.lesson import exercise, lesson, scene
-    from zorplex_rl.course.nb02 import running, seconds_of
+    from zorplex_rl.course.nb02 import seconds_of
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
@@ -237,7 +237,9 @@ async def _():
 
     start_runtime()
     _start = time.monotonic()
-    procs = await scene.enter("02", running(this_host().spawn_procs(per_host={"ranks": 2})))
+    procs = await scene.enter(
+        "02", scene.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
+    )
     await setup_torch_elastic_env_async(procs)
     workers = procs.spawn("workers", Worker)
     joined = await workers.join.call()
@@ -806,7 +808,7 @@ async def _(config):
     start_runtime()
     monarch.configure(enable_log_forwarding=True)
     with nb02.captured() as terminal:
-        async with running(
+        async with scene.stopping(
             this_host().spawn_procs(per_host={"ranks": config.talkers})
         ) as _procs:
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)

@@ -13,8 +13,7 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -213,15 +212,6 @@ def by_arrival(answer_times: Callable[..., Any]) -> Callable[..., Any]:
 def draw_naps(draw: random.Random) -> tuple[list[float], bool]:
     """Draw the arguments of ``answer_times``."""
     return [draw.randint(1, 40) / 10 for _ in range(draw.randint(0, 6))], draw.random() < 0.5
-
-
-@asynccontextmanager
-async def stopping(procs: Any) -> AsyncIterator[Any]:
-    """Stop the processes at the end."""
-    try:
-        yield procs
-    finally:
-        await procs.stop()
 
 
 async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Serve notebook 02: processes for a while, how long something takes, what a terminal shows, and checks that play several ranks in one process."""
+"""Serve notebook 02: how long something takes, what a terminal shows, and checks that play several ranks in one process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -29,15 +28,6 @@ Step = Callable[..., Any]
 SIZES = ([4, 4], [6, 2], [3], [1, 5, 2], [3, 0])
 """Examples of each rank, in the runs of ``check_step``."""
 ROUNDS = 12
-
-
-@asynccontextmanager
-async def running(procs: Any) -> AsyncIterator[Any]:
-    """Stop the processes at the end."""
-    try:
-        yield procs
-    finally:
-        await procs.stop()
 
 
 async def seconds_of(work: Callable[[], Awaitable[object]], times: int = 5) -> float:
@@ -148,8 +138,8 @@ def check_step(step: Step) -> None:
                         f"{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
                         f"as one process with all {everybody} examples"
                     )
-                number_of_it = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
-                assert exercise.same(number_of_it, right, 1e-4), (
+                said = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+                assert exercise.same(said, right, 1e-4), (
                     f"{where} returns {quote(loss)}, and should return {quote(f'{right:.4f}')}, the mean loss of all {everybody} examples"
                 )
 

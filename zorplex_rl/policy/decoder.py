@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,15 +31,12 @@ if TYPE_CHECKING:
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds to them."""
-    model_class: Any = type(model)  # typeshed's lru_cache does not take a class of modules for hashable
-    return {_cache_argument(model_class): cache, "use_cache": True}
+    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds to them.
 
-
-@lru_cache
-def _cache_argument(model_class: type[torch.nn.Module]) -> str:
-    """Return the name of the argument: transformers 5.24 calls it ``cache``, earlier ones and some models ``past_key_values``."""
-    return "cache" if "cache" in inspect.signature(model_class.forward).parameters else "past_key_values"
+    Transformers 5.24 calls the argument ``cache``; earlier ones, and some models, ``past_key_values``.
+    """
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {name: cache, "use_cache": True}
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:

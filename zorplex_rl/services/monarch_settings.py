@@ -43,7 +43,7 @@ __all__ = [
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # The C library gives a freed block of some MB back to the system, and the next message of that size
 # pays for every page anew. Kept, a message of 4 MB arrives 1.2 to 1.6 times as often (benchmarks/against.py,
-# pulls). A process keeps at most 64 MB this way. Other C libraries have no such setting.
+# pulls). Each arena of a process keeps at most 64 MB this way. Other C libraries have no such setting.
 if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)

@@ -2,6 +2,7 @@
 
     tools = await enter("tools", under_load(…))     first closes what an earlier run of the cell opened as "tools", then opens it
     await leave("tools")                            closes it; does nothing if it is closed already
+    async with stopping(procs): …                   stops the processes of a mesh at the end
 
 Otherwise every new run of a cell would leave its earlier processes running.
 """
@@ -9,8 +10,9 @@ Otherwise every new run of a cell would leave its earlier processes running.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _open: dict[str, tuple[asyncio.AbstractEventLoop, AsyncExitStack]] = {}
@@ -30,3 +32,12 @@ async def leave(name: str) -> None:
     loop, stack = _open.pop(name, (None, None))
     if stack is not None and loop is asyncio.get_running_loop():
         await stack.aclose()
+
+
+@asynccontextmanager
+async def stopping(procs: Any) -> AsyncIterator[Any]:
+    """Stop the processes at the end."""
+    try:
+        yield procs
+    finally:
+        await procs.stop()
