@@ -8,9 +8,11 @@
     service       calls per second of one caller (latency) and of 64 (throughput) through a service of four replicas
     pulls         verified pulls per second of 4 and 64 MB through each transport on one machine
 
-A measurement is a program that both trees run at the same time, each with its own interpreter and its own package. They take turns
-burst by burst, of about a second, while the other waits, and which is first alternates. So a moment in which the machine is slow slows
-down neighbours in the same pair. The ratio is taken within a pair, and the medians are reported. Training is a run of its own per burst.
+A measurement is a program that both trees run at the same time, each with its own interpreter and
+its own package. They take turns burst by burst, of about a second, while the other waits, and which
+is first alternates. So a moment in which the machine is slow slows down neighbours in the same
+pair. The ratio is taken within a pair, and the medians are reported. Training is a run of its own
+per burst.
 """
 
 from __future__ import annotations
@@ -140,7 +142,8 @@ class Options:
 
 
 class Tree:
-    """A program that runs in a tree, with its interpreter and its benchmarks, and waits for its turn."""
+    """A program that runs in a tree, with its interpreter and its benchmarks, and waits for its
+    turn."""
 
     def __init__(self, tree: Path, file: Path) -> None:
         environment = os.environ | {"PYTHONPATH": f"{tree / 'benchmarks'}{os.pathsep}{tree}"}
@@ -151,7 +154,8 @@ class Tree:
         )
 
     def ready(self) -> None:
-        """Wait until it has measured once, which does not count. What its imports print is passed over."""
+        """Wait until it has measured once, which does not count. What its imports print is passed
+        over."""
         while self._line() != "ready\n":
             pass
 
@@ -175,7 +179,8 @@ class Tree:
 
 
 def compare(base: Path, program: str, count: int) -> dict[str, list[tuple[float, float]]]:
-    """Return ``count`` pairs of rates for each of the program's measurements, those of ``base`` first."""
+    """Return ``count`` pairs of rates for each of the program's measurements, those of ``base``
+    first."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         # A file, not -c: an actor's process imports what it is made of.

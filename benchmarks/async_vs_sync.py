@@ -1,16 +1,20 @@
-"""Measure what asynchrony buys and costs: episodes per second and final accuracy of ``train_sync`` and ``train_async``.
+"""Measure what asynchrony buys and costs: episodes per second and final accuracy of ``train_sync``
+and ``train_async``.
 
     sync           generate, train, generate, train …
     async, lag k   side by side; training data may be k versions old; "in-flight": weights change between two decode steps
 
-All contenders run the same command with the same processes: one generator, one trainer, one torch thread each. Episodes per second are counted
-from the sixth step, when everything is warm, to the last, with no evaluation in between. The accuracy is that of the last weights on held-out
-tasks, sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a rotating order, and ratios are taken
-within it. There is a further part for each of ``--tool-latencies``, in which a tool call takes that long on average (log-normal, coefficient of
+All contenders run the same command with the same processes: one generator, one trainer, one torch
+thread each. Episodes per second are counted from the sixth step, when everything is warm, to the
+last, with no evaluation in between. The accuracy is that of the last weights on held-out tasks,
+sampled at temperature 1. One repetition is one seed: it runs all contenders one after another, in a
+rotating order, and ratios are taken within it. There is a further part for each of
+``--tool-latencies``, in which a tool call takes that long on average (log-normal, coefficient of
 variation 1.5).
 
-Without ``in-flight``, weights change only while nothing is being sampled, so everything that was started must end first: at lag 1 one batch at a
-time. With it, lag k keeps k + 1 batches in flight. If the tools are slow enough, that gives k + 1 times the speed.
+Without ``in-flight``, weights change only while nothing is being sampled, so everything that was
+started must end first: at lag 1 one batch at a time. With it, lag k keeps k + 1 batches in flight.
+If the tools are slow enough, that gives k + 1 times the speed.
 """
 
 from __future__ import annotations
@@ -68,7 +72,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold one run: episodes per second, and the accuracy of its last weights, sampled and greedy."""
+    """Hold one run: episodes per second, and the accuracy of its last weights, sampled and
+    greedy."""
 
     rate: float
     sampled: float
@@ -109,7 +114,8 @@ def measure(options: Options, repeats: int, steps: int, latency: float) -> dict[
 
 
 def tabulate(title: str, found: dict[str, list[Measured]]) -> Report:
-    """Return the table: medians and spreads over the seeds. Rates are also given as multiples of sync's rate with the same seed."""
+    """Return the table: medians and spreads over the seeds. Rates are also given as multiples of
+    sync's rate with the same seed."""
     rows = []
     for name, runs in found.items():
         ratios = [mine.rate / theirs.rate for mine, theirs in zip(runs, found["sync"], strict=True)]

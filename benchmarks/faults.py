@@ -1,11 +1,13 @@
-"""Measure what faults cost: a run in which every role is killed once, against the same run without faults.
+"""Measure what faults cost: a run in which every role is killed once, against the same run without
+faults.
 
     after this share of all steps    1/5              2/5                3/5            4/5
     kill -9 for                      a tool replica   a reward replica   a generator    the trainer
 
-Both train on the same groups, asynchronously at lag 1. Each group that was started must be trained on once or given back. The counters of the
-replay buffer show that, and this program fails if they do not. The accuracy is that of the last weights on held-out tasks, sampled at
-temperature 1. One repetition is one seed. The two runs of a repetition take turns in going first.
+Both train on the same groups, asynchronously at lag 1. Each group that was started must be trained
+on once or given back. The counters of the replay buffer show that, and this program fails if they
+do not. The accuracy is that of the last weights on held-out tasks, sampled at temperature 1. One
+repetition is one seed. The two runs of a repetition take turns in going first.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold one run: seconds of training, accuracy of its last weights, and for how many seconds each role had no process."""
+    """Hold one run: seconds of training, accuracy of its last weights, and for how many seconds
+    each role had no process."""
 
     seconds: float
     sampled: float
@@ -64,7 +67,8 @@ class Measured:
 
 
 def run(options: Options, seed: int, victims: tuple[str, ...], on_step: Callable[[], None]) -> Measured:
-    """Train once, and kill one of ``victims`` after equal shares of the steps. Returns the result."""
+    """Train once, and kill one of ``victims`` after equal shares of the steps. Returns the
+    result."""
     config = Config(
         task=options.task, steps=options.steps, seed=seed, tool_latency=options.tool_latency, eval_every=1_000_000,
         eval_tasks=options.eval_tasks, services=ServicesConfig(tool_replicas=2, reward_replicas=2),

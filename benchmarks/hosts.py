@@ -1,9 +1,12 @@
-"""Measure how fast weights travel between two hosts, against a plain socket between the same two; over TCP, and over TLS.
+"""Measure how fast weights travel between two hosts, against a plain socket between the same two;
+over TCP, and over TLS.
 
-The hosts are namespaces of this machine (``zorplex_rl/course/namespaces.py``), with a network, process ids, a host name and /dev/shm of their
-own, so nothing but the network connects them. Needs Linux and root. Writer and reader are processes that a controller has started through
-``zorplex-rl worker``; the socket is a Python program of 20 lines on each side. Over TLS it has the same certificates, and both
-sides show theirs, as in a run. A read of the weights and a transfer through the socket follow each other, and their ratio is taken.
+The hosts are namespaces of this machine (``zorplex_rl/course/namespaces.py``), with a network,
+process ids, a host name and /dev/shm of their own, so nothing but the network connects them. Needs
+Linux and root. Writer and reader are processes that a controller has started through ``zorplex-rl
+worker``; the socket is a Python program of 20 lines on each side. Over TLS it has the same
+certificates, and both sides show theirs, as in a run. A read of the weights and a transfer through
+the socket follow each other, and their ratio is taken.
 """
 
 from __future__ import annotations
@@ -100,7 +103,8 @@ RECEIVER = f"""{SECURED}
 
 
 class PlainSocket:
-    """A socket between two hosts, over TLS if there are ``keys``, through which ``size`` bytes go whenever it is asked."""
+    """A socket between two hosts, over TLS if there are ``keys``, through which ``size`` bytes go
+    whenever it is asked."""
 
     def __init__(self, sender: Host, receiver: Host, size: int, keys: Path | None) -> None:
         own = [str(keys / host.name) if keys else "" for host in (sender, receiver)]
@@ -126,7 +130,8 @@ class PlainSocket:
 async def time_reads(
     hosts, megabytes: int, transport: str, repeats: int, plain: PlainSocket
 ) -> list[tuple[float, float]]:
-    """Return the seconds of verified reads from the first host to the second, each with those of the plain socket just before it."""
+    """Return the seconds of verified reads from the first host to the second, each with those of
+    the plain socket just before it."""
     from weight_sync import ReaderActor, Writer
 
     there, here = hosts.names
@@ -182,7 +187,8 @@ def join(switch: Namespace) -> None:
 
 
 def measure_over(scheme: str, options: Options) -> Report:
-    """Return a report of weights between two new hosts over ``scheme``. A process can do it once: it has one transport of Monarch's."""
+    """Return a report of weights between two new hosts over ``scheme``. A process can do it once:
+    it has one transport of Monarch's."""
     # Not below /tmp, of which each host has its own.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, namespaced_hosts("a", "b") as network:
         join(network["a"].switch)

@@ -1,11 +1,13 @@
-"""Write the lab log: every benchmark prints its tables and appends a dated entry with them to ``LOG.md``.
+"""Write the lab log: every benchmark prints its tables and appends a dated entry with them to
+``LOG.md``.
 
     Asked.              the question that the benchmark answers
     Expected.           the numbers that were set before the measurement
     Came out.           the tables
     Tried and dropped.  whoever measured fills this in by hand
 
-An entry also names the settings and the kind of machine. It never names the host, a user or a path: the log is public.
+An entry also names the settings and the kind of machine. It never names the host, a user or a path:
+the log is public.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Entries stay, also when a later one says something else.
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Hold one table: ``rows`` are lists of cells as text; ``notes`` are sentences below the table."""
+    """Hold one table: ``rows`` are lists of cells as text; ``notes`` are sentences below the
+    table."""
 
     title: str
     columns: Sequence[str]
@@ -41,7 +44,8 @@ class Report:
 
 
 def describe_machine() -> str:
-    """Return cores, processor model and versions, for example ``2 cores, AMD EPYC, Python 3.11.7, torch 2.13.0``."""
+    """Return cores, processor model and versions, for example ``2 cores, AMD EPYC, Python 3.11.7,
+    torch 2.13.0``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cores} cores, {_processor()}, Python {platform.python_version()}, torch {torch.__version__}"
 
@@ -64,7 +68,8 @@ def append_report(
 ) -> None:
     """Append a dated entry to ``LOG.md``; creates the file if there is none.
 
-    ``asked`` and ``expected`` are the benchmark's question and the numbers set for it beforehand, in whole sentences.
+    ``asked`` and ``expected`` are the benchmark's question and the numbers set for it beforehand,
+    in whole sentences.
     """
     described = ", ".join(f"{name} {value}" for name, value in settings.items())
     parts = [f"\n## {date.today().isoformat()} · {command}\n\n{describe_machine()}. Settings: {described}.\n"]
@@ -85,7 +90,8 @@ def _as_markdown(report: Report) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's model: on Linux from the kernel, because ``platform`` often knows none there."""
+    """Return the processor's model: on Linux from the kernel, because ``platform`` often knows none
+    there."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():

@@ -2,9 +2,10 @@
 
     python benchmarks/pages.py                        every page five times, about a minute; appends to LOG.md
 
-Opens every page of a built site (``site/`` in the repository, unless another folder is named) in Chromium, from a server on this machine. Each visit
-is a fresh browser context: nothing is cached. The browser itself counts the seconds, from the request: until the first text or figure is painted, and
-until everything has loaded and all scripts have run.
+Opens every page of a built site (``site/`` in the repository, unless another folder is named) in
+Chromium, from a server on this machine. Each visit is a fresh browser context: nothing is cached.
+The browser itself counts the seconds, from the request: until the first text or figure is painted,
+and until everything has loaded and all scripts have run.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def measure(browser: Any, address: str, visits: int) -> tuple[float, float]:
-    """Open ``address`` ``visits`` times. Returns the median seconds until the first paint, and until all is loaded."""
+    """Open ``address`` ``visits`` times. Returns the median seconds until the first paint, and
+    until all is loaded."""
     found = []
     for _ in range(visits):
         context = browser.new_context(viewport={"width": 1280, "height": 900})

@@ -1,14 +1,15 @@
-"""Strike small real runs with one random fault each, at a random moment, and say how every one of them ended.
+"""Strike small real runs with one random fault each, at a random moment, and say how every one of
+them ended.
 
     python benchmarks/random_faults.py                 all runs that are not in random_faults.jsonl yet, then the table; give it
                                                        again until there are 100 that were struck
     python benchmarks/random_faults.py --only 17       run 17 again, and print it
     python benchmarks/random_faults.py --share 0/2     every second run, so that two commands can share them
 
-Run *i* draws its place, fault and moment from ``random.Random(i)``. The moment lies anywhere in an undisturbed run, start-up and
-end included: it is a share of the processor time that such a run takes there, because that does not depend on what else the
-machine does. Training is at ``--max-lag 0``, so an undisturbed run always
-ends in the same weights, in every place. A struck run ends
+Run *i* draws its place, fault and moment from ``random.Random(i)``. The moment lies anywhere in an
+undisturbed run, start-up and end included: it is a share of the processor time that such a run
+takes there, because that does not depend on what else the machine does. Training is at ``--max-lag
+0``, so an undisturbed run always ends in the same weights, in every place. A struck run ends
 
     same weights       in these weights, bit for bit
     sentence           with an exit code and at most three lines that say why
@@ -42,7 +43,8 @@ KEPT = Path(__file__).with_suffix(".jsonl")
 CONTROLLERS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP}
 NOBODY = "nobody"
 LIMIT = 480.0
-"""Seconds after the fault in which a run must have ended. On a busy machine its start alone may take minutes."""
+"""Seconds after the fault in which a run must have ended. On a busy machine its start alone may
+take minutes."""
 PROGRESS = re.compile(
     r"(starting |eval |step |held-out|    |\d+ s of training|stopping|continuing|\s*$|.*│|.* took over )"
 )
@@ -54,7 +56,8 @@ class Options:
     """What to measure."""
 
     runs: int = 100
-    """Number of runs that are struck. One that is over before its fault does not count; the next number takes its place."""
+    """Number of runs that are struck. One that is over before its fault does not count; the next
+    number takes its place."""
     only: int | None = None
     """Do this run alone, and keep its folder."""
     share: str = "0/1"
@@ -71,7 +74,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What run ``number`` is: where, which fault (with its seconds, if it ends again), and at which share of it."""
+    """What run ``number`` is: where, which fault (with its seconds, if it ends again), and at which
+    share of it."""
 
     number: int
     place: str
@@ -218,7 +222,8 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def reference(where: list[str], kept: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return weights and processor seconds of undisturbed runs: one in each of these places. Raises RuntimeError if they differ."""
+    """Return weights and processor seconds of undisturbed runs: one in each of these places. Raises
+    RuntimeError if they differ."""
     found = next((row for row in kept if row.get("what") == "undisturbed"), {"processor seconds": {}, "weights": ""})
     missing = [place for place in where if place not in found["processor seconds"]]
     for place_name in missing:
@@ -242,7 +247,8 @@ def reference(where: list[str], kept: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tabulate(rows: list[dict[str, Any]], too_late: int) -> Any:
-    """Return the table: place × fault × phase × outcome. ``too_late`` more runs were over before their fault."""
+    """Return the table: place × fault × phase × outcome. ``too_late`` more runs were over before
+    their fault."""
     from log import Report
 
     counted = Counter((row["place"], row["fault"], row["phase"], verdict(row)) for row in rows)

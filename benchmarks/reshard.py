@@ -1,12 +1,15 @@
-"""Measure one transfer of weights between meshes with different shardings: the resharding plan against gathering and scattering.
+"""Measure one transfer of weights between meshes with different shardings: the resharding plan
+against gathering and scattering.
 
     reshard                every generator rank reads its pieces from the trainer ranks that hold them
     gather, then scatter   trainer rank 0 reads what it lacks, then every generator rank reads its shard from trainer rank 0
 
-Both use the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between processes of this machine that hold random
-shards of a Llama-shaped model in bfloat16. On both sides, ``dp`` is FSDP and ``tp`` is tensor parallelism. Seconds are counted from the first
-publish to the last installed shard: the median over the repetitions, in which the two take turns. The set-up, once in a run, is not timed.
-Megabytes are counted in the buffers that are read, and are the same in every repetition.
+Both use the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between
+processes of this machine that hold random shards of a Llama-shaped model in bfloat16. On both
+sides, ``dp`` is FSDP and ``tp`` is tensor parallelism. Seconds are counted from the first publish
+to the last installed shard: the median over the repetitions, in which the two take turns. The
+set-up, once in a run, is not timed. Megabytes are counted in the buffers that are read, and are the
+same in every repetition.
 """
 
 from __future__ import annotations
@@ -94,7 +97,8 @@ class RankActor(Actor):
 
     @concurrent_endpoint
     async def gather(self, route: str, offers: list, plan: ModelPlan) -> int:
-        """Subscribe to the whole model. This rank's own part is copied, not read. Returns the bytes that are read."""
+        """Subscribe to the whole model. This rank's own part is copied, not read. Returns the bytes
+        that are read."""
         self.held["whole"] = hold(plan.destination, 0)
         remote = await subscribe(offers, self.held["whole"], plan, 0)
         here = LocalReader(self.publishers[route].rings[0])
@@ -155,7 +159,8 @@ async def call(replicas: list[Replica], endpoint: str, *args) -> list:
 
 
 async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str, Measured]:
-    """Run both kinds of transfer between these meshes, in turns. The first round warms up. Returns the measurements."""
+    """Run both kinds of transfer between these meshes, in turns. The first round warms up. Returns
+    the measurements."""
     source, destination = (describe_llama(options, mesh) for mesh in (trainer, generator))
     described = [("trainer", source, rank) for rank in range(math.prod(trainer.values()))]
     described += [("generator", destination, rank) for rank in range(math.prod(generator.values()))]
@@ -176,7 +181,8 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str,
 
 
 def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
-    """Return a Llama-shaped model on ``mesh``: ``tp`` splits columns and rows, ``dp`` the rows of each part, as fully_shard does."""
+    """Return a Llama-shaped model on ``mesh``: ``tp`` splits columns and rows, ``dp`` the rows of
+    each part, as fully_shard does."""
     hidden, wide, narrow = options.hidden, options.hidden * 11 // 4, options.hidden // 4
     columns = {"q": (hidden, hidden), "k": (narrow, hidden), "v": (narrow, hidden)}
     columns |= {"gate": (wide, hidden), "up": (wide, hidden)}

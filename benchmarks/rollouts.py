@@ -1,4 +1,5 @@
-"""Measure the episodes per second of the rollout engine, against ``model.generate`` and against the floor.
+"""Measure the episodes per second of the rollout engine, against ``model.generate`` and against the
+floor.
 
 Contenders, all on the same tasks of the compositional kind, in one process:
 
@@ -8,16 +9,18 @@ Contenders, all on the same tasks of the compositional kind, in one process:
     floor, slot cache      the model calls that the engine made, and nothing else, on the engine's own cache
     floor, DynamicCache    the same shapes on transformers' cache, which concatenates a column per token
 
-The floor is recorded, not modelled: a hook on the model notes the batch size and the lengths of every call of an
-engine run, and the same calls are replayed through the model's own ``forward`` with prepared inputs. It draws no
-token, reads no text, runs no tool, moves no row, and encodes no prompt, so nothing that decodes through ``forward`` in
-these shapes can be faster. The engine can: for this architecture it runs the decoding step in fewer operations
+The floor is recorded, not modelled: a hook on the model notes the batch size and the lengths of
+every call of an engine run, and the same calls are replayed through the model's own ``forward``
+with prepared inputs. It draws no token, reads no text, runs no tool, moves no row, and encodes no
+prompt, so nothing that decodes through ``forward`` in these shapes can be faster. The engine can:
+for this architecture it runs the decoding step in fewer operations
 (``zorplex_rl/policy/decoder.py``).
 
-Every repetition runs all contenders one after another, in a rotating order, on tasks and seeds of its own; ratios are
-taken within a repetition and their median is reported. What ``generate`` draws differs from what the engine draws, so
-its episodes are not the same: compare ``tokens per episode`` before you read a ratio closely. Loading, warming up
-and recording are not timed. Making the engine and its cache is.
+Every repetition runs all contenders one after another, in a rotating order, on tasks and seeds of
+its own; ratios are taken within a repetition and their median is reported. What ``generate`` draws
+differs from what the engine draws, so its episodes are not the same: compare ``tokens per episode``
+before you read a ratio closely. Loading, warming up and recording are not timed. Making the engine
+and its cache is.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ ASKED = (
 )
 EXPECTED = "At least 13 times the one-at-a-time loop, and at least 75 % of the floor's speed."
 QUIET = 0.97
-"""Least share of its cores that a process must have had. Below it, other programs used them, and the times mean little."""
+"""Least share of its cores that a process must have had. Below it, other programs used them, and
+the times mean little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class Options:
     repeats: int = 7
     """Repetitions of every contender, for each layout."""
     batch: int = 64
-    """Episodes in flight. Three layouts: a batch in groups of 8, a batch of different prompts, and a stream of eight batches in groups of 8."""
+    """Episodes in flight. Three layouts: a batch in groups of 8, a batch of different prompts, and
+    a stream of eight batches in groups of 8."""
     threads: int = 1
     """Torch threads."""
     seed: int = 0
@@ -73,7 +78,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Hold one call of the model: ids [B, Q]; a decode step also has its mask [B, 1, Q, width] and positions [B, Q]."""
+    """Hold one call of the model: ids [B, Q]; a decode step also has its mask [B, 1, Q, width] and
+    positions [B, Q]."""
 
     ids: torch.Tensor
     mask: torch.Tensor | None
@@ -117,7 +123,8 @@ def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
 
 @torch.inference_mode()
 def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
-    """Return the seconds that ``calls`` take on a ``DynamicCache``, narrowed (as views) where rows have left."""
+    """Return the seconds that ``calls`` take on a ``DynamicCache``, narrowed (as views) where rows
+    have left."""
     kv = SlotCache(policy.model, max(len(call.ids) for call in calls), max(_seen(call) for call in calls)).kv.normal_()
     cache = DynamicCache(config=policy.model.config)
     for layer, (keys, values) in enumerate(kv):
@@ -137,9 +144,11 @@ def replay_on_dynamic_cache(policy: Policy, calls: list[Call]) -> float:
 
 
 def measure(options: Options, policy: Policy, prompts: int, count: int) -> Report:
-    """Run all contenders on ``count`` episodes of ``prompts`` different tasks, ``options.batch`` at once, ``options.repeats`` times.
+    """Run all contenders on ``count`` episodes of ``prompts`` different tasks, ``options.batch`` at
+    once, ``options.repeats`` times.
 
-    The loop over single episodes has no use for more of them, and is given the first ``options.batch`` only.
+    The loop over single episodes has no use for more of them, and is given the first
+    ``options.batch`` only.
     """
     spec = get_spec("compositional", options.seed)
     sampling = Sampling(slots=options.batch)
@@ -235,7 +244,8 @@ def main(options: Options) -> None:
 
 
 def _public_name(policy: Policy) -> str:
-    """Return the name of ``policy`` in the log: its size, because a path means nothing to others."""
+    """Return the name of ``policy`` in the log: its size, because a path means nothing to
+    others."""
     return policy.name if policy.name == EMBEDDED else f"of {policy.model.num_parameters():,} parameters"
 
 

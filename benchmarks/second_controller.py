@@ -8,13 +8,15 @@
               another version       its package has another number
               another secret        (over TLS: certificates of another authority)
 
-Run *i* has one second controller of each kind, in an order and at moments that are drawn from ``random.Random(i)``: shares of the
-processor time of an undisturbed run, start-up included. The last two runs are others: there the second begins in the same moment,
-and one of them may go on; or right after the end of the first, and is admitted.
+Run *i* has one second controller of each kind, in an order and at moments that are drawn from
+``random.Random(i)``: shares of the processor time of an undisturbed run, start-up included. The
+last two runs are others: there the second begins in the same moment, and one of them may go on; or
+right after the end of the first, and is admitted.
 
-The first run must end with exit code 0, in the undisturbed weights, with every row once, no row ``restart`` and no remark. A
-second controller must end with one sentence, or, admitted after the first, train. It has another seed and another folder.
-Needs Linux and root: hosts are namespaces (``small_runs.py``).
+The first run must end with exit code 0, in the undisturbed weights, with every row once, no row
+``restart`` and no remark. A second controller must end with one sentence, or, admitted after the
+first, train. It has another seed and another folder. Needs Linux and root: hosts are namespaces
+(``small_runs.py``).
 """
 
 from __future__ import annotations

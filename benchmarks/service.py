@@ -1,4 +1,5 @@
-"""Measure what a service costs, and check what it guarantees while its replicas are killed, stopped and made to raise.
+"""Measure what a service costs, and check what it guarantees while its replicas are killed, stopped
+and made to raise.
 
     a call        ``svc.METHOD.route`` against Monarch's bare ``call_one`` on the same replicas, one caller
     throughput    the same with many callers at once
@@ -155,7 +156,8 @@ class Caller(Actor):
 
 
 async def send(service: ServiceEndpoints, numbers: list[int]) -> tuple[list[object], int]:
-    """Return what became of each request, by number, and the most later requests that overtook one in the queue."""
+    """Return what became of each request, by number, and the most later requests that overtook one
+    in the queue."""
     rng, gate, overtaken = random.Random(numbers[0]), asyncio.Semaphore(32), count_overtaking(service.router)
 
     async def request(number: int) -> int:
@@ -167,7 +169,8 @@ async def send(service: ServiceEndpoints, numbers: list[int]) -> tuple[list[obje
 
 
 def count_overtaking(router: Router) -> Counter[int]:
-    """Count, from now on, the later requests that are sent while a request waits. Returns the counts by number."""
+    """Count, from now on, the later requests that are sent while a request waits. Returns the
+    counts by number."""
     overtaken, send_now = Counter(), router._send
 
     def send_and_count(request: Request, replica: object) -> None:

@@ -1,10 +1,12 @@
-"""Record the runs of notebook 08b on shaped rewards: what a policy learns when tool calls are paid, or cost something.
+"""Record the runs of notebook 08b on shaped rewards: what a policy learns when tool calls are paid,
+or cost something.
 
     python benchmarks/shaped_rewards.py               twelve runs, about three minutes on one quiet core; writes shaped_rewards.json
 
-Runs the notebook's own ``train`` with its own settings, once for each bonus and weight of the KL penalty. The numbers of a step are means
-over its batch: the shaped reward, the share of right answers, the tool calls of an episode, and KL to the reference in nats a token. The same run
-gives the same numbers again on the same kind of machine.
+Runs the notebook's own ``train`` with its own settings, once for each bonus and weight of the KL
+penalty. The numbers of a step are means over its batch: the shaped reward, the share of right
+answers, the tool calls of an episode, and KL to the reference in nats a token. The same run gives
+the same numbers again on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def settings_of(notebook: ModuleType) -> SimpleNamespace:
 
 
 def record(notebook: ModuleType, config: SimpleNamespace, bonus: float, penalty: float) -> dict[str, Any]:
-    """Train once. Returns the bonus, the penalty and a list for each number, with a value for every step."""
+    """Train once. Returns the bonus, the penalty and a list for each number, with a value for every
+    step."""
     series: dict[str, list[float]] = {"reward": [], "accuracy": [], "calls": [], "kl": []}
 
     for step in notebook.train(config, notebook.shaped(bonus), config.hack_steps, penalty):

@@ -1,10 +1,12 @@
-"""Compare what ``sizing/sizing.py`` and ``sizing/step_time.py`` compute with what real processes take.
+"""Compare what ``sizing/sizing.py`` and ``sizing/step_time.py`` compute with what real processes
+take.
 
     tuned       models and settings whose numbers were known when the formulas and their constants were last changed
     held out    models and settings that were invented after that: other vocabularies, depths, shares of heads, widths, lengths, updates, slots
 
-Every model is made on the spot with random weights. Memory is the highest resident set above that of a warm process; time is processor time, with
-the machine's speeds measured in the same process right after. ``measured_size.py`` says what runs.
+Every model is made on the spot with random weights. Memory is the highest resident set above that
+of a warm process; time is processor time, with the machine's speeds measured in the same process
+right after. ``measured_size.py`` says what runs.
 """
 
 from __future__ import annotations
@@ -130,7 +132,8 @@ def compare(title: str, cases: Sequence[tuple[ModelShape, Case]], folder: Path) 
 
 
 def predict(case: Case, found: Measured) -> tuple[int, float, float]:
-    """Return the bytes computed for ``case``, the seconds computed, and the seconds measured: of a step or of the whole sampling."""
+    """Return the bytes computed for ``case``, the seconds computed, and the seconds measured: of a
+    step or of the whole sampling."""
     shape, work = workload_of(case, found)
     machine = Machine(**found.machine)
     if case.role == "trainer":

@@ -1,4 +1,5 @@
-"""Small real runs in places of their own, to strike and to watch: what the benchmarks of faults share.
+"""Small real runs in places of their own, to strike and to watch: what the benchmarks of faults
+share.
 
     with open_place("two hosts, tcp", folder) as place:
         run = place.train(*SMALL, "--out", str(folder / "run"))     on the host ctl, through the command line
@@ -6,9 +7,10 @@
         run.finish(limit=120)                                       its exit code, or None if it hangs
         place.leftovers()                                           what is left of it on any host
 
-A place is one host (``one machine``, ``processes:2``) or three (``two hosts, …``): namespaces of this machine, each with a
-network, process ids, a /tmp and a /dev/shm of its own. So whatever a run leaves behind is seen, and nothing else is.
-All of it ends with the process that opened the place. Linux and root are needed.
+A place is one host (``one machine``, ``processes:2``) or three (``two hosts, …``): namespaces of
+this machine, each with a network, process ids, a /tmp and a /dev/shm of its own. So whatever a run
+leaves behind is seen, and nothing else is. All of it ends with the process that opened the place.
+Linux and root are needed.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ HOSTS = ("a", "b")
 OTHERS = ("root", "torchinductor_root")
 """Folders in /tmp that Monarch and torch make for a user, once for all programs."""
 LOSS = "4,32 0 0 4294963256,37 0 1 {},6 0 0 0,6 0 0 2"
-"""A classic BPF program for ``tc``: draw 32 random bits, and drop the packet if the number is not above {}."""
+"""A classic BPF program for ``tc``: draw 32 random bits, and drop the packet if the number is not
+above {}."""
 
 
 for number in (signal.SIGINT, signal.SIGHUP):
-    # In a shell's background job, and under nohup, they are ignored, and so they would be in every run.
+    # In a shell's background job, and under nohup, they are ignored, and so they would be in every
+    # run.
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
@@ -87,7 +91,8 @@ class Run:
         return found
 
     def processor_seconds(self) -> float:
-        """Return the processor seconds that it has used, workers left out: how far it is, however busy the machine."""
+        """Return the processor seconds that it has used, workers left out: how far it is, however
+        busy the machine."""
         for pid, role in self.members().items():
             if role != "worker":
                 with contextlib.suppress(OSError):
@@ -110,7 +115,8 @@ class Run:
                     waiting.send_signal(signal.SIGCONT)
 
     def finish(self, limit: float) -> int | None:
-        """Wait for its end. Returns the exit code, or None if it is still there after ``limit`` seconds: then it is killed."""
+        """Wait for its end. Returns the exit code, or None if it is still there after ``limit``
+        seconds: then it is killed."""
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -140,7 +146,8 @@ class Run:
 
 
 class Place:
-    """Where runs are started. ``ctl`` is the host of the command line, the others are those of ``zorplex-rl worker``."""
+    """Where runs are started. ``ctl`` is the host of the command line, the others are those of
+    ``zorplex-rl worker``."""
 
     def __init__(self, kind: str, network: Network, folder: Path) -> None:
         self.kind, self.network, self.folder = kind, network, folder
@@ -200,14 +207,16 @@ class Place:
         subprocess.run(enter("tc", *(word.replace("~", " ") for word in words)), check=True)
 
     def age_folders(self, seconds: float = 120.0) -> None:
-        """Make the temporary folders of all hosts look older: what is young is not swept, as its owner may just have begun."""
+        """Make the temporary folders of all hosts look older: what is young is not swept, as its
+        owner may just have begun."""
         for host in self.network.values():
             if host.inside.is_up:
                 for path in host.path("/tmp").iterdir():
                     os.utime(path, times=(time.time() - seconds,) * 2, follow_symlinks=False)
 
     def leftovers(self, seconds: float = 40.0) -> list[str]:
-        """Return what a run that is over has left behind, after at most ``seconds``: its processes, folders and sockets."""
+        """Return what a run that is over has left behind, after at most ``seconds``: its processes,
+        folders and sockets."""
         eventually(lambda: not self._left(), seconds)
         found = self._left()
         # A worker may wait for the next run. If it is asked to end, nothing at all is left.
@@ -230,7 +239,8 @@ class Place:
 
 
 def processes(host: Host) -> Iterator[tuple[int, str, str]]:
-    """Yield number, command line and role (empty for one that Monarch has not started) of every process on ``host``."""
+    """Yield number, command line and role (empty for one that Monarch has not started) of every
+    process on ``host``."""
     if not host.inside.is_up:
         return
     here = os.readlink(f"/proc/{host.inside.first}/ns/pid")
@@ -269,7 +279,8 @@ def _abstract_sockets(host: Host) -> list[str]:
 
 @contextlib.contextmanager
 def open_place(kind: str, folder: Path) -> Iterator[Place]:
-    """Make the hosts of ``kind`` (one of ``places()``), and end them and whatever runs on them. ``folder`` is for logs."""
+    """Make the hosts of ``kind`` (one of ``places()``), and end them and whatever runs on them.
+    ``folder`` is for logs."""
     if reason := why_not():
         raise OSError(reason)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""Run a healthy training on a busy machine whose processes stand still now and then: nothing may be replaced.
+"""Run a healthy training on a busy machine whose processes stand still now and then: nothing may be
+replaced.
 
     python benchmarks/soak.py                          10 minutes, 30 busy loops, a stop of 5 s every 20 s; then the notice times
     python benchmarks/soak.py --minutes 2 --load 8     shorter

@@ -1,4 +1,5 @@
-"""Record the study of staleness: learning rate × lag × loss × seed, each trial trained to the end of its learning.
+"""Record the study of staleness: learning rate × lag × loss × seed, each trial trained to the end
+of its learning.
 
     python benchmarks/staleness.py --budget 75        go on with the study for at most 75 minutes
 
@@ -7,10 +8,12 @@ Notebook 09 also says what shorter lags cost. That is recorded with
     python benchmarks/staleness.py --learning-rates 4e-4 --lags 0 1 2 4 8 --losses grpo reinforce --seeds 2 --steps 20 --eval-every 20 \\
         --out benchmarks/lags.jsonl
 
-A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. The study grows in ``benchmarks/staleness.jsonl``: a line for each trial,
-written when the trial is done. A trial that is in the file is not run again, so a recording can be stopped at any time and goes on where it was.
-Seeds are the outer loop: half a study is the whole grid with half of the seeds. Trials run in processes of their own with one torch thread each.
-On a CPU the same trial gives the same numbers again, but the seconds of a trial mean little if the machine does something else.
+A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. The study grows in
+``benchmarks/staleness.jsonl``: a line for each trial, written when the trial is done. A trial that
+is in the file is not run again, so a recording can be stopped at any time and goes on where it was.
+Seeds are the outer loop: half a study is the whole grid with half of the seeds. Trials run in
+processes of their own with one torch thread each. On a CPU the same trial gives the same numbers
+again, but the seconds of a trial mean little if the machine does something else.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Options:
     """What to record."""
 
     learning_rates: tuple[float, ...] = (2e-4, 4e-4, 8e-4)
-    """Largest learning rate of a trial, after five steps of warm-up; it falls to a tenth at the last step."""
+    """Largest learning rate of a trial, after five steps of warm-up; it falls to a tenth at the
+    last step."""
     lags: tuple[int, ...] = (0, 8, 32)
     """Age of the data, in versions."""
     losses: tuple[str, ...] = ("reinforce", "tis", "grpo", "decoupled_ppo")
@@ -147,7 +151,8 @@ def run_trial(rate: float, trial: Trial, options: Options) -> Row:
 
 
 def record(options: Options) -> None:
-    """Run what is missing, ``processes`` trials at a time, until all is there or the budget is spent."""
+    """Run what is missing, ``processes`` trials at a time, until all is there or the budget is
+    spent."""
     until = time.monotonic() + 60 * options.budget
     ready = iter(missing(options, read_study(options.out)))
     # Forked children of a process that has used torch's threads can hang.
@@ -170,7 +175,8 @@ def record(options: Options) -> None:
 
 
 def tabulate(study: Study, seeds: int) -> list[Report]:
-    """Make a table for each learning rate: the mean accuracy of every loss and lag, with the lowest and highest seed."""
+    """Make a table for each learning rate: the mean accuracy of every loss and lag, with the lowest
+    and highest seed."""
     cells = study.cells(seeds)
     lags = sorted({cell.lag for cell in cells})
     reports = []

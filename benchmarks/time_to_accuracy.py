@@ -1,22 +1,27 @@
-"""Measure the wall time until 90 % of the held-out compositional tasks are answered right: this package against TRL's ``GRPOTrainer``.
+"""Measure the wall time until 90 % of the held-out compositional tasks are answered right: this
+package against TRL's ``GRPOTrainer``.
 
-There are two goals. ``hard, sampled`` is hard to reach: three sums with four look-ups, sampled at temperature 1. ``easy, greedy`` is reached in a
-few steps, because before training most failures are a missing tag.
+There are two goals. ``hard, sampled`` is hard to reach: three sums with four look-ups, sampled at
+temperature 1. ``easy, greedy`` is reached in a few steps, because before training most failures are
+a missing tag.
 
     ours   python -m zorplex_rl train …       generators and trainer in processes of their own, one torch thread each
     TRL    python benchmarks/trl_peer.py …    one process, with 1 and with 2 torch threads; the better one counts
 
-Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples a step, AdamW at
-2e-4 after five steps of warm-up, temperature 1, no KL term, and the evaluation (held-out split, every few steps, by the package's own
-engine). Each side has its own order of random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
-linearly to a tenth, TRL's is constant). How generation and training share the machine also differs; that is what is compared.
+Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples
+a step, AdamW at 2e-4 after five steps of warm-up, temperature 1, no KL term, and the evaluation
+(held-out split, every few steps, by the package's own engine). Each side has its own order of
+random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
+linearly to a tenth, TRL's is constant). How generation and training share the machine also differs;
+that is what is compared.
 
-The clock starts with the first step. Starting processes, loading, importing and evaluating do not count. TRL's clock stops
-during evaluations. In ours an evaluation would drain the pipeline, so it trains a second time without any; the time is
-that of the step at which the first run reached the goal. Both sides write ``{"event": "eval", "step": …, "seconds": …,
-"greedy_accuracy": …}`` lines; the first at or above 90 % is the arrival, so it is as coarse as ``eval_every`` steps on
-both sides. One repetition is one seed: it runs all contenders one after another, in a rotating order. TRL needs the
-extra ``bench``, or a Python that has it: ``--trl-python``.
+The clock starts with the first step. Starting processes, loading, importing and evaluating do not
+count. TRL's clock stops during evaluations. In ours an evaluation would drain the pipeline, so it
+trains a second time without any; the time is that of the step at which the first run reached the
+goal. Both sides write ``{"event": "eval", "step": …, "seconds": …, "greedy_accuracy": …}`` lines;
+the first at or above 90 % is the arrival, so it is as coarse as ``eval_every`` steps on both sides.
+One repetition is one seed: it runs all contenders one after another, in a rotating order. TRL needs
+the extra ``bench``, or a Python that has it: ``--trl-python``.
 """
 
 from __future__ import annotations
@@ -86,18 +91,21 @@ GOALS = {"hard": Goal("hard", "sampled", 120, 5), "easy": Goal("easy", "greedy",
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Hold the first evaluation at or above the target: seconds and steps of training, or None if there was none."""
+    """Hold the first evaluation at or above the target: seconds and steps of training, or None if
+    there was none."""
 
     seconds: float | None
     step: int | None
 
 
 class RunFailed(RuntimeError):
-    """Report that a training process ended with an error. The message ends with the process's last output."""
+    """Report that a training process ended with an error. The message ends with the process's last
+    output."""
 
 
 def find_arrival(metrics: Path, measure: str, target: float) -> Arrival:
-    """Return the first ``eval`` line of ``metrics`` whose ``measure`` accuracy is at least ``target``."""
+    """Return the first ``eval`` line of ``metrics`` whose ``measure`` accuracy is at least
+    ``target``."""
     for row in _rows(metrics):
         if row["event"] == "eval" and row[f"{measure}_accuracy"] >= target:
             return Arrival(row["seconds"], row["step"])
@@ -109,7 +117,8 @@ def _rows(metrics: Path) -> list[dict[str, Any]]:
 
 
 def time_to_accuracy_ours(options: Options, goal: Goal, seed: int, folder: Path) -> Arrival:
-    """Train with ``zorplex-rl train`` twice: to find the step that reaches the goal, and, without evaluations, the time of that step."""
+    """Train with ``zorplex-rl train`` twice: to find the step that reaches the goal, and, without
+    evaluations, the time of that step."""
     command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--policy", options.policy]
     command += ["--difficulty", goal.difficulty, "--seed", str(seed), "--steps", str(goal.steps)]
     command += ["--eval-tasks", str(options.eval_tasks)]
@@ -154,7 +163,8 @@ def measure(options: Options, goal: Goal) -> dict[str, list[Arrival]]:
 
 
 def tabulate(arrivals: dict[str, list[Arrival]], goal: Goal, target: float) -> Report:
-    """Return the table of seconds and steps to ``goal``: medians over seeds, ratios seed by seed. A dash means never reached."""
+    """Return the table of seconds and steps to ``goal``: medians over seeds, ratios seed by seed. A
+    dash means never reached."""
     seconds = {name: [_or_never(a.seconds) for a in found] for name, found in arrivals.items()}
     rows = []
     for name, times in seconds.items():

@@ -6,7 +6,8 @@ accuracy   ``zorplex-rl train`` with its defaults, once with each number of proc
 time       a training step on one recorded batch: the embedded policy, 64 episodes; wall seconds, and processor seconds of all processes together
 memory     peak resident memory of a process over some steps with a random Qwen2 model, 8 episodes; after the imports, so without torch's own
 
-The numbers of processes take turns in ``time`` and ``memory``, so that other work on the machine disturbs all of them alike.
+The numbers of processes take turns in ``time`` and ``memory``, so that other work on the machine
+disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One turn: seconds for each step, processor seconds for each step, and the peak memory of a process beyond that before loading, in MB."""
+    """One turn: seconds for each step, processor seconds for each step, and the peak memory of a
+    process beyond that before loading, in MB."""
 
     seconds: float
     cpu_seconds: float
@@ -84,7 +86,8 @@ def recorded_batch(groups: int, size: int) -> tuple:
 
 
 def random_model(folder: Path, layers: int) -> int:
-    """Write a random Qwen2 model with the embedded policy's tokenizer to ``folder``. Returns its number of parameters."""
+    """Write a random Qwen2 model with the embedded policy's tokenizer to ``folder``. Returns its
+    number of parameters."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     embedded = load_policy()

@@ -1,16 +1,19 @@
-"""Run the training job of ``time_to_accuracy.py`` on TRL's ``GRPOTrainer``, the other side of that comparison.
+"""Run the training job of ``time_to_accuracy.py`` on TRL's ``GRPOTrainer``, the other side of that
+comparison.
 
     python trl_peer.py '{"folder": "DIR", "threads": 2}'        writes DIR/metrics.jsonl
 
-``rollout_func`` gets the prompts of a step, each already repeated for its group, and returns for each a
-``prompt_ids`` and a ``completion_ids`` list. ``completion_ids`` holds the whole conversation behind the prompt;
-``env_mask`` (1 where the policy wrote, 0 where a tool did) is the field that TRL keeps for itself and multiplies into
-the loss mask. Any other field reaches the reward function: ``reward`` here. TRL uses the required ``logprobs`` only
-for the correction between vLLM and the trainer, so ``None`` is returned and no time spent on them.
+``rollout_func`` gets the prompts of a step, each already repeated for its group, and returns for
+each a ``prompt_ids`` and a ``completion_ids`` list. ``completion_ids`` holds the whole conversation
+behind the prompt; ``env_mask`` (1 where the policy wrote, 0 where a tool did) is the field that TRL
+keeps for itself and multiplies into the loss mask. Any other field reaches the reward function:
+``reward`` here. TRL uses the required ``logprobs`` only for the correction between vLLM and the
+trainer, so ``None`` is returned and no time spent on them.
 
-Fair to TRL: everything that costs time and serves only logs, checkpoints or memory is off (gradient checkpointing is
-on by default), rollouts are batched with a key-value cache, one pass per batch, no old or reference
-log-probabilities. Its own choices stay: group-normalised advantages, token-level loss.
+Fair to TRL: everything that costs time and serves only logs, checkpoints or memory is off (gradient
+checkpointing is on by default), rollouts are batched with a key-value cache, one pass per batch, no
+old or reference log-probabilities. Its own choices stay: group-normalised advantages, token-level
+loss.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ class Job:
     learning_rate: float = LearnerConfig.learning_rate
     """Learning rate after the warm-up of ``LearnerConfig``."""
     beta2: float = 0.95
-    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm clipped as in ``LearnerConfig``."""
+    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm
+    clipped as in ``LearnerConfig``."""
     eval_every: int = 5
     """Steps between evaluations."""
     eval_tasks: int = 128
@@ -69,21 +73,24 @@ class Job:
 
 
 def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
-    """Return the share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets right, measured by the package."""
+    """Return the share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets
+    right, measured by the package."""
     tasks = [spec.task(index, "held_out") for index in range(count)]
     report, _ = evaluate(policy, spec.kind, tasks, spec.execute, Sampling(temperature))
     return report.accuracy
 
 
 def train_with_trl(job: Job) -> None:
-    """Run ``job`` and write an ``eval`` line into ``metrics.jsonl`` after every ``eval_every`` steps."""
+    """Run ``job`` and write an ``eval`` line into ``metrics.jsonl`` after every ``eval_every``
+    steps."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     policy, spec = load_policy(job.policy), get_spec("compositional", job.seed, job.difficulty)
     tasks = [spec.task(index) for index in range(job.prompts * job.steps)]
-    # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow one another in that order.
+    # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
+    # one another in that order.
     tasks_of: dict[str, deque[Task]] = defaultdict(deque)
     for task in tasks:
         tasks_of[task.question].append(task)

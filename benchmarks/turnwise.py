@@ -1,11 +1,13 @@
-"""Sample episodes turn by turn through ``model.generate``: rollouts with tools in transformers alone.
+"""Sample episodes turn by turn through ``model.generate``: rollouts with tools in transformers
+alone.
 
     contexts ──generate──► each row stops at its own call, answer or end ──► results appended ──► again, rows still open
 
-With one task it is the one-at-a-time loop of notebooks and tutorials; with many it is what a careful user of TRL
-writes in ``rollout_func``. It is written with care: a key-value cache within each call of ``generate``, sampling without any
-logits processor, texts decoded only after a token that can end something. Two costs belong to the approach: every
-turn runs the whole context again, and in a batch every row waits for the slowest row of its turn.
+With one task it is the one-at-a-time loop of notebooks and tutorials; with many it is what a
+careful user of TRL writes in ``rollout_func``. It is written with care: a key-value cache within
+each call of ``generate``, sampling without any logits processor, texts decoded only after a token
+that can end something. Two costs belong to the approach: every turn runs the whole context again,
+and in a batch every row waits for the slowest row of its turn.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class _Row:
 
 
 class StopAtTurnEnd(StoppingCriteria):
-    """Stop each row where its turn ends: a complete call, a complete answer line, the end of the text, or its limit.
+    """Stop each row where its turn ends: a complete call, a complete answer line, the end of the
+    text, or its limit.
 
     ``ends[row]`` is then the number of tokens that the row has sampled in this turn.
     """
@@ -68,7 +71,8 @@ def generate_turnwise(
     max_tokens: int = 96,
     max_turns: int = 6,
 ) -> list[Episode]:
-    """Sample one episode for each of ``tasks``, all together. Limits are those of ``Sampling``; ``Episode.logprobs`` stay empty."""
+    """Sample one episode for each of ``tasks``, all together. Limits are those of ``Sampling``;
+    ``Episode.logprobs`` stay empty."""
     sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
     config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
@@ -122,7 +126,8 @@ def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfi
 def _end_turn(
     policy: Policy, row: _Row, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
 ) -> None:
-    """Add a sampled turn to its row. Run the call that ended it, if there is one. Set ``finish`` if the episode is over."""
+    """Add a sampled turn to its row. Run the call that ended it, if there is one. Set ``finish`` if
+    the episode is over."""
     max_tokens, max_turns = limits
     start = len(row.token_ids)
     row.token_ids += turn

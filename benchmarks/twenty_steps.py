@@ -2,10 +2,10 @@
 
     python benchmarks/twenty_steps.py                 five seeds, about three minutes on one quiet core; appends to LOG.md
 
-Runs the notebook's own ``train`` with its own settings and the course's solutions, each time from the embedded policy.
-The seed changes the tasks and the random draws.
-Accuracy is that on 200 held-out compositional tasks, sampled at temperature 1, before and after. Seconds are wall time of the twenty steps; CPU
-seconds say what they would take on a quiet machine.
+Runs the notebook's own ``train`` with its own settings and the course's solutions, each time from
+the embedded policy. The seed changes the tasks and the random draws. Accuracy is that on 200
+held-out compositional tasks, sampled at temperature 1, before and after. Seconds are wall time of
+the twenty steps; CPU seconds say what they would take on a quiet machine.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def load_notebook() -> ModuleType:
 
 
 def measure(notebook: ModuleType, options: Options, seed: int) -> Result:
-    """Train from the embedded policy with the notebook's loop. Returns the accuracies before and after."""
+    """Train from the embedded policy with the notebook's loop. Returns the accuracies before and
+    after."""
     settings = SimpleNamespace(**asdict(options) | {"seed": seed})
     environment, sampling = Zorplex(seed), Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
     held_out = environment.tasks(("compositional",), options.tasks, "held_out")

@@ -6,7 +6,8 @@
     fan-out     1, 2 and 4 readers at once, each in a process of its own
     storm       pulls while a writer publishes as fast as it can: each pull is checked for mixed versions and for order
 
-The writer is always a process of its own. Where there is RDMA hardware, ``rdma`` uses it and the tuning changes nothing.
+The writer is always a process of its own. Where there is RDMA hardware, ``rdma`` uses it and the
+tuning changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Options:
     storm_slots: int = 32
     """Slots of the ring in the storm: a read must end before the writer comes back to its slot."""
     as_monarch_comes: bool = False
-    """Only print, as JSON, the seconds of ``rdma`` reads with Monarch's own settings. The benchmark starts itself with this flag."""
+    """Only print, as JSON, the seconds of ``rdma`` reads with Monarch's own settings. The benchmark
+    starts itself with this flag."""
     log: bool = True
     """Append the result to LOG.md."""
 

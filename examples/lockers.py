@@ -1,4 +1,5 @@
-"""An environment with a tool of its own: a register says which locker holds a word, and only opening the locker shows the value.
+"""An environment with a tool of its own: a register says which locker holds a word, and only
+opening the locker shows the value.
 
     zorplex-rl env check examples/lockers.py
     zorplex-rl train --task examples/lockers.py --steps 40
@@ -8,12 +9,13 @@
     FETCH[K38] -> 17            the locker
     [ANSWER] 17
 
-In the demonstrations that the embedded policy comes from, LOOKUP always told the value itself. Before training it often answers with the locker's
-number, and mostly without the tag. If the prompt does not mention FETCH, it still may find it by sampling, but not with every seed
+In the demonstrations that the embedded policy comes from, LOOKUP always told the value itself.
+Before training it often answers with the locker's number, and mostly without the tag. If the prompt
+does not mention FETCH, it still may find it by sampling, but not with every seed
 (benchmarks/LOG.md).
 
-The names LOOKUP and FETCH stay, because the embedded policy can write no others: a name that it never saw has a probability of 1e-9 or less. Choose
-your own for a policy that reads the prompt.
+The names LOOKUP and FETCH stay, because the embedded policy can write no others: a name that it
+never saw has a probability of 1e-9 or less. Choose your own for a policy that reads the prompt.
 """
 
 import random
@@ -28,7 +30,8 @@ PHRASINGS = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
 
 class Lockers(Environment):
-    """Find the locker of a word, open it, and say what is in it. Every task has its own register and its own lockers."""
+    """Find the locker of a word, open it, and say what is in it. Every task has its own register
+    and its own lockers."""
 
     tools = ("LOOKUP", "FETCH")
 

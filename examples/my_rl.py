@@ -1,8 +1,10 @@
-"""Teach a language model to use a tool, by reinforcement learning: one process, one file, no framework.
+"""Teach a language model to use a tool, by reinforcement learning: one process, one file, no
+framework.
 
 Run it in the course's folder, which has a small model; it takes half a minute.
 
-Words have values, and only a tool tells them. What stands behind an arrow is fed by the loop; the model draws the rest:
+Words have values, and only a tool tells them. What stands behind an arrow is fed by the loop; the
+model draws the rest:
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
 """
 

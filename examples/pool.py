@@ -1,4 +1,5 @@
-"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping` that returns os.getpid()."""
+"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping`
+that returns os.getpid()."""
 
 import asyncio
 import os

@@ -1,9 +1,11 @@
-"""One training step of which every role is a service: eight names, and no line of ``one_step`` knows which process answers.
+"""One training step of which every role is a service: eight names, and no line of ``one_step``
+knows which process answers.
 
     python examples/service_step.py
 
-A process that writes episodes is killed in mid-step. Each episode has its own seed, so another process writes the same
-tokens from the same weights: the step gives the episodes that one process alone gives, token for token.
+A process that writes episodes is killed in mid-step. Each episode has its own seed, so another
+process writes the same tokens from the same weights: the step gives the episodes that one process
+alone gives, token for token.
 
     role        remembers                                if it dies in `zorplex-rl train`
     dataset     which tier began when                    the run ends, and resumes from its checkpoint
@@ -112,7 +114,8 @@ async def kill_a_writer(policy):
 
 
 async def step_under_a_kill(run, device="cpu"):
-    """Open a service for every role and take a step while a writer is killed. Returns the step, with ``victim`` and ``retries``."""
+    """Open a service for every role and take a step while a writer is killed. Returns the step,
+    with ``victim`` and ``retries``."""
     services = {}
     for name, start in starts_of(run, device).items():
         options = ServiceOptions(

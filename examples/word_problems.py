@@ -1,10 +1,12 @@
-"""An environment without tools: word problems of your own, one a line in a JSON-lines file, whose answers end with ``#### n``.
+"""An environment without tools: word problems of your own, one a line in a JSON-lines file, whose
+answers end with ``#### n``.
 
     zorplex-rl env check examples/word_problems.py --task-data examples/word_problems.jsonl
     zorplex-rl train --task examples/word_problems.py --task-data YOUR.jsonl --policy PATH_OR_HUB_ID --max-tokens 256
 
-Each line is an object with a ``question`` and an ``answer``: an integer, or a text whose last line is ``#### n``, as in GSM8K. A fifth of the
-problems is held out. The embedded policy knows no English beyond its own tasks, so it learns nothing here: give an instruction-tuned policy.
+Each line is an object with a ``question`` and an ``answer``: an integer, or a text whose last line
+is ``#### n``, as in GSM8K. A fifth of the problems is held out. The embedded policy knows no
+English beyond its own tasks, so it learns nothing here: give an instruction-tuned policy.
 """
 
 import json

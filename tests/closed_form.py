@@ -1,13 +1,16 @@
-"""The wall time of a simulated run in closed form, where latencies do not vary: what the simulator and the lower bounds are checked against.
+"""The wall time of a simulated run in closed form, where latencies do not vary: what the simulator
+and the lower bounds are checked against.
 
-Without variation, and if the generators divide a step's groups, the recursion of ``bounds.py`` is exact. Its longest path, over N steps, is
+Without variation, and if the generators divide a step's groups, the recursion of ``bounds.py`` is
+exact. Its longest path, over N steps, is
 
     b = P/G · generation, t = training, s = weight sync
 
     sync     N (s + ⌈P/G⌉ · generation + t)
     async    s + b + t + max( (N − 1) max(b, t),  max_m  m (s + b + t) + (N − 1 − m (L + 1)) max(b, t, s) ),   1 ≤ m ≤ (N − 1) / (L + 1)
 
-Such a path goes m times around the loop (sync, sampling, training). Each round advances L + 1 steps; the other steps follow one resource.
+Such a path goes m times around the loop (sync, sampling, training). Each round advances L + 1
+steps; the other steps follow one resource.
 """
 
 from zorplex_rl.simulation.bounds import Mode
@@ -17,7 +20,8 @@ from zorplex_rl.simulation.setting import Setting
 def exact_seconds(setting: Setting, mode: Mode) -> float:
     """Return the wall time in seconds.
 
-    Raises ValueError if latencies vary, or if the mode is async and the generators cannot share a step's groups evenly.
+    Raises ValueError if latencies vary, or if the mode is async and the generators cannot share a
+    step's groups evenly.
     """
     if setting.variation or setting.straggler != 1:
         raise ValueError("the closed form is for latencies that do not vary; set variation to 0 and straggler to 1")

@@ -1,4 +1,5 @@
-"""Policies that every test may use: the embedded one, and tiny random ones that babble their way to calls."""
+"""Policies that every test may use: the embedded one, and tiny random ones that babble their way to
+calls."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from hypothesis import HealthCheck, settings
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run_folder import RunFolder
 
-# Every folder of tests: what one test file takes from another is found, and so are the actors of a test by the processes that Monarch starts.
+# Every folder of tests: what one test file takes from another is found, and so are the actors of a
+# test by the processes that Monarch starts.
 FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.rglob("*.py")})
 sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*FOLDERS, os.environ.get("PYTHONPATH"))))
@@ -45,12 +47,21 @@ def pytest_runtest_call(item):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _fonts_listed():
+    """On a new machine matplotlib starts a process, once, that lists the fonts. No test starts it.
+    """
+    import matplotlib.font_manager  # noqa: F401
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _nothing_remembered(tmp_path_factory):
-    """What the package remembers of a user's tasks (``task/known_code.py``) is not what the tests' own runs leave there."""
+    """What the package remembers of a user's tasks (``task/known_code.py``) is not what the tests'
+    own runs leave there."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-# What tends to follow what when a babbler speaks: tokens and their odds, after "\n", "LOOKUP", and so on.
+# What tends to follow what when a babbler speaks: tokens and their odds, after "\n", "LOOKUP", and
+# so on.
 _HABITS: dict[str, dict[str, float]] = {
     "Ċ": {"LOOKUP": 6, "GETKEY": 2, "FETCH": 1, "[ANSWER": 3, "So": 3, "<|im_end|>": 0.5, "Ġ": 1},
     "LOOKUP": {"[blip": 3, "[zork": 3, "[faz": 3},
@@ -74,7 +85,8 @@ _HABITS: dict[str, dict[str, float]] = {
 
 
 def babbler(tokenizer, architecture: str = "qwen2", dtype: torch.dtype = torch.float32, seed: int = 0) -> Policy:
-    """A tiny random model that leans towards ``_HABITS``; its random layers make every context count."""
+    """A tiny random model that leans towards ``_HABITS``; its random layers make every context
+    count."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(seed)
@@ -128,7 +140,8 @@ def embedded() -> Policy:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory, worker_id, testrun_uid):
-    """``once(name, fill)``: a folder that ``fill(folder)`` has filled, for whichever of this test run's processes asked first."""
+    """``once(name, fill)``: a folder that ``fill(folder)`` has filled, for whichever of this test
+    run's processes asked first."""
     own = tmp_path_factory.getbasetemp()
     shared = (own if worker_id == "master" else own.parent) / f"once-{testrun_uid}"
     shared.mkdir(exist_ok=True)

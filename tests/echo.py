@@ -15,7 +15,8 @@ DEADLY = "a step that ends the process"
 
 
 class Echo(Actor):
-    """Answers, takes its time, raises, counts what it has done, and writes down what it did where a test can read it."""
+    """Answers, takes its time, raises, counts what it has done, and writes down what it did where a
+    test can read it."""
 
     def __init__(self, journal: str = "", setup_seconds: float = 0.0) -> None:
         self._journal, self._setup_seconds = journal, setup_seconds
@@ -42,7 +43,8 @@ class Echo(Actor):
 
     @concurrent_endpoint
     async def do(self, number: int, seconds: float = 0.0) -> int:
-        """Note that request ``number`` was carried out, if there is a journal; then answer with it."""
+        """Note that request ``number`` was carried out, if there is a journal; then answer with
+        it."""
         if self._journal:
             with open(f"{self._journal}.{os.getpid()}", "a") as journal:
                 journal.write(f"{number}\n")
@@ -66,7 +68,8 @@ class Echo(Actor):
 
 
 class Fragile(Echo):
-    """Cannot be set up while the file ``broken`` exists, and takes ``setup_seconds`` for it otherwise."""
+    """Cannot be set up while the file ``broken`` exists, and takes ``setup_seconds`` for it
+    otherwise."""
 
     def __init__(self, broken: str, setup_seconds: float = 0.0) -> None:
         super().__init__("", setup_seconds)
@@ -160,7 +163,8 @@ class Pupil(Actor):
 
     @concurrent_endpoint
     async def step_alone(self, numbers: int) -> int:
-        """Compute, and let nothing else in this process run meanwhile: ``sum`` does not let go of the interpreter."""
+        """Compute, and let nothing else in this process run meanwhile: ``sum`` does not let go of
+        the interpreter."""
         return await asyncio.to_thread(sum, range(numbers))
 
     @concurrent_endpoint
@@ -183,7 +187,8 @@ class Pupil(Actor):
 
 
 async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
-    """Send a request for each of ``numbers``; what became of each: its number, or the error in words."""
+    """Send a request for each of ``numbers``; what became of each: its number, or the error in
+    words."""
     from zorplex_rl.services.requests import ServiceError
 
     gate = asyncio.Semaphore(at_once)
@@ -199,7 +204,8 @@ async def send(service: Any, method: str, numbers: list[int], seconds: float, at
 
 
 def count_overtaking(router: Any) -> Counter[int]:
-    """For each request, by number, the later ones that are sent while it waits in the queue; counted from now on."""
+    """For each request, by number, the later ones that are sent while it waits in the queue;
+    counted from now on."""
     overtaken, send_now = Counter(), router._send
 
     def send_and_count(request: Any, replica: Any) -> None:

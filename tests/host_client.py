@@ -1,6 +1,8 @@
-"""Be the controller of a run on some hosts, without a run: ``python host_client.py SECONDS ADDRESS…``. It waits that long for an answer.
+"""Be the controller of a run on some hosts, without a run: ``python host_client.py SECONDS
+ADDRESS…``. It waits that long for an answer.
 
-Says ``open``, or why the hosts could not be had; after a line on the standard input, ``all alive`` or what is lost, and ends.
+Says ``open``, or why the hosts could not be had; after a line on the standard input, ``all alive``
+or what is lost, and ends.
 """
 
 from __future__ import annotations

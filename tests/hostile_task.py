@@ -1,4 +1,5 @@
-"""A task whose code does harm in the processes of a run, as the environment variable HOSTILE says. Where a run is checked, it is harmless."""
+"""A task whose code does harm in the processes of a run, as the environment variable HOSTILE says.
+Where a run is checked, it is harmless."""
 
 import os
 import random

@@ -28,7 +28,8 @@ class Host(namespaces.Host):
     """One host."""
 
     def run(self, *command: str, timeout: float = 60.0, cwd: Path | str | None = None) -> str:
-        """Run ``command`` on this host. Returns what it wrote. Raises CalledProcessError if it fails."""
+        """Run ``command`` on this host. Returns what it wrote. Raises CalledProcessError if it
+        fails."""
         done = subprocess.run(
             self.entered(*command, cwd=cwd), timeout=timeout, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -54,7 +55,8 @@ class Host(namespaces.Host):
         return found
 
     def of_runs(self) -> list[str]:
-        """Return the processes that runs have started on this host: not the worker program, nor Monarch's loop that waits for a run."""
+        """Return the processes that runs have started on this host: not the worker program, nor
+        Monarch's loop that waits for a run."""
         return [line for line in self.processes() if "zorplex_rl worker" not in line and "services.worker" not in line]
 
     def shared_memory(self) -> list[str]:
@@ -73,7 +75,8 @@ needs_hosts = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
 
 def namespaced_hosts(*names: str) -> AbstractContextManager[Network]:
-    """Make hosts with these names and a network between them. Removes them all, and whatever runs on them, at the end."""
+    """Make hosts with these names and a network between them. Removes them all, and whatever runs
+    on them, at the end."""
     return namespaces.namespaced_hosts(*names, kind=Host)
 
 

@@ -1,4 +1,5 @@
-"""What the browser tests share: a browser, a server, and a bare page on which the test is the kernel of a widget."""
+"""What the browser tests share: a browser, a server, and a bare page on which the test is the
+kernel of a widget."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def state_of(widget: Any) -> dict[str, Any]:
 
 
 def bare_page(*widgets: Any, dark: bool = False, static: bool = False) -> str:
-    """A page that shows ``widgets`` as any host of anywidgets does: each in a shadow root, talking to ``window.kernel``."""
+    """A page that shows ``widgets`` as any host of anywidgets does: each in a shadow root, talking
+    to ``window.kernel``."""
     data = {"widgets": [{"esm": str(w._esm), "css": str(w._css), "state": state_of(w)} for w in widgets]}
     embedded = json.dumps(data).replace("</", "<\\/")
     background, colour = DARK if dark else LIGHT

@@ -11,7 +11,8 @@ LONGEST = 30
 
 
 def texts_of(notebook: Path) -> list[str]:
-    """Return the Markdown that a notebook gives to ``mo.md``, ``lesson`` and ``exercise``; every computed part is one ``…``."""
+    """Return the Markdown that a notebook gives to ``mo.md``, ``lesson`` and ``exercise``; every
+    computed part is one ``…``."""
     shown = re.compile(r"(mo\.md|lesson\.(?!term$)\w+|exercise\.feedback)$")
     calls = [
         node
@@ -34,7 +35,8 @@ def _strings(call: ast.Call) -> list[str]:
 
 
 def sentences(markdown: str) -> list[str]:
-    """Return the sentences of a text. Code blocks and headings are none; a row of a table, an item of a list begin a new one.
+    """Return the sentences of a text. Code blocks and headings are none; a row of a table, an item
+    of a list begin a new one.
 
     >>> sentences("Two, e.g. these. And: `a. b`?\\n\\n- one\\n- two 3.5 s")
     ['Two, e.g. these.', 'And: `a. b`?', 'one', 'two 3.5 s']

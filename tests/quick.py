@@ -1,4 +1,5 @@
-"""Which tests are quick: they start no process and no browser, and all of them together take less than a minute. ``pytest -m quick``
+"""Which tests are quick: they start no process and no browser, and all of them together take less
+than a minute. ``pytest -m quick``
 
 ``conftest.py`` marks them, and a quick test that starts a process fails.
 """
@@ -27,7 +28,8 @@ FILES = {
     "course/figures": "actor_drawings figures loop_drawing runs_figures transfer_figures",
     "course/widgets": "drawn_widgets",
 }
-"""By folder, without ``test_`` and ``.py``; beside them, the examples in the package's docstrings."""
+"""By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
+docstrings."""
 SLOWER = """
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
@@ -102,7 +104,8 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def children() -> set[str]:
-    """The processes that this one has started and that are there; nothing where the system does not say it."""
+    """The processes that this one has started and that are there; nothing where the system does not
+    say it."""
     found = set()
     for task in Path("/proc/self/task").glob("*/children"):
         try:

@@ -1,4 +1,5 @@
-"""Small real runs for the tests of the system: in this process, or through the command line in a process tree of its own."""
+"""Small real runs for the tests of the system: in this process, or through the command line in a
+process tree of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def state_at(step: int, config: Config = SMALL, **changed) -> dict:
-    """What the controller writes into a checkpoint: the state of a run of ``config`` that has done ``step`` steps."""
+    """What the controller writes into a checkpoint: the state of a run of ``config`` that has done
+    ``step`` steps."""
     groups = step * config.prompts_per_step
     replay = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
     written = {"metrics.jsonl": 0, "episodes.jsonl": 0}
@@ -76,7 +78,8 @@ def as_flags(config: Config) -> list[str]:
 
 @dataclass(slots=True)
 class Command:
-    """A running ``zorplex-rl`` in a session of its own; ``mark`` is in the environment of every process that it has started."""
+    """A running ``zorplex-rl`` in a session of its own; ``mark`` is in the environment of every
+    process that it has started."""
 
     process: subprocess.Popen
     mark: str
@@ -109,7 +112,8 @@ PROGRAM = (sys.executable, "-m", "zorplex_rl")
 
 @contextmanager
 def command(*arguments: str, program: Sequence[str] = PROGRAM, **streams) -> Iterator[Command]:
-    """Run ``zorplex-rl`` with ``arguments``; whatever is left of it afterwards is killed. ``streams`` go to Popen."""
+    """Run ``zorplex-rl`` with ``arguments``; whatever is left of it afterwards is killed.
+    ``streams`` go to Popen."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [*program, *arguments],

@@ -1,4 +1,5 @@
-"""Several learners of one batch, each sharded over a few processes without Monarch. Not a test: the processes import it."""
+"""Several learners of one batch, each sharded over a few processes without Monarch. Not a test: the
+processes import it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ DECAY_STEPS = 100
 
 
 def train(learner, batch) -> list[dict[str, float]]:
-    """Take two steps; in bfloat16 one, after which a weight that was rounded the other way makes another gradient."""
+    """Take two steps; in bfloat16 one, after which a weight that was rounded the other way makes
+    another gradient."""
     steps = 2 if next(learner.policy.model.parameters()).dtype == torch.float32 else 1
     return [learner.step(*batch) for _ in range(steps)]
 
@@ -30,9 +32,11 @@ def one_process(case: Case) -> Learner:
 
 
 def train_sharded(folder: Path, ranks: int, cases: list[Case], batch) -> None:
-    """Train a learner of each of ``cases`` on ``ranks`` processes, and write to ``folder`` what it was like, as rank 0 saw it.
+    """Train a learner of each of ``cases`` on ``ranks`` processes, and write to ``folder`` what it
+    was like, as rank 0 saw it.
 
-    The first one also takes a step from the checkpoint ``folder/saved_by_one``, and writes a checkpoint ``folder/saved_by_group``.
+    The first one also takes a step from the checkpoint ``folder/saved_by_one``, and writes a
+    checkpoint ``folder/saved_by_group``.
     """
     torch.multiprocessing.spawn(_rank, (folder, ranks, cases, batch), nprocs=ranks)
 

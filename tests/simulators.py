@@ -1,4 +1,5 @@
-"""What a reader does with the simulators on a page, and what the page has to show then: what Python computes."""
+"""What a reader does with the simulators on a page, and what the page has to show then: what Python
+computes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ LABELS = {
 
 
 def expect_figures(widget: Locator, setting: Setting) -> None:
-    """The page shows what Python computes for ``setting``: figures, bounds, staleness, and as many bars as there were spans."""
+    """The page shows what Python computes for ``setting``: figures, bounds, staleness, and as many
+    bars as there were spans."""
     both = compare(setting)
     figures = widget.locator("dd[data-value]")
     for index, number in enumerate((both.sync.seconds, both.asynchronous.seconds, both.speed_up)):
@@ -57,7 +59,8 @@ def random_positions(count: int, axes=GRID) -> list[dict]:
 
 
 def expect_race(widget: Locator, slots: int, pace: int, pause: int, seqlock: bool) -> None:
-    """Put the controls of a weight ring there, and see that the page counts and draws what Python computes."""
+    """Put the controls of a weight ring there, and see that the page counts and draws what Python
+    computes."""
     choice = "checks the header again (seqlock)" if seqlock else "uses what arrives"
     widget.get_by_role("radio", name=choice).check(force=True)
     for label, name, value in (

@@ -1,11 +1,13 @@
-"""A real Slurm on one machine: munged, slurmctld and a slurmd for each node, every one on a namespaced host (``namespaced_hosts.py``).
+"""A real Slurm on one machine: munged, slurmctld and a slurmd for each node, every one on a
+namespaced host (``namespaced_hosts.py``).
 
     with slurm_cluster("n1", "n2") as cluster:
         cluster.popen("zorplex-rl", "train", "--hosts", "slurm:2", …)      on the host ``ctl``, where users log in
         cluster.jobs()                                                    what squeue says
         cluster.nodes["n2"].kill()                                         its slurmd and everything on it, at once
 
-Debian's packages slurmctld, slurmd, slurm-client, munge and iproute2 are needed, Linux and root: ``why_not`` says what is missing.
+Debian's packages slurmctld, slurmd, slurm-client, munge and iproute2 are needed, Linux and root:
+``why_not`` says what is missing.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ NODE = "NodeName={name} NodeHostname={name} NodeAddr={address} CPUs=2 State=UNKN
 
 
 class Cluster:
-    """A running Slurm. ``login`` is the host of its controller, ``nodes`` are those on which jobs run, ``folder`` is seen by all of them."""
+    """A running Slurm. ``login`` is the host of its controller, ``nodes`` are those on which jobs
+    run, ``folder`` is seen by all of them."""
 
     def __init__(self, login: Host, nodes: dict[str, Host], folder: Path, environment: dict[str, str]) -> None:
         self.login, self.nodes, self.folder, self.environment = login, nodes, folder, environment
@@ -68,7 +71,8 @@ class Cluster:
         return self.login.popen(*command, env=self.environment, **options)
 
     def run(self, *command: str, timeout: float = 60.0) -> str:
-        """Run ``command`` on the controller's host. Returns what it wrote; raises CalledProcessError if it fails."""
+        """Run ``command`` on the controller's host. Returns what it wrote; raises
+        CalledProcessError if it fails."""
         done = subprocess.run(
             self.login.entered(*command),
             env=self.environment,
@@ -114,7 +118,8 @@ needs_slurm = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
 @contextlib.contextmanager
 def slurm_cluster(*names: str) -> Iterator[Cluster]:
-    """Start a Slurm whose nodes have these names. Ends everything on all of its hosts in the end."""
+    """Start a Slurm whose nodes have these names. Ends everything on all of its hosts in the
+    end."""
     # Not below /tmp, of which each host has its own.
     folder = Path(tempfile.mkdtemp(prefix="zorplex-slurm-", dir="/var/tmp"))
     daemons: list[subprocess.Popen[Any]] = []
@@ -143,7 +148,8 @@ def slurm_cluster(*names: str) -> Iterator[Cluster]:
 
 
 def _configure(folder: Path, hosts: dict[str, Host]) -> dict[str, str]:
-    """Write what the daemons read, and give every host the names of the others. Returns the environment for all programs."""
+    """Write what the daemons read, and give every host the names of the others. Returns the
+    environment for all programs."""
     (folder / "state").mkdir()
     names = "".join(f"{host.address} {name}\n" for name, host in hosts.items())
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -159,7 +165,8 @@ def _configure(folder: Path, hosts: dict[str, Host]) -> dict[str, str]:
 
 
 def _start_munge(folder: Path, host: Host, environment: dict[str, str], daemons: list[subprocess.Popen[Any]]) -> None:
-    """Start the daemon with which the others prove who they are; all hosts reach its socket through the common file system."""
+    """Start the daemon with which the others prove who they are; all hosts reach its socket through
+    the common file system."""
     home = folder / "munge"
     home.mkdir(mode=0o755)
     folder.chmod(0o755)

@@ -1,4 +1,5 @@
-"""The lists of choices in ``config.py`` are those of the registries that they stand for, and earlier runs can still be read."""
+"""The lists of choices in ``config.py`` are those of the registries that they stand for, and
+earlier runs can still be read."""
 
 from __future__ import annotations
 

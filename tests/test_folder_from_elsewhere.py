@@ -1,4 +1,5 @@
-"""A run's folder from somebody else: whatever it holds, nothing in it runs, and nothing outside of it is read or written."""
+"""A run's folder from somebody else: whatever it holds, nothing in it runs, and nothing outside of
+it is read or written."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def run(tmp_path) -> Path:
 
 
 def make_run(path: Path, config: Config) -> Path:
-    """Write the folder of a run of two steps, with a policy, by hand: as whoever hands it around can."""
+    """Write the folder of a run of two steps, with a policy, by hand: as whoever hands it around
+    can."""
     (path / "checkpoints" / "step_000002" / "trainer").mkdir(parents=True)
     (path / "config.json").write_text(config.to_json())
     for file in ("metrics.jsonl", "episodes.jsonl"):
@@ -69,7 +71,8 @@ def refused(capsys, *arguments: object) -> str:
 
 
 def own_task(folder: Path, ran: Path) -> EnvironmentSource:
-    """The source of a task that the user does not have, kept in ``folder`` with a checksum that is right."""
+    """The source of a task that the user does not have, kept in ``folder`` with a checksum that is
+    right."""
     source = EnvironmentSource("nowhere/tasks.py", SMALL.seed, code=TASK.format(ran=str(ran)))
     (folder / "environment.json").write_text(source.to_json())
     return source
@@ -194,7 +197,8 @@ ABSURD = (-1, 1, 2**50, 10**40, 1e300, "x", None, True, [], [5], [1, 1], {}, [[0
 
 
 def absurd_forms(value: Any) -> Iterator[Any]:
-    """``value`` with one entry after the other, at any depth, replaced by one absurd value after the other."""
+    """``value`` with one entry after the other, at any depth, replaced by one absurd value after
+    the other."""
     yield from (absurd for absurd in ABSURD if absurd != value or type(absurd) is not type(value))
     if isinstance(value, dict):
         for name, entry in value.items():
@@ -202,7 +206,8 @@ def absurd_forms(value: Any) -> Iterator[Any]:
 
 
 def test_no_entry_of_a_state_can_be_absurd(run):
-    """What is admitted is true of some run of this configuration: only what a run has counted and timed may be anything."""
+    """What is admitted is true of some run of this configuration: only what a run has counted and
+    timed may be anything."""
     newest, free = (
         run / "checkpoints" / "step_000002",
         ("episodes", "next_evaluation", "seconds", "timeline_seconds", "written"),

@@ -1,4 +1,5 @@
-"""The house: two wings. The course imports the system, never the reverse; in the system each folder imports only from folders below it."""
+"""The house: two wings. The course imports the system, never the reverse; in the system each folder
+imports only from folders below it."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -23,13 +24,15 @@ FLOORS = (
     ("config", "manifest"),
     ("errors", "__init__"),
 )
-"""The system from top to ground: folders, and files of the root. What stands on one floor does not know of each other."""
+"""The system from top to ground: folders, and files of the root. What stands on one floor does not
+know of each other."""
 MONARCH = ("services", "training")
 ROOT_FILES, ROOMS = 7, 20
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package, by its dotted name within it; the package itself is ``__init__``."""
+    """Every module of the package, by its dotted name within it; the package itself is
+    ``__init__``."""
     found = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts

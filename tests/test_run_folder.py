@@ -95,7 +95,8 @@ def episode_steps(folder: RunFolder) -> list[int]:
 def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_run_continues_from_it(tmp_path):
     folder = filled_folder(tmp_path / "run", 1, 2)
     first, second = folder.checkpoints()
-    # What follows the second checkpoint bears its step, or an earlier one, and yet is written again.
+    # What follows the second checkpoint bears its step, or an earlier one, and yet is written
+    # again.
     folder.append_metrics({"event": "eval", "step": 2, "final": True})
     folder.append_metrics({"event": "eval", "step": 1})
     folder.append_episode(2, EPISODE, "eval")

@@ -1,4 +1,5 @@
-"""Timelines: what is recorded, how busy time is counted, and that a trace on disk is the timeline again."""
+"""Timelines: what is recorded, how busy time is counted, and that a trace on disk is the timeline
+again."""
 
 from __future__ import annotations
 

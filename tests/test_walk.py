@@ -1,4 +1,5 @@
-"""README, "How it works inside", names the files that an episode passes. Here one is followed through them, without processes."""
+"""README, "How it works inside", names the files that an episode passes. Here one is followed
+through them, without processes."""
 
 import asyncio
 import re
@@ -19,7 +20,8 @@ from zorplex_rl.task.specs import run_tool
 
 ROOT = Path(zorplex_rl.__file__).parent
 BETWEEN_PROCESSES = {"controller.py", "generator.py", "actors.py", "trainer.py"}
-"""Files of ``training/`` that hand the episode on; they need processes, which a trace does not reach."""
+"""Files of ``training/`` that hand the episode on; they need processes, which a trace does not
+reach."""
 
 
 def files_of_the_walk() -> set[str]:

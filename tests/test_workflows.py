@@ -28,7 +28,8 @@ def test_the_workflow_publishes_what_the_build_writes():
 
 
 def test_pythons_names_each_version_and_skips_one_that_is_not_there(tmp_path):
-    """On a machine with only the lowest Python, which is a script here: tests would take minutes."""
+    """On a machine with only the lowest Python, which is a script here: tests would take
+    minutes."""
     script = tmp_path / ".ci" / "pythons"
     script.parent.mkdir()
     script.write_bytes((ROOT / ".ci/pythons").read_bytes())
@@ -39,7 +40,8 @@ def test_pythons_names_each_version_and_skips_one_that_is_not_there(tmp_path):
     for name in ("cp", "dirname", "mkdir", "sed"):
         (programs / name).symlink_to(shutil.which(name))
     lowest = programs / f"python{EXTREMES[0]}"
-    # Asked for its version, it says it; asked for an environment, it copies itself there, where it passes as pip and as pytest too.
+    # Asked for its version, it says it; asked for an environment, it copies itself there, where it
+    # passes as pip and as pytest too.
     lowest.write_text(
         f'#!/bin/sh\ncase "$*" in *version_info*) echo {EXTREMES[0]};; "-m venv"*) mkdir -p "$3/bin"; '
         'cp "$0" "$3/bin/python"; cp "$0" "$3/bin/pip";; *"tests/broken.py"*) exit 1;; esac\n'

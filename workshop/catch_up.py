@@ -1,11 +1,12 @@
-"""Write a copy of a notebook in which exercises are solved, for somebody who is behind: ``.venv/bin/python workshop/catch_up.py 05``.
+"""Write a copy of a notebook in which exercises are solved, for somebody who is behind:
+``.venv/bin/python workshop/catch_up.py 05``.
 
     notebooks/05_rl_intro.py  ──►  caught_up/05_rl_intro.py        the reader's own file stays as it is
         def idle_share(seconds):       def idle_share(seconds):
             raise NotImplementedError      return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
-``--exercises 2`` solves the first two only: the copy is where the class is, and the third is still to do. What replaces a stub is the solution that
-the page shows below it.
+``--exercises 2`` solves the first two only: the copy is where the class is, and the third is still
+to do. What replaces a stub is the solution that the page shows below it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def solve(notebook: Path, count: int | None = None) -> tuple[str, list[str]]:
-    """Return the source of ``notebook`` with the stubs of its first ``count`` exercises replaced, all without it, and the names of these."""
+    """Return the source of ``notebook`` with the stubs of its first ``count`` exercises replaced,
+    all without it, and the names of these."""
     from zorplex_rl.course.lesson import exercise
 
     source = notebook.read_text(encoding="utf-8")

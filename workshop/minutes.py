@@ -1,4 +1,5 @@
-"""Estimate how many minutes a notebook takes, by one rule for the whole course: what a reader does, added up.
+"""Estimate how many minutes a notebook takes, by one rule for the whole course: what a reader does,
+added up.
 
     python workshop/minutes.py              one line for each notebook
     python workshop/minutes.py 05 06        only these
@@ -10,9 +11,10 @@
     writing         2 minutes for each exercise, and 1 for each line of its solution
     waiting         the seconds of all cells as the site's build measured them (``workshop/notebook_seconds.json``)
 
-The rates fit two careful readings of eight notebooks (``READINGS``): in the mean the rule gives 0.99 of the minutes that the readers
-took, for seven of the eight within a quarter, for 01 1.4 of them. A test holds every header within 20 % of the rule, and
-every notebook within 50 minutes. The rule also counts how many lines of code a page shows and how many it hides.
+The rates fit two careful readings of eight notebooks (``READINGS``): in the mean the rule gives
+0.99 of the minutes that the readers took, for seven of the eight within a quarter, for 01 1.4 of
+them. A test holds every header within 20 % of the rule, and every notebook within 50 minutes. The
+rule also counts how many lines of code a page shows and how many it hides.
 
 Nothing is imported or run: the rule reads the source.
 """
@@ -30,7 +32,8 @@ WORDS_PER_MINUTE = 120
 LINES_PER_MINUTE = 20
 MINUTES_PER_EXERCISE = 2
 READINGS = {"01": 50, "05": 75, "06": 80, "07": 75, "07b": 50, "08": 100, "09": 60, "10": 120}
-"""Minutes that two readers took for the notebooks as they stood at commit cad0804, with every result unfolded."""
+"""Minutes that two readers took for the notebooks as they stood at commit cad0804, with every
+result unfolded."""
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = HERE.parent / "notebooks"
 PROSE = re.compile(r"(mo\.md|lesson\.(md|header|recap|headline|links|predicted|folded))$")
@@ -86,7 +89,8 @@ def estimate(notebook: Path, recorded: Path = RECORDED) -> Estimate:
 
 
 def words_of(tree: ast.Module) -> int:
-    """Count the words that a reader sees: texts given to ``mo.md`` and ``lesson``, without those that ``lesson.folded`` folds."""
+    """Count the words that a reader sees: texts given to ``mo.md`` and ``lesson``, without those
+    that ``lesson.folded`` folds."""
     shown = [
         node
         for node in ast.walk(tree)
@@ -97,17 +101,20 @@ def words_of(tree: ast.Module) -> int:
 
 
 def visible_lines(tree: ast.Module) -> int:
-    """Count the lines of code that the page shows: those of cells without ``hide_code``; no blank lines, no comments."""
+    """Count the lines of code that the page shows: those of cells without ``hide_code``; no blank
+    lines, no comments."""
     return sum(_lines_of(parts) for parts, hidden in _cells(tree) if not hidden)
 
 
 def hidden_lines(tree: ast.Module) -> int:
-    """Count the lines of code that the page hides, the setup's included; prose and solutions, which it shows, are none."""
+    """Count the lines of code that the page hides, the setup's included; prose and solutions, which
+    it shows, are none."""
     return sum(_lines_of([part for part in parts if not _is_shown(part)]) for parts, hidden in _cells(tree) if hidden)
 
 
 def _cells(tree: ast.Module) -> list[tuple[list[ast.stmt], bool]]:
-    """Return the statements of every cell, without the return that marimo writes, and whether it hides them."""
+    """Return the statements of every cell, without the return that marimo writes, and whether it
+    hides them."""
     cells: list[tuple[list[ast.stmt], bool]] = []
     for node in tree.body:
         if isinstance(node, ast.With):
@@ -132,7 +139,8 @@ def _is_shown(part: ast.stmt) -> bool:
 
 
 def _lines_of(parts: list[ast.stmt]) -> int:
-    """Count the lines of code as ``ast.unparse`` writes them: however it is wrapped, a statement counts the same; no docstrings."""
+    """Count the lines of code as ``ast.unparse`` writes them: however it is wrapped, a statement
+    counts the same; no docstrings."""
     count = 0
     for part in parts:
         bare = ast.parse(ast.unparse(part)).body[0]
@@ -148,7 +156,8 @@ def _lines_of(parts: list[ast.stmt]) -> int:
 
 
 def _texts(node: ast.AST) -> list[str]:
-    """Return the strings that a page shows of ``node``: of two alternatives the longer one, of a computed part its texts or one word."""
+    """Return the strings that a page shows of ``node``: of two alternatives the longer one, of a
+    computed part its texts or one word."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
     if isinstance(node, ast.IfExp):

@@ -1,11 +1,14 @@
 """Everything that can be set about a run, in one place; the command line is made from it.
 
-``check`` says in one sentence what is wrong with a configuration, before anything is started or written.
+``check`` says in one sentence what is wrong with a configuration, before anything is started or
+written.
 
-Settings that one part of the system uses alone stand in a group, and that part takes the group: ``Learner(policy, config.learner)``. No two settings
-have the same name, so it is ``--learning-rate 1e-3`` on the command line and ``config.changed(learning_rate=1e-3)`` in Python.
-This file imports nothing from the package except its errors. A choice is a ``Literal``, so that ``--help`` lists it; ``tests/test_config.py`` fails
-when such a list differs from the tasks, losses or transports that exist.
+Settings that one part of the system uses alone stand in a group, and that part takes the group:
+``Learner(policy, config.learner)``. No two settings have the same name, so it is ``--learning-rate
+1e-3`` on the command line and ``config.changed(learning_rate=1e-3)`` in Python. This file imports
+nothing from the package except its errors. A choice is a ``Literal``, so that ``--help`` lists it;
+``tests/test_config.py`` fails when such a list differs from the tasks, losses or transports that
+exist.
 """
 
 import json
@@ -27,13 +30,15 @@ Dtype = Literal["float32", "bfloat16"]
 TASKS_WITH_TIERS = ("compositional", "mix")
 """Tasks for --curriculum; every other task has one tier."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
-"""Their advantage does not compare the samples of a prompt with each other, so one sample will do."""
+"""Their advantage does not compare the samples of a prompt with each other, so one sample will
+do."""
 LOSS_KNOBS = {
     "clip_low": ("grpo", "dapo", "decoupled_ppo"),
     "clip_high": ("grpo", "dapo", "decoupled_ppo"),
     "truncation": ("tis", "decoupled_ppo"),
 }
-"""Settings that only some losses have; each stands with its default in the signature of the loss."""
+"""Settings that only some losses have; each stands with its default in the signature of the
+loss."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,22 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.2."""
+    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the
+    default of losses.py: 0.2."""
     clip_high: float | None = None
-    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of losses.py: 0.28 in dapo, else 0.2."""
+    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of
+    losses.py: 0.28 in dapo, else 0.2."""
     truncation: float | None = None
-    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of losses.py: 2."""
+    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of
+    losses.py: 2."""
     kl_coefficient: float = 0.0
-    """Weight of the KL penalty towards the starting policy; above 0 a reference process is started."""
+    """Weight of the KL penalty towards the starting policy; above 0 a reference process is
+    started."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
     token_budget: int = 8192
-    """Padded tokens that go through the trainer's model at once; bounds memory. Changes the gradient by rounding only, in bfloat16 by 0.5 %."""
+    """Padded tokens that go through the trainer's model at once; bounds memory. Changes the
+    gradient by rounding only, in bfloat16 by 0.5 %."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +81,15 @@ class ServicesConfig:
     generators: int = 1
     """Generator processes."""
     spares: int = 1
-    """Loaded generators kept in reserve; one replaces a generator that dies within about a second, not after loading torch."""
+    """Loaded generators kept in reserve; one replaces a generator that dies within about a second,
+    not after loading torch."""
     tool_replicas: int = 1
     """Tool processes, where tools have processes of their own."""
     reward_replicas: int = 1
     """Reward processes."""
     trainer_processes: int = 1
-    """Trainer processes; each keeps a part of weights, gradients and optimizer (FSDP2), for models too large for one GPU. No gain in speed."""
+    """Trainer processes; each keeps a part of weights, gradients and optimizer (FSDP2), for models
+    too large for one GPU. No gain in speed."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +97,33 @@ class HostsConfig:
     """Which machines a run uses, and what lives where. A run may be resumed on others."""
 
     hosts: str = "this"
-    """this, processes:N (N workers on this machine, to try it out), attach:tls://HOST:PORT,… to machines where `zorplex-rl worker` runs, slurm:N (N
-    nodes, a job each), or kubernetes:N (N pods; needs the extra kubernetes and Monarch's operator; not run by this project's tests)."""
+    """this, processes:N (N workers on this machine, to try it out), attach:tls://HOST:PORT,… to
+    machines where `zorplex-rl worker` runs, slurm:N (N nodes, a job each), or kubernetes:N (N pods;
+    needs the extra kubernetes and Monarch's operator; not run by this project's tests)."""
     tls: str | None = None
-    """With --hosts attach:tls://… or slurm:N: the folder of this machine's files, made by `zorplex-rl certificates`. A Slurm node takes its own from
-    beside it, FOLDER/NODE, which it has to see there. None is the environment variable ZORPLEX_TLS."""
+    """With --hosts attach:tls://… or slurm:N: the folder of this machine's files, made by
+    `zorplex-rl certificates`. A Slurm node takes its own from beside it, FOLDER/NODE, which it has
+    to see there. None is the environment variable ZORPLEX_TLS."""
     insecure: bool = False
-    """Allow other machines without TLS: --hosts attach:tcp://…, slurm:N without --tls, or kubernetes:N (Monarch's channel to a pod is plain TCP).
-    Nothing is encrypted then, and whoever reaches a worker can run programs as its user: for trusted networks only."""
+    """Allow other machines without TLS: --hosts attach:tcp://…, slurm:N without --tls, or
+    kubernetes:N (Monarch's channel to a pod is plain TCP). Nothing is encrypted then, and whoever
+    reaches a worker can run programs as its user: for trusted networks only."""
     listen: str | None = None
-    """Address at which this machine listens for the hosts: tls://HOST:PORT. None is its own address on the network that leads to the first host."""
+    """Address at which this machine listens for the hosts: tls://HOST:PORT. None is its own address
+    on the network that leads to the first host."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
-    """Where generators, tools and reference live: spread over all hosts, or on all others than the trainer's, if there are any."""
+    """Where generators, tools and reference live: spread over all hosts, or on all others than the
+    trainer's, if there are any."""
     lease: float = 10.0
-    """Seconds after which a host that was not heard of ends its processes; the trainer is started elsewhere only after that. At least 4."""
+    """Seconds after which a host that was not heard of ends its processes; the trainer is started
+    elsewhere only after that. At least 4."""
     start_seconds: float = 600.0
     """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
     slurm_options: str | None = None
-    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1 time=04:00:00'."""
+    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1
+    time=04:00:00'."""
     image: str | None = None
     """With --hosts kubernetes:N: the container image, with this version of zorplex-rl in it."""
     namespace: str = "default"
@@ -134,26 +153,31 @@ class Config:
     """One training run."""
 
     task: TaskName | str = "compositional"
-    """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if it has one such class), or what an installed
-    package names in its entry points (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your own task"."""
+    """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
+    it has one such class), or what an installed package names in its entry points
+    (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your
+    own task"."""
     task_data: str | None = None
-    """A text file for a task of your own, such as one question a line; its text goes to every process and into the run's folder."""
+    """A text file for a task of your own, such as one question a line; its text goes to every
+    process and into the run's folder."""
     task_timeout: float = 60.0
-    """Longest time in seconds that one call of a task of your own may take: drawing a task, running a tool, scoring. A call that takes longer ends
-    the run. What --tool-latency simulates does not count."""
+    """Longest time in seconds that one call of a task of your own may take: drawing a task, running
+    a tool, scoring. A call that takes longer ends the run. What --tool-latency simulates does not
+    count."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
     curriculum: bool = False
-    """Begin with the easiest tier and move on when held-out accuracy passes --curriculum-threshold."""
+    """Begin with the easiest tier and move on when held-out accuracy passes
+    --curriculum-threshold."""
     curriculum_threshold: float = 0.9
     """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = 1
-    """How many versions old the weights that sampled a group may be when it is trained on. At 0 generation and training take turns, on-policy;
-    above 0 they run side by side."""
+    """How many versions old the weights that sampled a group may be when it is trained on. At 0
+    generation and training take turns, on-policy; above 0 they run side by side."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -165,23 +189,29 @@ class Config:
     max_tokens: int = 96
     """Longest response in tokens, tool results included."""
     max_turns: int = 6
-    """Most stretches of sampled text in an episode; one less is the number of tool calls that are answered."""
+    """Most stretches of sampled text in an episode; one less is the number of tool calls that are
+    answered."""
     slots: int = 64
     """Episodes that a generator decodes at once."""
     tool_latency: float = 0.0
-    """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a process of their own; at 0 in the generators.
-    With --max-lag 0 the episodes that wait go on together once no other can, so that the weights do not depend on how fast tools answer."""
+    """Mean of the simulated time of a tool call in seconds (log-normal). Above 0 the tools run in a
+    process of their own; at 0 in the generators. With --max-lag 0 the episodes that wait go on
+    together once no other can, so that the weights do not depend on how fast tools answer."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
     update: Literal["groups", "in-flight"] = "groups"
-    """When a generator takes new weights: groups (between groups, so that each is of one version) or in-flight (between decode steps)."""
+    """When a generator takes new weights: groups (between groups, so that each is of one version)
+    or in-flight (between decode steps)."""
     transport: TransportName = "auto"
-    """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma (RDMABuffer, with its TCP fallback), message (inside a
-    reply), or auto (the first that works)."""
+    """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
+    (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
+    works)."""
     transfer_dtype: Literal["same", "bfloat16"] = "same"
-    """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32; metrics report the mismatch that it causes."""
+    """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32;
+    metrics report the mismatch that it causes."""
     eval_every: int = 10
-    """Steps between evaluations on held-out tasks; there is always one before and one after training."""
+    """Steps between evaluations on held-out tasks; there is always one before and one after
+    training."""
     eval_tasks: int = 100
     """Held-out tasks in an evaluation, each answered once greedily and once sampled."""
     checkpoint_every: int = 20
@@ -197,7 +227,8 @@ class Config:
     tensorboard: bool = False
     """Also write TensorBoard events to the run folder (needs the package tensorboard)."""
     telemetry: bool = False
-    """Collect Monarch's own tables and trace, for zorplex-rl status RUN. They are served on the loopback interface, to every user of this machine."""
+    """Collect Monarch's own tables and trace, for zorplex-rl status RUN. They are served on the
+    loopback interface, to every user of this machine."""
     learner: LearnerConfig = LearnerConfig()
     """How the learner makes the next version of the weights from a batch."""
     services: ServicesConfig = ServicesConfig()
@@ -284,7 +315,8 @@ class Config:
 
     @property
     def share(self) -> int:
-        """Groups of a step that a generator takes at once: as many as every generator can have, since it decodes them side by side."""
+        """Groups of a step that a generator takes at once: as many as every generator can have,
+        since it decodes them side by side."""
         return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:
@@ -294,10 +326,12 @@ class Config:
     def from_dict(cls, values: Any) -> Self:
         """Make a configuration of what a run folder's JSON file holds.
 
-        The groups may be missing, as in runs of earlier versions, whose settings stand in one list. Some of these also had a ``mode``: sync is now
-        ``max_lag`` 0, and async what their ``max_lag`` says.
+        The groups may be missing, as in runs of earlier versions, whose settings stand in one list.
+        Some of these also had a ``mode``: sync is now ``max_lag`` 0, and async what their
+        ``max_lag`` says.
 
-        Raises ConfigError where it is no JSON object, or has a field that this version does not know or a value of the wrong type.
+        Raises ConfigError where it is no JSON object, or has a field that this version does not
+        know or a value of the wrong type.
         """
         if not isinstance(values, dict):
             raise ConfigError(
@@ -319,7 +353,8 @@ class Config:
         return cls().changed(**{name: _typed(name, value, types[name][1]) for name, value in values.items()})
 
     def difference(self, other: Self) -> str | None:
-        """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or None."""
+        """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or
+        None."""
         theirs = other.settings()
         changed = ((name, value) for name, value in self.settings().items() if value != theirs[name])
         return next((f"{_flag(name)} {value} ≠ {theirs[name]}" for name, value in changed), None)
@@ -339,9 +374,11 @@ _AT_LEAST_ONE = (
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
-"""Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and every process, is there at once."""
-# A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean, overflows the log-normal draw sooner or later.
-# AdamW computes in float32, whose largest number is 3e38, and divides the rate by 0.1 in its first step.
+"""Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and
+every process, is there at once."""
+# A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean,
+# overflows the log-normal draw sooner or later. AdamW computes in float32, whose largest number is
+# 3e38, and divides the rate by 0.1 in its first step.
 _AT_MOST = {
     "learning_rate": 1e30,
     "lease": 3600.0,
@@ -364,9 +401,10 @@ _AT_MOST = {
 SHORTEST_TASK_TIMEOUT = 0.5
 """Seconds. A busy machine may keep a call that does nothing waiting for almost as long."""
 LOWEST_TEMPERATURE = 0.01
-"""Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285 of 1,000 tokens, at 0.1 at 48, at 0.01 at 5.
-From there on sampling is greedy decoding: all samples of a prompt are alike, and there is nothing to learn from. What the logits of sampler and
-trainer differ by (5e-6 in float32, 0.06 in bfloat16) is divided by the temperature, too."""
+"""Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285
+of 1,000 tokens, at 0.1 at 48, at 0.01 at 5. From there on sampling is greedy decoding: all samples
+of a prompt are alike, and there is nothing to learn from. What the logits of sampler and trainer
+differ by (5e-6 in float32, 0.06 in bfloat16) is divided by the temperature, too."""
 
 
 def check_finite(name: str, value: Any) -> None:
@@ -376,7 +414,8 @@ def check_finite(name: str, value: Any) -> None:
 
 
 def check_temperature(temperature: float, greedy: bool = False) -> None:
-    """Raise ConfigError for a temperature below ``LOWEST_TEMPERATURE``; 0 passes where ``greedy`` decoding makes sense."""
+    """Raise ConfigError for a temperature below ``LOWEST_TEMPERATURE``; 0 passes where ``greedy``
+    decoding makes sense."""
     check_finite("temperature", temperature)
     if temperature < LOWEST_TEMPERATURE and not (greedy and temperature == 0):
         expected = f"0 (greedy), or {LOWEST_TEMPERATURE} or more" if greedy else f"{LOWEST_TEMPERATURE} or more"
@@ -397,9 +436,11 @@ def _types() -> dict[str, tuple[str | None, Any]]:
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:
-    """Return ``value`` as a field of type ``expected`` holds it: a whole number becomes a float where a float belongs.
+    """Return ``value`` as a field of type ``expected`` holds it: a whole number becomes a float
+    where a float belongs.
 
-    Raises ConfigError where it is of another type. True and False are no numbers, although Python counts them among the integers.
+    Raises ConfigError where it is of another type. True and False are no numbers, although Python
+    counts them among the integers.
     """
     if expected == TaskName | str:
         expected = str

@@ -1,4 +1,5 @@
-"""What can go wrong, for people. The message is one sentence: what was wrong, what is expected, what to do."""
+"""What can go wrong, for people. The message is one sentence: what was wrong, what is expected,
+what to do."""
 
 
 class ConfigError(ValueError):
@@ -10,7 +11,8 @@ class PolicyError(ConfigError):
 
 
 class TaskError(ConfigError):
-    """A task of the user (``--task FILE:CLASS``) that cannot be used, or that failed. The message says where."""
+    """A task of the user (``--task FILE:CLASS``) that cannot be used, or that failed. The message
+    says where."""
 
 
 class SiteError(RuntimeError):
@@ -18,7 +20,8 @@ class SiteError(RuntimeError):
 
 
 class TrainingDiverged(ArithmeticError):
-    """A loss, a gradient or the weights of a run are infinite or no numbers any more. The message says in which step which of them."""
+    """A loss, a gradient or the weights of a run are infinite or no numbers any more. The message
+    says in which step which of them."""
 
 
 class StorageError(RuntimeError):
@@ -30,4 +33,5 @@ class CheckpointError(RuntimeError):
 
 
 class HostError(RuntimeError):
-    """A host that does not answer, has another version of the package, or is lost; or no host that is left."""
+    """A host that does not answer, has another version of the package, or is lost; or no host that
+    is left."""

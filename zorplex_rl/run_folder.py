@@ -12,8 +12,9 @@
     log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
     .lock              held by the process that writes here; the system lets go of it when that process ends, however it ends
 
-A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that stands in its place is whole. It also says how
-long the two files of rows were. A run that continues from it cuts them back to that length, and so writes every row once.
+A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that
+stands in its place is whole. It also says how long the two files of rows were. A run that continues
+from it cuts them back to that length, and so writes every row once.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.timeline import Timeline
 
 MetricsRow = dict[str, Any]
-"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many ``seconds`` of training, and more."""
+"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many
+``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
 NUMBERS = ("seconds", "accuracy", "greedy_accuracy", "sampled_accuracy")
 """What a row may lack, and is a number where it is there."""
@@ -45,7 +47,8 @@ ENVIRONMENT = "environment.json"
 
 
 class RunFolder:
-    """One run's files. Make one with ``create`` or ``reopen``; both raise ConfigError before anything is changed.
+    """One run's files. Make one with ``create`` or ``reopen``; both raise ConfigError before
+    anything is changed.
 
     Later, whatever writes raises StorageError when it cannot.
     """
@@ -58,7 +61,8 @@ class RunFolder:
         self._checkpoints = path / "checkpoints"
         self._lock: Any = None
         self.trusts_task = False
-        """Whether the code of a task that is kept here may run although the user has not named it on this machine."""
+        """Whether the code of a task that is kept here may run although the user has not named it
+        on this machine."""
 
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
@@ -99,7 +103,8 @@ class RunFolder:
 
     @classmethod
     def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
-        """Make the folder ``path``, or ``path``-2, -3, … if it is taken: two runs may begin in the same second."""
+        """Make the folder ``path``, or ``path``-2, -3, … if it is taken: two runs may begin in the
+        same second."""
         for number in count(1):
             with contextlib.suppress(FolderTaken):
                 return cls.create(path.with_name(f"{path.name}-{number}") if number > 1 else path, config, bytes_needed)
@@ -107,7 +112,8 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
-        """Return the folder of an earlier run with at least one checkpoint, and its configuration."""
+        """Return the folder of an earlier run with at least one checkpoint, and its
+        configuration."""
         config = read_config(path, "--resume")
         folder = cls(path)
         if folder.newest_checkpoint() is None:
@@ -120,7 +126,8 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process from writing here. Raises ConfigError at once if one does; may be entered again by who has it."""
+        """Keep every other process from writing here. Raises ConfigError at once if one does; may
+        be entered again by who has it."""
         from filelock import FileLock, Timeout
 
         self._lock = self._lock or FileLock(self.path / ".lock", timeout=0, thread_local=False)
@@ -151,7 +158,8 @@ class RunFolder:
         return not self.metrics() and self.newest_checkpoint() is None
 
     def keep_log(self) -> Path:
-        """Return where the log is once the run has ended: beside the folder if that is bare, since it will be removed."""
+        """Return where the log is once the run has ended: beside the folder if that is bare, since
+        it will be removed."""
         if not self.is_bare:
             return self.log
         kept = self.path.with_name(f"{self.path.name}.{self.log.name}")
@@ -164,10 +172,12 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def environment(self, config: Config) -> EnvironmentSource:
-        """Return where the run's environment comes from: for a task of the user the copy made when the run began.
+        """Return where the run's environment comes from: for a task of the user the copy made when
+        the run began.
 
-        The user's file may be gone: another machine need not have it. Raises TaskError if the file has changed since, or
-        the copy, or if the copy is code that the user has not named on this machine (``task/known_code.py``).
+        The user's file may be gone: another machine need not have it. Raises TaskError if the file
+        has changed since, or the copy, or if the copy is code that the user has not named on this
+        machine (``task/known_code.py``).
         """
         if not config.is_own_task:
             return EnvironmentSource.of(config)
@@ -194,7 +204,8 @@ class RunFolder:
         return copy
 
     def _expect_known(self, source: EnvironmentSource) -> EnvironmentSource:
-        """Return ``source``. Raises TaskError if its code came with the folder, and the user has not said to trust it."""
+        """Return ``source``. Raises TaskError if its code came with the folder, and the user has
+        not said to trust it."""
         if not (self.trusts_task or is_known(source)):
             kept = self.path / ENVIRONMENT
             where = f"in {str(kept)!r}" if kept.is_file() else "that its config.json names"
@@ -228,7 +239,8 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[MetricsRow]:
-        """Return all rows so far. A line that is no row is left out: a crash cuts lines off, and a crash of the machine may fill them with zeros."""
+        """Return all rows so far. A line that is no row is left out: a crash cuts lines off, and a
+        crash of the machine may fill them with zeros."""
         if not self._metrics.is_file():
             return []
         return [row for line in self._metrics.read_bytes().splitlines() if (row := _row(line)) is not None]
@@ -238,7 +250,8 @@ class RunFolder:
         return [row for row in self.metrics() if row["event"] == "eval"]
 
     def is_finished(self, steps: int) -> bool:
-        """Whether a run of ``steps`` steps has come to its end here: the last evaluation is written after everything else."""
+        """Whether a run of ``steps`` steps has come to its end here: the last evaluation is written
+        after everything else."""
         return any(row.get("final") and row["step"] >= steps for row in self.evaluations()) and self.policy.is_dir()
 
     def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
@@ -273,13 +286,15 @@ class RunFolder:
         return self._empty(self.policy.with_name(".policy"))
 
     def finish_policy(self, folder: Path) -> None:
-        """Put the policy that was written into ``folder`` in its place, where that of a shorter run may stand."""
+        """Put the policy that was written into ``folder`` in its place, where that of a shorter run
+        may stand."""
         with self._writing():
             shutil.rmtree(self.policy, ignore_errors=True)
             folder.rename(self.policy)
 
     def written(self) -> dict[str, int]:
-        """Return how many bytes the files of rows have, once all of them are on the disk: what ``rewind`` cuts them back to."""
+        """Return how many bytes the files of rows have, once all of them are on the disk: what
+        ``rewind`` cuts them back to."""
         sizes = {}
         with self._writing():
             for file in (self._metrics, self._episodes):
@@ -289,7 +304,8 @@ class RunFolder:
         return sizes
 
     def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
-        """Make the folder what it was when ``checkpoint`` was made: rows written later, and newer checkpoints, are gone."""
+        """Make the folder what it was when ``checkpoint`` was made: rows written later, and newer
+        checkpoints, are gone."""
         with self._writing():
             for file in (self._metrics, self._episodes):
                 if file.exists():
@@ -305,7 +321,8 @@ class RunFolder:
         return self._empty(self._checkpoints / f".step_{step:06d}")
 
     def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
-        """Add the controller's state to what was written into ``folder``, seal it and put it in its place; older ones than the last two go."""
+        """Add the controller's state to what was written into ``folder``, seal it and put it in its
+        place; older ones than the last two go."""
         place = folder.with_name(folder.name.lstrip("."))
         with self._writing():
             (folder / CONTROLLER).write_text(json.dumps(controller))
@@ -318,7 +335,8 @@ class RunFolder:
         return place
 
     def abandon_checkpoint(self, folder: Path) -> None:
-        """Remove what ``begin_checkpoint`` has begun: on a full disk it is the next thing in the way."""
+        """Remove what ``begin_checkpoint`` has begun: on a full disk it is the next thing in the
+        way."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def checkpoints(self) -> list[Path]:
@@ -332,7 +350,8 @@ class RunFolder:
     def intact_checkpoint(self, step: int | None = None) -> Path:
         """Return the checkpoint of ``step``, or the newest, after reading it all.
 
-        Raises ConfigError if it is broken or there is none; the message offers the newest of the others that is not.
+        Raises ConfigError if it is broken or there is none; the message offers the newest of the
+        others that is not.
         """
         found = {step_of(path): path for path in self.checkpoints()}
         if step is not None and step not in found:
@@ -345,7 +364,8 @@ class RunFolder:
         raise ConfigError(self.what_else_than(chosen, error)) from error
 
     def what_else_than(self, checkpoint: Path, error: CheckpointError) -> str:
-        """Return what ``error`` says of ``checkpoint``, and the newest of the others that is whole."""
+        """Return what ``error`` says of ``checkpoint``, and the newest of the others that is
+        whole."""
         advice = "no other one is whole, so start again with another --out"
         others = (path for path in reversed(self.checkpoints()) if path != checkpoint and not _damage(path))
         if other := next(others, None):
@@ -354,7 +374,8 @@ class RunFolder:
 
     @staticmethod
     def controller_state(checkpoint: Path, config: Config | None = None) -> dict[str, Any]:
-        """Return what the controller of a run of ``config`` wrote into ``checkpoint``. Raises ConfigError if no controller did."""
+        """Return what the controller of a run of ``config`` wrote into ``checkpoint``. Raises
+        ConfigError if no controller did."""
         return read_state(checkpoint, CONTROLLER, config)
 
     def _empty(self, folder: Path) -> Path:
@@ -372,7 +393,8 @@ class FolderTaken(ConfigError):
 
 
 def read_config(path: Path, called: str) -> Config:
-    """Return the configuration of the run in ``path``, which errors call ``called``. Raises ConfigError if there is none."""
+    """Return the configuration of the run in ``path``, which errors call ``called``. Raises
+    ConfigError if there is none."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"{called} {str(path)!r} is not a run folder: it has no config.json")
     expect_plain(path, called)
@@ -419,7 +441,8 @@ def _damage(checkpoint: Path) -> CheckpointError | None:
 
 
 def _cut(file: Path, size: int) -> None:
-    """Cut ``file`` back to its first ``size`` bytes, and to whole lines if a crash of the machine has left less than that."""
+    """Cut ``file`` back to its first ``size`` bytes, and to whole lines if a crash of the machine
+    has left less than that."""
     with file.open("r+b") as opened:
         kept = opened.read(min(size, file.stat().st_size))
         opened.truncate(kept.rfind(b"\n") + 1)

@@ -5,8 +5,9 @@
     SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, shares, between
                                                              └─► save: a trace for ui.perfetto.dev
 
-Times are seconds on the machine's monotonic clock. All processes of one host share it, so spans of their actors can be compared directly.
-Spans of different hosts cannot; see ``Timeline.shifted``. ``training/hosts/placement.py`` puts those of a run on the controller's clock.
+Times are seconds on the machine's monotonic clock. All processes of one host share it, so spans of
+their actors can be compared directly. Spans of different hosts cannot; see ``Timeline.shifted``.
+``training/hosts/placement.py`` puts those of a run on the controller's clock.
 
 >>> timeline = Timeline()
 >>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])
@@ -41,12 +42,14 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
 MOST_SECONDS = 1e11
-"""A time of a trace is between this and its negative: three thousand years, in microseconds still exact."""
+"""A time of a trace is between this and its negative: three thousand years, in microseconds still
+exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details for readers of the trace."""
+    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details
+    for readers of the trace."""
 
     actor: str
     kind: str
@@ -77,7 +80,8 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
-        """Record the time of the body, also if it raises. Yields ``args``; the body may add entries."""
+        """Record the time of the body, also if it raises. Yields ``args``; the body may add
+        entries."""
         start = self._clock()
         try:
             yield args
@@ -90,7 +94,8 @@ class SpanRecorder:
             self._spans.append(span)
 
     def drain(self) -> list[Span]:
-        """Remove and return the spans that ended since the last drain, in the order in which they ended."""
+        """Remove and return the spans that ended since the last drain, in the order in which they
+        ended."""
         with self._lock:
             spans = list(self._spans)
             self._spans.clear()
@@ -98,7 +103,8 @@ class SpanRecorder:
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return (number, version, seconds of the slowest episode, seconds which that episode waited for tools) for every group.
+    """Return (number, version, seconds of the slowest episode, seconds which that episode waited
+    for tools) for every group.
 
     The ``groups`` argument of a ``train`` span holds this list.
     """
@@ -146,11 +152,13 @@ class Timeline:
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
     def shifted(self, seconds: float) -> "Timeline":
-        """Return the same timeline ``seconds`` later, to align it with the clock of another machine, or of this one before a reboot."""
+        """Return the same timeline ``seconds`` later, to align it with the clock of another
+        machine, or of this one before a reboot."""
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults to the whole timeline.
+        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults
+        to the whole timeline.
 
         Time in which several spans overlap counts once.
         """
@@ -159,9 +167,11 @@ class Timeline:
         return _covered(busy) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
-        """Return for every actor its share of the window in each kind, and under ``idle`` the share in which it was not busy.
+        """Return for every actor its share of the window in each kind, and under ``idle`` the share
+        in which it was not busy.
 
-        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to more than 1.
+        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to
+        more than 1.
         """
         start, end = window or (self.start, self.end)
         seconds = end - start if end > start else math.inf
@@ -176,10 +186,12 @@ class Timeline:
         }
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev and chrome://tracing.
+        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev
+        and chrome://tracing.
 
-        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's start. Overlapping spans of one actor
-        go into separate lanes (threads of the trace), because viewers read overlap within one lane as nesting.
+        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's
+        start. Overlapping spans of one actor go into separate lanes (threads of the trace), because
+        viewers read overlap within one lane as nesting.
         """
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
         lanes = _lanes(self.spans)
@@ -205,7 +217,8 @@ class Timeline:
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves either the old file or the whole new one."""
+        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves
+        either the old file or the whole new one."""
         # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
         write_whole(Path(path), json.dumps(self.to_chrome_trace(), default=str))
 
@@ -250,7 +263,8 @@ def _lanes(spans: list[Span]) -> list[int]:
 
 
 def _finite(value: Any) -> Any:
-    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one bare NaN."""
+    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one
+    bare NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

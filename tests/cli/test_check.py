@@ -1,4 +1,5 @@
-"""``zorplex-rl check``: one line for each thing that the course needs, and exit code 1 exactly if notebooks would fail."""
+"""``zorplex-rl check``: one line for each thing that the course needs, and exit code 1 exactly if
+notebooks would fail."""
 
 from __future__ import annotations
 

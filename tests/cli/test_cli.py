@@ -1,4 +1,5 @@
-"""Whatever is wrong with what was asked for is said in one sentence, with exit code 2, and nothing is started or written."""
+"""Whatever is wrong with what was asked for is said in one sentence, with exit code 2, and nothing
+is started or written."""
 
 from __future__ import annotations
 

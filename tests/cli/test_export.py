@@ -86,7 +86,8 @@ def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(run, tmp
     if dtype == "float32":
         assert found["texts"] == [episode.text for episode in ours]
     else:
-        # Two ways to compute the same in bfloat16 may differ where two tokens are almost equally likely.
+        # Two ways to compute the same in bfloat16 may differ where two tokens are almost equally
+        # likely.
         assert sum(a == b.text for a, b in zip(found["texts"], ours, strict=True)) >= len(TASKS) - 1
     assert same_weights(load_file(tmp_path / "model" / "model.safetensors"), final_weights(path))
 

@@ -1,4 +1,5 @@
-"""Whatever fails is one sentence for the user: role, cause, what to do. Tracebacks and Monarch's reports are in the log of the run."""
+"""Whatever fails is one sentence for the user: role, cause, what to do. Tracebacks and Monarch's
+reports are in the log of the run."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ TASK = SMALL.changed(task=HOSTILE_TASK, steps=2, eval_tasks=4, prompts_per_step=
 
 
 def train_with(monkeypatch, harm, path, *flags, **settings):
-    """(exit code, lines on the terminal, text of the log) of a real run whose task does ``harm``; no process is left."""
+    """(exit code, lines on the terminal, text of the log) of a real run whose task does ``harm``;
+    no process is left."""
     monkeypatch.setenv("HOSTILE", harm)
     monkeypatch.setenv("HOSTILE_MARKER", str(path.with_name("done")))
     with command("train", *as_flags(TASK.changed(**settings)), "--out", str(path), *flags) as running:

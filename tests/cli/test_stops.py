@@ -1,6 +1,8 @@
-"""How a run ends before its time, and what can be done with it then: signals, closed pipes and terminals, full disks, broken checkpoints.
+"""How a run ends before its time, and what can be done with it then: signals, closed pipes and
+terminals, full disks, broken checkpoints.
 
-Real runs where the processes matter. What a wish to stop means is tried on ``StopWish`` alone, with real signals to this process.
+Real runs where the processes matter. What a wish to stop means is tried on ``StopWish`` alone, with
+real signals to this process.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
     with command("train", "--resume", str(path), "--steps", "4") as running:
         code, output = running.finish()
     assert code == 0, output
-    # In its first five steps the learning rate of any run rises in the same way: nothing tells that this one was to end after two.
+    # In its first five steps the learning rate of any run rises in the same way: nothing tells that
+    # this one was to end after two.
     assert same_weights(final_weights(path), final_weights(sync_run.path))
     assert events(path) == [
         ("eval", 0), ("step", 1), ("step", 2), ("resume", 2), ("step", 3), ("step", 4), ("eval", 4)
@@ -217,7 +220,8 @@ def test_ctrl_c_in_the_last_evaluation_says_that_the_training_is_done(tmp_path):
 
 
 def wishes(*actions, under_way=True, step=3):
-    """(Is a stop requested, is it stopped, what was said) after ``actions``: signals, seconds to wait, texts for an output that is closed."""
+    """(Is a stop requested, is it stopped, what was said) after ``actions``: signals, seconds to
+    wait, texts for an output that is closed."""
     said = []
 
     async def run():

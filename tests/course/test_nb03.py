@@ -1,4 +1,5 @@
-"""What serves notebook 03: the spare is taken first, everything ends, and an argument that changes is noticed."""
+"""What serves notebook 03: the spare is taken first, everything ends, and an argument that changes
+is noticed."""
 
 from __future__ import annotations
 

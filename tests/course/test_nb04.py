@@ -1,4 +1,5 @@
-"""What serves notebook 04: a layer is run as every rank of a group, and its one collective is held to."""
+"""What serves notebook 04: a layer is run as every rank of a group, and its one collective is held
+to."""
 
 from __future__ import annotations
 

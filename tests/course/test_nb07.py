@@ -1,4 +1,5 @@
-"""The parts of notebook 07 that are not on its page: verdicts, the played writer, and what a run's spans say."""
+"""The parts of notebook 07 that are not on its page: verdicts, the played writer, and what a run's
+spans say."""
 
 from __future__ import annotations
 

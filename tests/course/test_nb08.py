@@ -1,4 +1,5 @@
-"""What stands behind notebook 08: draws that reach every case of the rule, accounts of runs, and the simulated phases."""
+"""What stands behind notebook 08: draws that reach every case of the rule, accounts of runs, and
+the simulated phases."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def test_drawn_moments_reach_every_case_of_the_rule():
 
 
 def run_of(*steps: tuple[float, float, int]) -> Timeline:
-    """Steps of one group each, as (begin, end, version of the group), each after a second of sampling."""
+    """Steps of one group each, as (begin, end, version of the group), each after a second of
+    sampling."""
     return Timeline(
         [Span("generator_0", "generate", begin - 1.0, begin) for begin, _, _ in steps]
         + [

@@ -1,4 +1,5 @@
-"""What stands behind notebook 08b: draws that reach every case, a verdict for every outcome, and sliders over all recorded runs."""
+"""What stands behind notebook 08b: draws that reach every case, a verdict for every outcome, and
+sliders over all recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What stands behind notebook 09: draws that can tell wrong answers apart, a planted fault, and what is counted of the study."""
+"""What stands behind notebook 09: draws that can tell wrong answers apart, a planted fault, and
+what is counted of the study."""
 
 from __future__ import annotations
 

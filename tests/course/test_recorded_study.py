@@ -1,4 +1,5 @@
-"""A recorded study: written line by line, read at any time, and continued where it stopped. The pure parts of its benchmark."""
+"""A recorded study: written line by line, read at any time, and continued where it stopped. The
+pure parts of its benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The study of staleness: data as old as was asked for as soon as they can be, the same outcome every time, losses that agree where they have to."""
+"""The study of staleness: data as old as was asked for as soon as they can be, the same outcome
+every time, losses that agree where they have to."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, 
 
 @pytest.fixture
 def sampled_with(monkeypatch):
-    """For each training step, how many of the versions before it have the weights that its data were sampled with."""
+    """For each training step, how many of the versions before it have the weights that its data
+    were sampled with."""
     versions, found = [], []
     weights_of, sample_batch = staleness.weights_of, staleness.sample_batch
 

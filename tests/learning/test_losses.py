@@ -1,4 +1,5 @@
-"""The losses against their formulas, written out by hand, and against each other where theory says they agree."""
+"""The losses against their formulas, written out by hand, and against each other where theory says
+they agree."""
 
 import math
 
@@ -152,7 +153,8 @@ def test_less_is_left_of_whole_episodes_than_of_their_tokens():
     mask = torch.ones(64, 20)
     tokens = mismatch(logp, behaviour, mask)["effective_sample_size"]
     episodes = effective_sample_size(episode_ratios(logp, behaviour, mask))
-    # The logarithm of an episode's ratio has 20 times the variance of a token's: exp(-0.04) and exp(-20 * 0.04) are expected.
+    # The logarithm of an episode's ratio has 20 times the variance of a token's: exp(-0.04) and
+    # exp(-20 * 0.04) are expected.
     assert tokens == pytest.approx(0.96, abs=0.02)
     assert episodes == pytest.approx(0.45, abs=0.12)
 

@@ -8,7 +8,8 @@ from zorplex_rl.learning.replay import ReplayBuffer
 
 
 class AnyInterleaving(RuleBasedStateMachine):
-    """Several generators and a trainer acting in any order; generators may die, send twice, or hold back for long."""
+    """Several generators and a trainer acting in any order; generators may die, send twice, or hold
+    back for long."""
 
     @initialize(step=st.integers(1, 4), lag=st.integers(0, 4), steps=st.integers(1, 6), generators=st.integers(1, 3))
     def start(self, step, lag, steps, generators):
@@ -79,7 +80,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert counters.stale == 0
 
     def teardown(self):
-        """From wherever the interleaving has led, a fair schedule finishes: no deadlock, and every group exactly once."""
+        """From wherever the interleaving has led, a fair schedule finishes: no deadlock, and every
+        group exactly once."""
         if not hasattr(self, "buffer"):
             return
         for _ in range(20 * self.total + 20):

@@ -1,4 +1,5 @@
-"""Notebooks 01 and 02: what they write out does what Monarch and PyTorch do, and what the reader writes drives the processes."""
+"""Notebooks 01 and 02: what they write out does what Monarch and PyTorch do, and what the reader
+writes drives the processes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ ACTORS, INTERACTIVE = (
 
 
 def travelling(notebook: Path) -> Iterator[ModuleType]:
-    """Load a notebook so that its classes and functions are copied to other processes, as when it runs by itself."""
+    """Load a notebook so that its classes and functions are copied to other processes, as when it
+    runs by itself."""
     module = load(notebook)
     cloudpickle.register_pickle_by_value(module)
     yield module
@@ -85,7 +87,8 @@ def _session(pid: int) -> int | None:
 
 
 def written_out(notebook: Path, *names: str) -> str:
-    """Return the source of these top-level definitions, without decorators: what a reader would type again."""
+    """Return the source of these top-level definitions, without decorators: what a reader would
+    type again."""
     found = {node.name: node for node in ast.parse(notebook.read_text()).body if hasattr(node, "name")}
     for name in names:
         found[name].decorator_list = []

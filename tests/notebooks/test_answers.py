@@ -1,6 +1,8 @@
-"""Every check refuses the wrong answers that learners give, with a sentence that says for which input, and accepts the unusual right ones.
+"""Every check refuses the wrong answers that learners give, with a sentence that says for which
+input, and accepts the unusual right ones.
 
-``answers/answers_NN.py`` holds them for notebook NN: ``WRONG`` and ``RIGHT``, each a list of functions by the name of the exercise.
+``answers/answers_NN.py`` holds them for notebook NN: ``WRONG`` and ``RIGHT``, each a list of
+functions by the name of the exercise.
 """
 
 from __future__ import annotations

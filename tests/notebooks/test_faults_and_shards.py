@@ -1,4 +1,5 @@
-"""Notebooks 03 and 04 as code: what they write out works alone, agrees with the package, and leaves no process behind."""
+"""Notebooks 03 and 04 as code: what they write out works alone, agrees with the package, and leaves
+no process behind."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ print(json.dumps(eval(sys.argv[3], dict(values))))
 
 
 def run(stem: str, config: dict, wanted: str):
-    """Run a notebook as a script does, in its own process; the value of ``wanted``. It may print nothing, and leave no process."""
+    """Run a notebook as a script does, in its own process; the value of ``wanted``. It may print
+    nothing, and leave no process."""
     notebook = next(path for path in NOTEBOOKS if path.stem == stem)
     with command(str(notebook), json.dumps(config), wanted, program=(sys.executable, "-c", RUN)) as running:
         code, printed = running.finish(timeout=500)
@@ -122,7 +124,8 @@ LIMITS = SimpleNamespace(every=0.01, probe=0.05, silent=1.0, busy=5.0, restarts=
 
 
 def supervise(monkeypatch, workers, seconds=0.3, limits=LIMITS):
-    """Give a supervisor of 03 these workers, one after the other; (supervisor, what it did, in order)."""
+    """Give a supervisor of 03 these workers, one after the other; (supervisor, what it did, in
+    order)."""
     notebook, did = load_03(), []
 
     async def end(one):

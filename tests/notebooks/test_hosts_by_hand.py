@@ -1,4 +1,5 @@
-"""The lease that a notebook writes out: one trainer at most, whatever befalls the host, and two of them if the rule is wrong."""
+"""The lease that a notebook writes out: one trainer at most, whatever befalls the host, and two of
+them if the rule is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``my_async_rl.py``, the second file that a learner keeps: short, on its own, two processes, data of bounded age, and it learns."""
+"""``my_async_rl.py``, the second file that a learner keeps: short, on its own, two processes, data
+of bounded age, and it learns."""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ class Dies:
 
 
 def run(seed: int) -> tuple[float, list[int], float]:
-    """Run the program with a seed. Returns the share of held-out tasks that are right afterwards, the lag of each step, and the seconds."""
+    """Run the program with a seed. Returns the share of held-out tasks that are right afterwards,
+    the lag of each step, and the seconds."""
     path = f"import sys; sys.path.insert(0, {str(MINE.parent)!r})\n"
     code = f"{path}import asyncio, my_async_rl as mine\nif __name__ == '__main__': asyncio.run(mine.main(seed={seed}))"
     began = time.monotonic()

@@ -1,4 +1,5 @@
-"""``my_rl.py``, the file that a learner keeps: short, on its own, it learns; and the notebook's button writes it."""
+"""``my_rl.py``, the file that a learner keeps: short, on its own, it learns; and the notebook's
+button writes it."""
 
 from __future__ import annotations
 

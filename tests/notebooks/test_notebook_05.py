@@ -1,4 +1,5 @@
-"""Notebook 05: what the learner writes is what the package does; the planted fault shows; the page learns with it."""
+"""Notebook 05: what the learner writes is what the package does; the planted fault shows; the page
+learns with it."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():
 
 
 def test_the_learners_two_functions_are_what_trains():
-    """A sampler of its own is asked for every episode, and a loss without gradient leaves the weights as they are."""
+    """A sampler of its own is asked for every episode, and a loss without gradient leaves the
+    weights as they are."""
     asked, seen = [], []
 
     def sampler(*arguments):
@@ -204,7 +206,8 @@ def test_the_learners_two_functions_are_what_trains():
 
 
 def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
-    """The setup cell needs torch; transformers, scipy and matplotlib take seconds, and load with what uses them."""
+    """The setup cell needs torch; transformers, scipy and matplotlib take seconds, and load with
+    what uses them."""
     notebook_path = ROOT / "notebooks" / "05_rl_intro.py"
     code = (
         "import importlib.util, sys; "

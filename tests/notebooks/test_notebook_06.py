@@ -1,4 +1,5 @@
-"""Notebook 06: the pool with the learner's functions heals as the package's service does, and every request is accounted for."""
+"""Notebook 06: the pool with the learner's functions heals as the package's service does, and every
+request is accounted for."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ SMALL = SimpleNamespace(replicas=3, callers=9, seconds=0.2, settle=0.7)
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[ModuleType]:
-    """The notebook, with its classes and functions copied to other processes, as when it runs by itself."""
+    """The notebook, with its classes and functions copied to other processes, as when it runs by
+    itself."""
     module = load(NOTEBOOK)
     cloudpickle.register_pickle_by_value(module)
     start_runtime()

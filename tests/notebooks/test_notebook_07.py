@@ -1,4 +1,5 @@
-"""Notebook 07: its publish and read are the package's, the reader's own is raced, and only pushing waits."""
+"""Notebook 07: its publish and read are the package's, the reader's own is raced, and only pushing
+waits."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_careless_copies_of_a_writer_that_never_rests_are_torn(notebook):
 
 
 def keeping_to_its_first_look(read_headers, read_slot):
-    """Read once the slot has another version, under that of the first look. Without the wait a busy machine may let the writer rest meanwhile."""
+    """Read once the slot has another version, under that of the first look. Without the wait a busy
+    machine may let the writer rest meanwhile."""
     _, version = read_headers()[0]
     while read_headers()[0][1] == version:
         pass
@@ -125,7 +127,8 @@ def test_pushing_is_pulling_and_one_line_more():
 
 
 def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
-    """The protocols alone, with a generator that takes weights late: versions go out in order, and only pushing waits."""
+    """The protocols alone, with a generator that takes weights late: versions go out in order, and
+    only pushing waits."""
     order = []
 
     class Call:

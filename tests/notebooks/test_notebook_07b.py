@@ -1,4 +1,5 @@
-"""Notebook 07b: the planner on the page is the package's, heads are dealt out whole, and the reader's plan is what moves the shards."""
+"""Notebook 07b: the planner on the page is the package's, heads are dealt out whole, and the
+reader's plan is what moves the shards."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def only_from_rank_0(held, wanted, sent):
 
 
 def test_the_readers_pieces_make_the_plan(notebook):
-    """The solution moves the minimum; twice everything moves twice as much; the parts of one rank alone are too few."""
+    """The solution moves the minimum; twice everything moves twice as much; the parts of one rank
+    alone are too few."""
 
     def bytes_of(pieces):
         return notebook.plan_with(pieces, FSDP, COPIES).bytes_moved

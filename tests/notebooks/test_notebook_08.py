@@ -1,4 +1,5 @@
-"""Notebook 08: the controller on the page does what the package's does, and the reader's two functions drive it."""
+"""Notebook 08: the controller on the page does what the package's does, and the reader's two
+functions drive it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def settings(**changes) -> SimpleNamespace:
 
 
 class Stage:
-    """A generator and a trainer that only keep books: which group was sampled with which version, and trained on at which step."""
+    """A generator and a trainer that only keep books: which group was sampled with which version,
+    and trained on at which step."""
 
     def __init__(self, group_size: int = 2, patience: int = 40) -> None:
         self.version = self.published = 0
@@ -52,7 +54,8 @@ class Stage:
 
     async def step(self, episodes, advantages):
         assert len(advantages) == len(episodes)
-        # As long as the generator has something that it may do, it does it: the rule alone decides how far it gets.
+        # As long as the generator has something that it may do, it does it: the rule alone decides
+        # how far it gets.
         for _ in range(self.patience):
             await asyncio.sleep(0)
         self.steps.append(episodes[:: self.size])

@@ -1,4 +1,5 @@
-"""Notebook 08b: its estimators have no bias, what it trains is what was recorded, and it runs from its first cell to its last."""
+"""Notebook 08b: its estimators have no bias, what it trains is what was recorded, and it runs from
+its first cell to its last."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def settings(**changes) -> SimpleNamespace:
 
 
 def test_pass_at_k_has_no_bias():
-    """Over all ways to draw 2 of 4 attempts with 1 right one, half hold it; the plain formula says 7/16."""
+    """Over all ways to draw 2 of 4 attempts with 1 right one, half hold it; the plain formula says
+    7/16."""
     assert notebook.pass_at_k_solution(4, 1, 2) == pytest.approx(0.5)
     drawn = torch.Generator().manual_seed(0)
     right = torch.rand(20_000, 8, generator=drawn) < 0.2

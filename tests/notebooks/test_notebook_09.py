@@ -1,4 +1,5 @@
-"""Notebook 09: the learner's losses train like the package's, and the recorded runs say what the page says of them."""
+"""Notebook 09: the learner's losses train like the package's, and the recorded runs say what the
+page says of them."""
 
 from __future__ import annotations
 

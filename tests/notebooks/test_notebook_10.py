@@ -1,4 +1,5 @@
-"""Notebook 10: the budgets on the page are the package's, real processes take what they say, and the page runs on what the reader writes."""
+"""Notebook 10: the budgets on the page are the package's, real processes take what they say, and
+the page runs on what the reader writes."""
 
 from __future__ import annotations
 

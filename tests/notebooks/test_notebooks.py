@@ -1,4 +1,5 @@
-"""The notebooks as code: their exercises do what they say, and they run from their first cell to their last."""
+"""The notebooks as code: their exercises do what they say, and they run from their first cell to
+their last."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def test_a_table_has_a_caption_and_puts_numbers_on_the_right():
 
 @every_notebook
 def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
-    """``mo.md`` and ``mo.Html`` let HTML through: a notebook gives them nothing that it has not written itself."""
+    """``mo.md`` and ``mo.Html`` let HTML through: a notebook gives them nothing that it has not
+    written itself."""
     calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
     passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
     assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []

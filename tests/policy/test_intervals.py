@@ -27,7 +27,8 @@ def sizes_of(clusters: int) -> dict[str, tuple[int, ...]]:
 
 
 def successes(rng: np.random.Generator, sizes: np.ndarray, share: float, correlation: float, alike: bool) -> np.ndarray:
-    """Successes [SIMULATED] of all trials. In a cluster with its own, beta-distributed share they correlate; or some clusters are all alike."""
+    """Successes [SIMULATED] of all trials. In a cluster with its own, beta-distributed share they
+    correlate; or some clusters are all alike."""
     shape = (SIMULATED, len(sizes))
     same = (rng.random(shape) < share) * sizes
     if correlation == 1:

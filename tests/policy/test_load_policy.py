@@ -21,7 +21,8 @@ from zorplex_rl.task.environment import Zorplex
 
 ENV = Zorplex(seed=0)
 
-# In the manner of Qwen2.5: a default system prompt, a branch for tools, and whitespace control throughout.
+# In the manner of Qwen2.5: a default system prompt, a branch for tools, and whitespace control
+# throughout.
 QWEN_TEMPLATE = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0]['role'] == 'system' %}
@@ -54,7 +55,8 @@ QWEN_TEMPLATE = """{%- if tools %}
 
 @pytest.fixture(scope="module")
 def qwen_folder(tmp_path_factory) -> Path:
-    """A checkpoint shaped like Qwen2.5-Instruct's: tokenizer class, template, two end tokens, untied bfloat16."""
+    """A checkpoint shaped like Qwen2.5-Instruct's: tokenizer class, template, two end tokens,
+    untied bfloat16."""
     tokenizer = build_tokenizer()
     tokenizer.chat_template = QWEN_TEMPLATE
     policy = babbler(tokenizer, dtype=torch.bfloat16)
@@ -235,7 +237,8 @@ def test_an_unknown_architecture_is_refused(broken):
             "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
             "makes no prompt within 1 s",
         ),
-        # One multiplication, which Python does not interrupt; and many, each of which takes twice as long as the one before.
+        # One multiplication, which Python does not interrupt; and many, each of which takes twice
+        # as long as the one before.
         ("{{ 10**(10**10) }}", "makes no prompt within 1 s"),
         (
             "{% set ns = namespace(x=99) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",

@@ -1,4 +1,5 @@
-"""The batched engine against slow and plain references: the same tokens and log-probabilities, whatever the batch."""
+"""The batched engine against slow and plain references: the same tokens and log-probabilities,
+whatever the batch."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ PATIENCE = 30.0
 
 
 def mixed_requests(count: int) -> list[RolloutRequest]:
-    """Tasks of every kind, every third with a hint, so that prompts of very different length meet in a batch."""
+    """Tasks of every kind, every third with a hint, so that prompts of very different length meet
+    in a batch."""
     return [
         RolloutRequest((HINTED if i % 3 == 2 else ENV).task(MIX, i), seed=100 + i, group=i // 4) for i in range(count)
     ]
@@ -50,20 +52,23 @@ def tokens_of(episodes: list[Episode]) -> list[tuple]:
 
 @torch.no_grad()
 def full_logprobs(policy: Policy, episode: Episode, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probabilities [T, V] of every position of the episode, by one forward over all of it and no cache."""
+    """Log-probabilities [T, V] of every position of the episode, by one forward over all of it and
+    no cache."""
     ids = torch.tensor([episode.prompt_ids + episode.token_ids])
     logits = policy.model(ids, use_cache=False).logits[0, len(episode.prompt_ids) - 1 : -1].float()
     return torch.log_softmax(logits / temperature, dim=-1)
 
 
 def logprob_gap(policy: Policy, episode: Episode, temperature: float = 1.0) -> float:
-    """The largest difference between the recorded and the recomputed log-probability of a sampled token."""
+    """The largest difference between the recorded and the recomputed log-probability of a sampled
+    token."""
     chosen = full_logprobs(policy, episode, temperature).gather(1, torch.tensor(episode.token_ids)[:, None])[:, 0]
     return ((chosen - torch.tensor(episode.logprobs))[torch.tensor(episode.sampled)]).abs().max().item()
 
 
 def stop_reason(policy: Policy, text: str, token: int) -> str | None:
-    """What the whole text of a turn says after ``token``: ``eos``, ``call``, ``answer`` or None. No line is skipped."""
+    """What the whole text of a turn says after ``token``: ``eos``, ``call``, ``answer`` or None. No
+    line is skipped."""
     if token in policy.eos_ids:
         return "eos"
     if find_call(text):
@@ -73,7 +78,8 @@ def stop_reason(policy: Policy, text: str, token: int) -> str | None:
 
 @torch.no_grad()
 def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, choose) -> tuple:
-    """One row at a time, the whole text read again after every token; ``choose(ids)`` gives the next token."""
+    """One row at a time, the whole text read again after every token; ``choose(ids)`` gives the
+    next token."""
     prompt, ids, sampled, forced, turns, start = encode_prompt(policy.tokenizer, task), [], [], [], [], 0
     while True:
         if forced:
@@ -350,7 +356,8 @@ def test_the_token_limit_counts_injected_tokens_and_holds_inside_a_result(babbli
 
 
 def scripted(tokenizer, prompt_length: int, token_ids: list[int]) -> Policy:
-    """A policy that writes ``token_ids`` behind the prompt: its hidden state is its position, its head the script."""
+    """A policy that writes ``token_ids`` behind the prompt: its hidden state is its position, its
+    head the script."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
     class Positions(Qwen2Model):
@@ -386,7 +393,8 @@ def scripted(tokenizer, prompt_length: int, token_ids: list[int]) -> Policy:
 
 @pytest.fixture(scope="module")
 def byte_tokenizer(tokenizer):
-    """Bytes, and a few tokens that hold a bracket or a line break and more, as Qwen2.5's vocabulary has."""
+    """Bytes, and a few tokens that hold a bracket or a line break and more, as Qwen2.5's vocabulary
+    has."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 
@@ -429,7 +437,8 @@ FRAGMENTS = [
 
 
 def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
-    """(expected, got): what the whole-text reference and the engine make of a policy that writes ``ids``."""
+    """(expected, got): what the whole-text reference and the engine make of a policy that writes
+    ``ids``."""
     script = iter([*ids, *[tokenizer.eos_token_id] * sampling.max_tokens])
     blank = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
     expected = reference_episode(blank, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
@@ -517,7 +526,8 @@ def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability
 
 
 class ToolDesk:
-    """A tool that hands out futures and puts (task, call, future) on a queue for the test to resolve."""
+    """A tool that hands out futures and puts (task, call, future) on a queue for the test to
+    resolve."""
 
     def __init__(self) -> None:
         self.calls: queue.Queue[tuple[Task, str, Future[str]]] = queue.Queue()
@@ -549,7 +559,8 @@ def test_slow_tools_that_answer_in_any_order_change_no_episode(tokenizer):
     desk, rng, together = ToolDesk(), random.Random(0), []
 
     def resolve() -> None:
-        # As many calls are outstanding at once as there are episodes, far more than there are slots.
+        # As many calls are outstanding at once as there are episodes, far more than there are
+        # slots.
         first = [desk.calls.get(timeout=PATIENCE) for _ in requests]
         together.append(len(first))
         rng.shuffle(first)
@@ -684,8 +695,8 @@ def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenize
             episodes[ticket], ended[ticket] = episode, engine.version
     for ticket in tickets:
         episode = episodes[ticket]
-        # A step draws one token for each row, from the logits of the step before; a tool's result takes no step of its own.
-        # The prompt is run in the step that draws the first token.
+        # A step draws one token for each row, from the logits of the step before; a tool's result
+        # takes no step of its own. The prompt is run in the step that draws the first token.
         steps = list(itertools.accumulate(episode.sampled))
         began = ended[ticket] - steps[-1] + 1
         made = [began + max(0, step - 2) for step in steps]
@@ -781,7 +792,8 @@ def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenize
         at_once = decode(caches[0].begin_step(lengths, tokens), caches[0])
         for slot, row in enumerate(tokens):
             for number, token in enumerate(row):
-                # Earlier slots run a token again where they ended: the same key and value, written to the same place.
+                # Earlier slots run a token again where they ended: the same key and value, written
+                # to the same place.
                 ends = [n + len(fed) - 1 for n, fed in zip(lengths[:slot], tokens, strict=False)]
                 again = [[fed[-1]] for fed in tokens[:slot]]
                 step = caches[1].begin_step([*ends, lengths[slot] + number], [*again, [token]])
@@ -816,7 +828,8 @@ def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedd
 
 
 def test_a_cache_that_nobody_needs_any_more_is_freed_at_once(tokenizer):
-    """Every evaluation has a cache of its own: until Python's collector came by, several would be there at once."""
+    """Every evaluation has a cache of its own: until Python's collector came by, several would be
+    there at once."""
     import weakref
 
     from zorplex_rl.policy.kv_cache import SlotCache

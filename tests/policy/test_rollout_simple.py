@@ -1,4 +1,5 @@
-"""The simplest rollout is the specification of the fast one: the same seeds give the same episodes."""
+"""The simplest rollout is the specification of the fast one: the same seeds give the same
+episodes."""
 
 import pytest
 

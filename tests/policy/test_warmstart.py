@@ -1,4 +1,5 @@
-"""The embedded policy's origin: its tokenizer, the careless demonstrations, and a build that repeats to the byte."""
+"""The embedded policy's origin: its tokenizer, the careless demonstrations, and a build that
+repeats to the byte."""
 
 from __future__ import annotations
 

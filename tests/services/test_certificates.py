@@ -1,4 +1,5 @@
-"""The files with which machines know each other: made once, added to, never overwritten; what is wrong with them is one sentence."""
+"""The files with which machines know each other: made once, added to, never overwritten; what is
+wrong with them is one sentence."""
 
 from __future__ import annotations
 
@@ -236,7 +237,8 @@ def test_a_hosts_lifeline_goes_through_tls_and_is_held_only_with_a_certificate(m
 
 
 def answer_with(context: ssl.SSLContext | None, listener: socket.socket) -> None:
-    """Greet whoever connects, and then say nothing, as Monarch does; without ``context`` in words that are not TLS."""
+    """Greet whoever connects, and then say nothing, as Monarch does; without ``context`` in words
+    that are not TLS."""
     kept = []
     while True:
         accepted, _ = listener.accept()

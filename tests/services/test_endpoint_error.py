@@ -1,4 +1,5 @@
-"""What a caller is told when an endpoint raises, whatever that is: real processes, and exceptions as odd as a user's code may have."""
+"""What a caller is told when an endpoint raises, whatever that is: real processes, and exceptions
+as odd as a user's code may have."""
 
 from __future__ import annotations
 

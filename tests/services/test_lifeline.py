@@ -68,8 +68,9 @@ def pair() -> Iterator[Pair]:
         try:
             yield running
         finally:
-            # ``nsenter`` stops itself with the process that it has started. The kernel ends a host only when all its
-            # processes have been waited for, which nobody does while ``nsenter`` stands still.
+            # ``nsenter`` stops itself with the process that it has started. The kernel ends a host
+            # only when all its processes have been waited for, which nobody does while ``nsenter``
+            # stands still.
             for process in (running.server, running.holder):
                 process.kill()
 

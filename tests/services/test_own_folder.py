@@ -1,4 +1,5 @@
-"""What a killed process leaves in the folder for temporary files is swept by the next one, and nothing else is."""
+"""What a killed process leaves in the folder for temporary files is swept by the next one, and
+nothing else is."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_what_is_new_or_not_ours_is_left_alone(owner, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null", "/tmp/" + 90 * "a"])
 def test_a_folder_for_temporary_files_that_cannot_be_used_is_one_sentence(folder, monkeypatch):
-    """Monarch would end in a traceback of its own: it knows TMPDIR alone, and looks for no other folder."""
+    """Monarch would end in a traceback of its own: it knows TMPDIR alone, and looks for no other
+    folder."""
     monkeypatch.setenv("TMPDIR", folder)
     with pytest.raises(
         ConfigError, match=f"'{folder}', (cannot be written|has a path that is 18 bytes too long).*set the .* TMPDIR"

@@ -22,7 +22,8 @@ SOMEBODY_ELSE = 65534
 
 
 def listening_sockets(pid):
-    """The names of the Unix sockets on which process ``pid`` listens; those in the abstract namespace begin with @."""
+    """The names of the Unix sockets on which process ``pid`` listens; those in the abstract
+    namespace begin with @."""
     inodes = set()
     # A process may end, and a descriptor be closed, while it is looked at.
     with contextlib.suppress(OSError):
@@ -76,14 +77,16 @@ def test_the_socket_that_starts_processes_is_in_a_folder_that_only_this_user_can
 
 
 def test_a_run_has_one_abstract_socket_and_while_processes_start_one_more_for_each(tmp_path):
-    """README, "On a shared machine", says so. Whatever is more is another door for the other users of the machine."""
+    """README, "On a shared machine", says so. Whatever is more is another door for the other users
+    of the machine."""
     config = SMALL.changed(max_lag=1, steps=8)
     most_at_start, in_mid_run = 0, set()
     with command("train", *as_flags(config), "--out", str(tmp_path / "run")) as run:
         while run.process.poll() is None:
             is_trained_on = bool(rows(tmp_path / "run", "step")) and not rows(tmp_path / "run", "end")
             abstract = {pid: {name for name in listening_sockets(pid) if name.startswith("@")} for pid in run.members()}
-            # Between its fork and its exec a child holds the sockets of its parent: the same ones, by the same names.
+            # Between its fork and its exec a child holds the sockets of its parent: the same ones,
+            # by the same names.
             assert set().union(*abstract.values()) <= abstract.get(run.process.pid, set())
             count = len(set().union(*abstract.values()))
             if is_trained_on:

@@ -1,4 +1,5 @@
-"""Services of real processes, which are killed, stopped and made to raise while requests are under way."""
+"""Services of real processes, which are killed, stopped and made to raise while requests are under
+way."""
 
 from __future__ import annotations
 

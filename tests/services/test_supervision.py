@@ -1,4 +1,5 @@
-"""Death and stillness: a process that is gone is noticed at once, one that stands still when its own limit says so, and a start is watched too."""
+"""Death and stillness: a process that is gone is noticed at once, one that stands still when its
+own limit says so, and a start is watched too."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def strike(pid, number):
 
 
 async def killed_after_a_stop(pid):
-    """Stop a process, so that somebody is waiting for its answer, then kill it. Returns the time of its death."""
+    """Stop a process, so that somebody is waiting for its answer, then kill it. Returns the time of
+    its death."""
     os.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(1.5)
     os.kill(pid, signal.SIGKILL)
@@ -89,7 +91,8 @@ def test_stillness_is_judged_by_the_services_own_limit_alone():
 
 
 def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_waiting_for_an_answer():
-    """Monarch, whose question was under way when the process died, would have said so an hour later."""
+    """Monarch, whose question was under way when the process died, would have said so an hour
+    later."""
 
     async def scenario():
         async with service_of(Echo, replicas=2, idempotent=IDEMPOTENT, probe_timeout=30.0, name="asked") as service:

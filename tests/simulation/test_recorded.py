@@ -1,4 +1,5 @@
-"""Latencies read off a run's timeline, and what the simulation predicts from them: for made-up runs exactly, for real ones within 15 %."""
+"""Latencies read off a run's timeline, and what the simulation predicts from them: for made-up runs
+exactly, for real ones within 15 %."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SYNC = Config(max_lag=0, steps=3, prompts_per_step=2, eval_tasks=8)
 
 
 def sync_timeline() -> Timeline:
-    """Three synchronous steps on the beat: every kind of span has a length of its own, and so has every hop between two of them."""
+    """Three synchronous steps on the beat: every kind of span has a length of its own, and so has
+    every hop between two of them."""
     spans = [
         Span("trainer", "publish", 0.0, 0.5, {"version": 0}),
         Span("generator_0", "pull", 1.0, 2.0, {"version": 0}),
@@ -63,7 +65,8 @@ def test_a_run_on_the_beat_is_predicted_exactly():
 
 
 def test_the_busy_time_of_a_generator_is_that_of_the_groups_that_it_sampled():
-    """Two generators share each step, and one of them takes four times as long: the step is as long as its share."""
+    """Two generators share each step, and one of them takes four times as long: the step is as long
+    as its share."""
     spans, begun = [], set()
     for span in sync_timeline().spans:
         if span.kind == "generate" and span.args["version"] not in begun:
@@ -114,7 +117,8 @@ def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
     spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
     with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
         read_timeline(Timeline(spans), SYNC)
-    # Stopped after a checkpoint and continued: no step is missing, but the weights were published once more, and seconds passed in between.
+    # Stopped after a checkpoint and continued: no step is missing, but the weights were published
+    # once more, and seconds passed in between.
     again = Span("trainer", "publish", 31.0, 32.0, {"version": 1})
     with pytest.raises(ValueError, match="version 1 published twice: the run was resumed, or its trainer replaced"):
         read_timeline(Timeline([*sync_timeline().spans, again]), SYNC)
@@ -133,7 +137,8 @@ def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
 
 
 def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
-    """Every batch takes 3 s, and in every batch one group takes three times as long as the other."""
+    """Every batch takes 3 s, and in every batch one group takes three times as long as the
+    other."""
     batches = [[(2 * step, step, 1.0, 0.0), (2 * step + 1, step, 3.0, 0.0)] for step in range(5)]
     assert group_variation(batches) == pytest.approx(0.5)
 
@@ -168,7 +173,8 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
     ids=["sync", "async with slow tools", "sync with two generators", "async with two generators"],
 )
 def test_the_wall_time_of_a_real_run_is_predicted_within_15_percent(options, tmp_path):
-    """Other tests run beside this one and may take the processor away in the middle of a run, so a run may be repeated twice."""
+    """Other tests run beside this one and may take the processor away in the middle of a run, so a
+    run may be repeated twice."""
     config = SMALL.changed(steps=8, prompts_per_step=4, group_size=8, eval_every=4, checkpoint_every=100, **options)
     errors = []
     for attempt in range(3):

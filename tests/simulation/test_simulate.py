@@ -1,4 +1,5 @@
-"""The simulator: closed forms where there are any, lower bounds everywhere, and the rules of the real system."""
+"""The simulator: closed forms where there are any, lower bounds everywhere, and the rules of the
+real system."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ any_setting = st.builds(
     straggler=st.sampled_from([1, 1, 8]),
     seed=st.integers(0, 10**6),
 )
-# Quarters of a second are sums of powers of two: their arithmetic is exact, and so is every comparison.
+# Quarters of a second are sums of powers of two: their arithmetic is exact, and so is every
+# comparison.
 quarters = st.integers(0, 16).map(lambda n: n / 4)
 even_setting = st.builds(
     lambda rounds, generators, **rest: Setting(groups_per_step=rounds * generators, generators=generators, **rest),
@@ -223,7 +225,8 @@ def test_more_generators_never_make_a_synchronous_run_longer(setting, more):
 
 
 def test_one_more_generator_can_make_an_asynchronous_run_longer():
-    """The straggler then starts earlier, with older weights, and so has to be trained on earlier: what is behind it waits longer."""
+    """The straggler then starts earlier, with older weights, and so has to be trained on earlier:
+    what is behind it waits longer."""
     four = Setting(
         generators=4, groups_per_step=8, steps=9, max_lag=2, generation_seconds=0.2, variation=3, training_seconds=0.002,
         sync_seconds=0.02, seed=653323,

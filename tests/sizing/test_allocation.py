@@ -1,4 +1,5 @@
-"""Who gets the GPUs: memory decides what is possible, the slower side how long a step takes, and the peaks are those of a data sheet."""
+"""Who gets the GPUs: memory decides what is possible, the slower side how long a step takes, and
+the peaks are those of a data sheet."""
 
 from __future__ import annotations
 

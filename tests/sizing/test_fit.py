@@ -1,4 +1,5 @@
-"""Does it fit? What cannot is refused with what would; what can is not. Presets are defaults that flags override."""
+"""Does it fit? What cannot is refused with what would; what can is not. Presets are defaults that
+flags override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run under a real memory limit, that of a control group: what cannot fit is refused with a setting, and with this setting it ends well.
+"""A run under a real memory limit, that of a control group: what cannot fit is refused with a
+setting, and with this setting it ends well.
 
 Needs the rights to make a control group (version 1 or 2), as root in a container often has them.
 """

@@ -144,7 +144,8 @@ def test_slots_that_stay_empty_are_counted_because_their_cache_is_reserved():
     shape, config = shape_of(EMBEDDED_PATH), Config()
     work = replace(Workload.of(config, 60), response=8)
     within, beyond = (sizing.generator_memory(shape, replace(work, slots=slots)) for slots in (64, 100_000))
-    # However short the answers. Rows of [4 layers, keys and values, 2 heads of 32 numbers] for 160 tokens; the evaluation has a cache of its own.
+    # However short the answers. Rows of [4 layers, keys and values, 2 heads of 32 numbers] for 160
+    # tokens; the evaluation has a cache of its own.
     row = 4 * 4 * 2 * 64 * 160
     assert (within.reserved, beyond.reserved) == (0, row * (100_000 - 64 + 100_000 - config.eval_tasks))
     assert beyond.on_gpu() > beyond.reserved

@@ -1,4 +1,5 @@
-"""What a model needs in memory: the arithmetic by hand, against real models, and against a process that was measured."""
+"""What a model needs in memory: the arithmetic by hand, against real models, and against a process
+that was measured."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def test_a_llama_has_no_biases():
 
 
 def test_the_parts_that_stay_are_those_of_the_zero_paper():
-    """Mixed precision with Adam: 2 + 2 bytes there, and 12 in the optimizer; here the gradients are float32."""
+    """Mixed precision with Adam: 2 + 2 bytes there, and 12 in the optimizer; here the gradients are
+    float32."""
     n = SMALL.parameters
     low = sizing.trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["update"]
     assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (2 * n, 4 * n, 8 * n, 4 * n)
@@ -112,7 +114,8 @@ def test_bfloat16_needs_less_for_a_model_of_some_size():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype):
-    """Every storage that a backward pass needs, once. A single key head is expanded for the query heads, which copies nothing."""
+    """Every storage that a backward pass needs, once. A single key head is expanded for the query
+    heads, which copies nothing."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from zorplex_rl.learning import batches, learner

@@ -47,7 +47,8 @@ def test_every_update_takes_as_long_and_micro_batches_add_up():
 def test_a_decode_step_has_two_operations_for_each_weight_and_row():
     parts = sample_seconds(SHAPE, WORK, replace(INFINITE, decode=1.0))
     assert parts["matrix products"] == sum(parts.values()) == 3 * 2 * (WEIGHTS + 800) * 2
-    # With one slot for two episodes a step has one row. With two for three, it has one and a half on average.
+    # With one slot for two episodes a step has one row. With two for three, it has one and a half
+    # on average.
     one = replace(WORK, slots=1)
     assert sample_seconds(SHAPE, one, replace(INFINITE, decode=1.0), steps=6)["matrix products"] == 6 * 2 * (
         WEIGHTS + 800

@@ -1,4 +1,5 @@
-"""The limit on a call of the user's code: real threads that do not return, and processes that end within a call."""
+"""The limit on a call of the user's code: real threads that do not return, and processes that end
+within a call."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Endless(Environment):
 
 @pytest.fixture
 def endless(monkeypatch):
-    """An environment whose task 7 takes as long as its module's ``wait`` is True, and a limit of half a second."""
+    """An environment whose task 7 takes as long as its module's ``wait`` is True, and a limit of
+    half a second."""
     monkeypatch.setattr(call_limit, "seconds", 0.5)
     environment = EnvironmentSource("endless.py", code=CODE).make()
     code = sys.modules[type(environment._own).__module__]

@@ -1,4 +1,5 @@
-"""Tasks of the user: what can be wrong with one, what ``env check`` finds, and real runs on the two in ``examples/``."""
+"""Tasks of the user: what can be wrong with one, what ``env check`` finds, and real runs on the two
+in ``examples/``."""
 
 from __future__ import annotations
 

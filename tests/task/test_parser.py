@@ -1,4 +1,5 @@
-"""What a text says: one reading of calls and answers, strict about integers, the same at once and piece by piece."""
+"""What a text says: one reading of calls and answers, strict about integers, the same at once and
+piece by piece."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,5 @@
-"""What a policy earns that would rather not do the task. A perfect solver earns 1.2 an episode; each hack here says what it gets instead."""
+"""What a policy earns that would rather not do the task. A perfect solver earns 1.2 an episode;
+each hack here says what it gets instead."""
 
 from collections import Counter
 from itertools import product

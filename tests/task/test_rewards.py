@@ -1,4 +1,5 @@
-"""What an episode is worth: a total outcome, a reward that is the sum of its parts, no credit for a lucky number."""
+"""What an episode is worth: a total outcome, a reward that is the sum of its parts, no credit for a
+lucky number."""
 
 import itertools
 

@@ -1,4 +1,5 @@
-"""The tasks: pure functions of what names them, split without overlap, solvable by tools alone in the stated calls."""
+"""The tasks: pure functions of what names them, split without overlap, solvable by tools alone in
+the stated calls."""
 
 import itertools
 import os

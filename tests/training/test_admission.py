@@ -1,4 +1,5 @@
-"""What a generator may do next, as the replay buffer's actor says it: start groups, pull newer weights, or stop. On a real process."""
+"""What a generator may do next, as the replay buffer's actor says it: start groups, pull newer
+weights, or stop. On a real process."""
 
 from __future__ import annotations
 

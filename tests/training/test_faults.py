@@ -1,4 +1,5 @@
-"""What a run survives: killed generators, a killed process tree, Ctrl-C. All with real processes and real signals."""
+"""What a run survives: killed generators, a killed process tree, Ctrl-C. All with real processes
+and real signals."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from zorplex_rl.timeline import Timeline
 
 @pytest.fixture
 def controller():
-    """``controller`` is for ``on_start``; from then on ``controller()`` is that of the run under way."""
+    """``controller`` is for ``on_start``; from then on ``controller()`` is that of the run under
+    way."""
     started = []
 
     def of_the_run(*arrived):
@@ -101,7 +103,8 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, con
 
 
 def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, controller, sync_run):
-    """Before the first checkpoint it starts from the policy, later from the newest one; either way it takes the lost steps again."""
+    """Before the first checkpoint it starts from the policy, later from the newest one; either way
+    it takes the lost steps again."""
     config = SMALL.changed(checkpoint_every=2)
 
     def show(row):
@@ -174,7 +177,8 @@ def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path)
     path = tmp_path / "run"
     with command("train", *as_flags(config), "--out", str(path)) as running:
         assert eventually(lambda: len(rows(path, "step")) >= 2)
-        # What computes is elsewhere: the controller is up without loading transformers (which loads this native part).
+        # What computes is elsewhere: the controller is up without loading transformers (which loads
+        # this native part).
         assert "site-packages/regex/" not in Path(f"/proc/{running.process.pid}/maps").read_text()
         os.kill(running.process.pid, signal.SIGINT)
         # ``timeout`` signals its child and then the child's group: that is one wish.

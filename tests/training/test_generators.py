@@ -61,7 +61,8 @@ def test_one_death_counts_once_however_many_calls_it_ends():
 
 
 def test_a_generator_is_never_sent_the_address_of_a_trainer_that_died_while_it_was_replaced_itself():
-    """The order of two waits, which real deaths hit only now and then: so a stand-in dies at the right moment."""
+    """The order of two waits, which real deaths hit only now and then: so a stand-in dies at the
+    right moment."""
     subscribed = []
 
     class Trainer:

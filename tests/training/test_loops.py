@@ -1,6 +1,8 @@
-"""The training loops, on real Monarch processes: what is the same as what, and that what is sampled is what is trained on.
+"""The training loops, on real Monarch processes: what is the same as what, and that what is sampled
+is what is trained on.
 
-That two synchronous runs with one seed end in the same weights is shown in ``test_faults.py``, where the second one is killed on its way.
+That two synchronous runs with one seed end in the same weights is shown in ``test_faults.py``,
+where the second one is killed on its way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a run writes down: after a resume its clock and its timeline go on where the checkpoint left them."""
+"""What a run writes down: after a resume its clock and its timeline go on where the checkpoint left
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def test_a_resumed_log_goes_on_where_the_checkpoint_left_it(tmp_path, monkeypatc
     first.write("resume", 1)
     first.add_spans([span(0, now - 2.0), span(1, now - 1.0)])
     state = first.state()
-    # What comes after the state, though it is on the disk as well, is no part of the run that goes on.
+    # What comes after the state, though it is on the disk as well, is no part of the run that goes
+    # on.
     now += 20.0
     first.add_spans([span(2, now - 1.0)])
     folder.save_timeline(first.timeline)

@@ -1,4 +1,5 @@
-"""Weights from FSDP-sharded trainer processes to tensor-parallel generator processes: real meshes, a real training step, bit for bit."""
+"""Weights from FSDP-sharded trainer processes to tensor-parallel generator processes: real meshes,
+a real training step, bit for bit."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class RankActor(Actor):
 
     @endpoint
     def join(self, shape: dict[str, int], seed: int):
-        """Build the model on a mesh, tensor parallel along ``tp``, FSDP along ``dp`` with replicas along ``replicate``, and describe it."""
+        """Build the model on a mesh, tensor parallel along ``tp``, FSDP along ``dp`` with replicas
+        along ``replicate``, and describe it."""
         import torch.distributed as dist
         from torch.distributed.fsdp import fully_shard
 
@@ -69,7 +71,8 @@ class RankActor(Actor):
 
     @endpoint
     def train(self, version: int) -> dict[str, torch.Tensor]:
-        """One step, published as ``version``; returns the whole weights, as FSDP itself gathers them."""
+        """One step, published as ``version``; returns the whole weights, as FSDP itself gathers
+        them."""
         tokens = torch.arange(SIZES["vocab_size"])[None]
         self.model(input_ids=tokens, labels=tokens).loss.backward()
         self.optimizer.step()
@@ -125,7 +128,8 @@ async def on_all(endpoint, *args) -> list:
 
 
 async def train_and_pull(trainer, generator, trainer_mesh, transport) -> None:
-    """Two steps of the trainer; after each, the generator's shards and what it computes with them are compared with the trainer's."""
+    """Two steps of the trainer; after each, the generator's shards and what it computes with them
+    are compared with the trainer's."""
     described = await asyncio.gather(on_all(trainer.join, trainer_mesh, 0), on_all(generator.join, {"tp": 2}, 1))
     assert all(rank == side[0] for side in described for rank in side)
     plan = plan_model(*(side[0] for side in described))

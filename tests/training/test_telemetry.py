@@ -1,4 +1,5 @@
-"""``train --telemetry`` and ``zorplex-rl status``: what can be seen of a run that goes on, and who else can see it."""
+"""``train --telemetry`` and ``zorplex-rl status``: what can be seen of a run that goes on, and who
+else can see it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def status(*arguments: object) -> tuple[int, str]:
 
 
 def listeners(running: Command) -> list[str]:
-    """The TCP addresses, in the kernel's hexadecimal digits, at which a process of ``running`` listens."""
+    """The TCP addresses, in the kernel's hexadecimal digits, at which a process of ``running``
+    listens."""
     sockets = set()
     for pid in running.members():
         for link in Path(f"/proc/{pid}/fd").glob("*"):
@@ -45,7 +47,8 @@ def listeners(running: Command) -> list[str]:
 
 
 def telemetry_files(running: Command) -> set[Path]:
-    """The files and sockets in /tmp that belong to Monarch's collecting process alone: its lock names them."""
+    """The files and sockets in /tmp that belong to Monarch's collecting process alone: its lock
+    names them."""
     found = set()
     for pid in running.members():
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")

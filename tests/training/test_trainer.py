@@ -1,4 +1,5 @@
-"""The trainer's way back: whether its process dies or hangs, in a call or between two, its weights are the same afterwards."""
+"""The trainer's way back: whether its process dies or hangs, in a call or between two, its weights
+are the same afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ async def recorded(trainer):
 def strike(trainer, blow):
     pid = trainer.replica.pid
     os.kill(pid, blow)
-    # On a busy machine a stop takes effect only when the process is next scheduled, and until then its threads go on answering.
+    # On a busy machine a stop takes effect only when the process is next scheduled, and until then
+    # its threads go on answering.
     while blow == signal.SIGSTOP and not is_stopped(pid):
         time.sleep(0.01)
 

@@ -1,4 +1,5 @@
-"""A trainer of several processes: it trains as one process does, its parts arrive whole, and no rank outlives another."""
+"""A trainer of several processes: it trains as one process does, its parts arrive whole, and no
+rank outlives another."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ TWO = SMALL.changed(trainer_processes=2)
 
 @pytest.fixture(scope="module")
 def batch(embedded):
-    """Four groups of four, one of which has a response of one token; with advantages, and log-probs of the reference."""
+    """Four groups of four, one of which has a response of one token; with advantages, and log-probs
+    of the reference."""
     zorplex = Zorplex(0)
     tasks = zorplex.tasks(("simple:easy", "compositional:easy"), 4, "train")
     requests = [RolloutRequest(task, 10 * g + i, g) for g, task in enumerate(tasks) for i in range(4)]
@@ -78,7 +80,8 @@ def batch(embedded):
 
 @pytest.fixture(scope="module")
 def sharded(batch, tmp_path_factory):
-    """What became of each of ``CASES`` on ``RANKS`` ranks: by its name, a list with what every rank found."""
+    """What became of each of ``CASES`` on ``RANKS`` ranks: by its name, a list with what every rank
+    found."""
     folder = tmp_path_factory.mktemp("sharded")
     learner = one_process(CASES[0])
     train(learner, batch)
@@ -107,7 +110,8 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
     exact = case[2] == "float32"
     for metrics, own in zip(expected, ranks[0]["metrics"], strict=True):
         if not exact:
-            # The largest rounding error of some hundred tokens: it is not the same in another order of sums.
+            # The largest rounding error of some hundred tokens: it is not the same in another order
+            # of sums.
             metrics, own = ({k: v for k, v in m.items() if k != "max_logp_difference"} for m in (metrics, own))
         assert own == pytest.approx(metrics, rel=1e-4 if exact else 0.01, abs=1e-6 if exact else 0.02)
         assert list(own) == list(metrics)
@@ -381,7 +385,8 @@ def test_a_rank_that_lost_its_partner_reports_an_error_and_the_death_of_the_part
     broken, died = ActorError(RuntimeError("connection closed by peer")), ReplicaDied("the process is gone")
 
     async def answers_of(*outcomes):
-        """What the group answers if its ranks answer so, one after the other; None is no answer at all."""
+        """What the group answers if its ranks answer so, one after the other; None is no answer at
+        all."""
         futures = [asyncio.get_running_loop().create_future() for _ in outcomes]
         answer = asyncio.ensure_future(trainer_group._first_of(futures))
         for future, outcome in zip(futures, outcomes, strict=True):

@@ -1,4 +1,5 @@
-"""Weights from one process to another: a real publisher in a Monarch process, real RDMABuffers, and a writer that never stops."""
+"""Weights from one process to another: a real publisher in a Monarch process, real RDMABuffers, and
+a writer that never stops."""
 
 from __future__ import annotations
 

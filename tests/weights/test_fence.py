@@ -1,4 +1,5 @@
-"""The order of memory accesses that the weight ring relies on, on a model of a processor that keeps no order but that of fences."""
+"""The order of memory accesses that the weight ring relies on, on a model of a processor that keeps
+no order but that of fences."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ WORDS = 2
 
 
 class Watched:
-    """Headers and a slot of a ring that write down the order in which ``publish`` stores into them."""
+    """Headers and a slot of a ring that write down the order in which ``publish`` stores into
+    them."""
 
     def __init__(self, trace):
         self.trace, self.values = trace, torch.tensor([[2, OLD], [0, -1]])
@@ -36,7 +38,8 @@ class Watched:
 
 
 def stores_of_a_publication(monkeypatch):
-    """What ``publish`` stores over the old version, in the order of its program; "fence" between."""
+    """What ``publish`` stores over the old version, in the order of its program; "fence"
+    between."""
     trace = []
     monkeypatch.setattr(ring, "fence", lambda: trace.append("fence"))
     writer = WeightRing({"w": torch.zeros(WORDS)})
@@ -82,7 +85,8 @@ def visible_orders(stores):
 
 
 def moments(loads, stores):
-    """Every way to place the loads of headers, words, headers between ``stores``, in any order that their fences allow."""
+    """Every way to place the loads of headers, words, headers between ``stores``, in any order that
+    their fences allow."""
     first = loads.index("fence") < loads.index("slot") if "fence" in loads else False
     last = "fence" in loads[loads.index("slot") :]
     for before, *words, after in product(range(stores + 1), repeat=WORDS + 2):

@@ -1,4 +1,5 @@
-"""Resharding on paper: shards are cut as DTensor cuts them, and a plan fills every destination shard with the fewest bytes there can be."""
+"""Resharding on paper: shards are cut as DTensor cuts them, and a plan fills every destination
+shard with the fewest bytes there can be."""
 
 import itertools
 import math
@@ -72,7 +73,8 @@ def numbers_at(location, shape, sharding, locations) -> set[int]:
 
 
 def carry_out(moves, shape, source, destination):
-    """Every destination rank's shard after ``moves``, and how often each of its elements was written."""
+    """Every destination rank's shard after ``moves``, and how often each of its elements was
+    written."""
     shards = [cut(numbered(shape), source, rank) for rank in range(source.ranks)]
     targets = [torch.full(local_shape(shape, destination, rank), -1) for rank in range(destination.ranks)]
     writes = [torch.zeros_like(target) for target in targets]
@@ -85,7 +87,8 @@ def carry_out(moves, shape, source, destination):
 
 
 def check(shape, source, destination, locations=None):
-    """``plan`` fills every shard, writes no element twice, and moves the minimum, which is counted here element by element."""
+    """``plan`` fills every shard, writes no element twice, and moves the minimum, which is counted
+    here element by element."""
     moves = plan(shape, source, destination, ITEMSIZE, locations)
     targets, writes = carry_out(moves, shape, source, destination)
     fewest = 0

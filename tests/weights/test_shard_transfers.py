@@ -1,4 +1,5 @@
-"""Carry out a plan in one process: pieces go through rings, shards stand in for ranks, and versions are never mixed."""
+"""Carry out a plan in one process: pieces go through rings, shards stand in for ranks, and versions
+are never mixed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ BY_ROWS, BY_COLUMNS, WHOLE = (Sharding((2,), (placement,)) for placement in (ROW
 
 @st.composite
 def descriptions(draw):
-    """A model of up to four parameters on both sides; each side's parameters lie on one mesh, as those of a model do."""
+    """A model of up to four parameters on both sides; each side's parameters lie on one mesh, as
+    those of a model do."""
     some = [(shape, draw(st.sampled_from(DTYPES))) for shape in draw(st.lists(shapes(), min_size=1, max_size=4))]
     sides = []
     for _ in range(2):
@@ -43,7 +45,8 @@ def descriptions(draw):
 
 
 def rank_of(description, rank, values=torch.zeros_like) -> nn.Module:
-    """The model as ``rank`` has it. ``values`` makes a whole parameter's numbers, given an empty tensor of its shape and dtype."""
+    """The model as ``rank`` has it. ``values`` makes a whole parameter's numbers, given an empty
+    tensor of its shape and dtype."""
     model = nn.Module()
     for name, weight in description.items():
         whole = values(torch.empty(weight.shape, dtype=weight.dtype))

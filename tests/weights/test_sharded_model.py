@@ -1,4 +1,5 @@
-"""What a model on a mesh says about itself: real FSDP and tensor parallelism, seen from any rank, in one process whose collectives do nothing."""
+"""What a model on a mesh says about itself: real FSDP and tensor parallelism, seen from any rank,
+in one process whose collectives do nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def mesh_of():
 
 
 def make_model(mesh, rows):
-    """A layer that is cut along both dimensions of the mesh, and a norm that is cut along ``dp`` only."""
+    """A layer that is cut along both dimensions of the mesh, and a norm that is cut along ``dp``
+    only."""
     model = nn.Sequential(nn.Linear(4, rows), nn.BatchNorm1d(rows))
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
     return fully_shard(model, mesh=mesh["dp"])
@@ -66,7 +68,8 @@ def test_local_weights_share_memory_with_the_model(mesh_of):
 
 
 def test_a_shard_that_is_not_cut_as_its_placement_says_is_refused(mesh_of):
-    # fully_shard cuts the 5 rows of one tp rank and the 4 of the other apart; its placement would give the ninth row to another rank.
+    # fully_shard cuts the 5 rows of one tp rank and the 4 of the other apart; its placement would
+    # give the ninth row to another rank.
     mesh = mesh_of(6, 4, 2)
     model = make_model(mesh, 9)
     with pytest.raises(ValueError, match=r"'0.weight' cannot be resharded.*shape \(0, 4\).*means \(1, 4\)"):

@@ -1,4 +1,5 @@
-"""A ring served from a plain socket: what arrives is what was published, whole, and only for who knows the secret."""
+"""A ring served from a plain socket: what arrives is what was published, whole, and only for who
+knows the secret."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up(
 
 
 def connections_at(port: int) -> int:
-    """Return how many connections a server at ``port`` of this machine has open, by the kernel's table."""
+    """Return how many connections a server at ``port`` of this machine has open, by the kernel's
+    table."""
     with open("/proc/net/tcp") as table:
         return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in table)
 
@@ -151,7 +153,8 @@ PUBLISHER = """if True:
 
 @contextlib.contextmanager
 def publisher_of_its_own(most_descriptors: int):
-    """A publisher in another process: its handle, and what tells how many threads and how many open descriptors it has."""
+    """A publisher in another process: its handle, and what tells how many threads and how many open
+    descriptors it has."""
     command = [sys.executable, "-c", PUBLISHER, str(most_descriptors)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         port, secret = process.stdout.readline().split()

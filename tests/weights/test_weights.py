@@ -1,4 +1,5 @@
-"""Layout and ring, in one process: what is packed is unpacked bit for bit, and a torn read never counts as a version."""
+"""Layout and ring, in one process: what is packed is unpacked bit for bit, and a torn read never
+counts as a version."""
 
 import asyncio
 import random
@@ -36,7 +37,8 @@ def test_unpacking_restores_every_parameter_and_buffer_bit_for_bit(dtype):
 
 
 class DeferredStream:
-    """Stands for a CUDA stream: what is put on it happens when somebody waits for it, and its order with other streams is noted."""
+    """Stands for a CUDA stream: what is put on it happens when somebody waits for it, and its order
+    with other streams is noted."""
 
     def __init__(self, log):
         self.log, self.work = log, []
@@ -52,7 +54,8 @@ class DeferredStream:
 
 @pytest.fixture
 def deferred_gpu(monkeypatch):
-    """A GPU whose copies are done as late as CUDA allows. Returns what was asked of its streams, in order."""
+    """A GPU whose copies are done as late as CUDA allows. Returns what was asked of its streams, in
+    order."""
     log, streams = [], []
 
     def stream(device):
@@ -83,7 +86,8 @@ def test_on_a_gpu_all_copies_are_done_before_packing_and_unpacking_return(deferr
     assert buffer.any()
     layout.unpack(buffer, target)
     assert all(torch.equal(tensor, named_weights(target)[name]) for name, tensor in named_weights(source).items())
-    # Copies begin after the optimizer's step, which is on the stream that computes, and are waited for once.
+    # Copies begin after the optimizer's step, which is on the stream that computes, and are waited
+    # for once.
     assert deferred_gpu == ["after compute", "wait"] * 2
 
 
@@ -126,7 +130,8 @@ def test_a_slot_that_is_being_written_is_not_offered():
 
 
 def reader_of(ring, staging, chunks, order):
-    """A reader that copies a slot in ``chunks`` pieces in a random order, as a network may deliver them."""
+    """A reader that copies a slot in ``chunks`` pieces in a random order, as a network may deliver
+    them."""
 
     async def read_headers():
         return ring.headers.clone()
@@ -324,7 +329,8 @@ def test_a_reader_that_is_lapped_is_not_told_that_nothing_was_published():
 
 
 def test_weights_on_the_cpu_are_shared_and_never_pinned_also_on_a_machine_with_cuda(monkeypatch):
-    """Where there is no driver, asking for pinned memory raises; so does every other call into CUDA here."""
+    """Where there is no driver, asking for pinned memory raises; so does every other call into CUDA
+    here."""
 
     def refuse(*_, **__):
         raise AssertionError("CUDA was asked on a path of the CPU")

@@ -1,4 +1,5 @@
-"""The workshop kit: what it names exists, whoever is behind can go on, the handout is one sheet, the archive says what it needs."""
+"""The workshop kit: what it names exists, whoever is behind can go on, the handout is one sheet,
+the archive says what it needs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ WORKSHOP = ROOT / "workshop"
 NOTEBOOKS = {path.stem.partition("_")[0]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
 TEXTS = sorted([*WORKSHOP.glob("*.md"), *WORKSHOP.glob("*.html")])
 GUIDE = (WORKSHOP / "guide.md").read_text()
-# A name with a folder or an ending that we use; what a learner makes or downloads is not in the repository.
+# A name with a folder or an ending that we use; what a learner makes or downloads is not in the
+# repository.
 FILE = re.compile(r"(?<![\w/.-])(?:[\w.-]+/)*[\w-]+\.(?:py|sh|md|html|json|jsonl|toml)\b")
 MADE_LATER = {"metrics.jsonl"}
 
@@ -111,7 +113,8 @@ def test_a_plan_has_no_gap_and_takes_the_time_that_it_says(name, total):
 
 
 def test_the_numbers_are_those_of_the_lab_log():
-    """Every command that is named as a source has an entry, and every number with three digits or a decimal is in the log."""
+    """Every command that is named as a source has an entry, and every number with three digits or a
+    decimal is in the log."""
     numbers, log = (WORKSHOP / "numbers.md").read_text(), (ROOT / "benchmarks/LOG.md").read_text()
     rows = [line.split(" | ") for line in numbers.splitlines() if "`benchmarks/" in line and line.startswith("| ")]
     assert len(rows) >= 20

@@ -14,15 +14,19 @@ from zorplex_rl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Certificates(Command):
-    """Make an authority, and certificates for the controller and for each host, so that hosts and controller know each other and all between them is
-    encrypted (TLS 1.3). Copy FOLDER/HOST to that host, and nothing else. Run again, it adds hosts; nothing is overwritten."""
+    """Make an authority, and certificates for the controller and for each host, so that hosts and
+    controller know each other and all between them is encrypted (TLS 1.3). Copy FOLDER/HOST to that
+    host, and nothing else. Run again, it adds hosts; nothing is overwritten."""
 
     hosts: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """For each host its names and addresses, separated by commas: gpu1,10.0.0.2. The first one names its folder."""
+    """For each host its names and addresses, separated by commas: gpu1,10.0.0.2. The first one
+    names its folder."""
     to: Path
-    """The folder to write. FOLDER/authority stays on this machine: whoever has its key can make certificates."""
+    """The folder to write. FOLDER/authority stays on this machine: whoever has its key can make
+    certificates."""
     controller: str | None = None
-    """Names and addresses of the machine that trains. None is this machine's host name, and its addresses on the networks that lead to the hosts."""
+    """Names and addresses of the machine that trains. None is this machine's host name, and its
+    addresses on the networks that lead to the hosts."""
     days: float = 365.0
     """For how long the certificates are valid."""
 

@@ -1,4 +1,5 @@
-"""``zorplex-rl env check``: run a task of the user against what a run relies on, one line for each check.
+"""``zorplex-rl env check``: run a task of the user against what a run relies on, one line for each
+check.
 
     ok     splits         none of 400 held-out tasks is among 400 training tasks
     no     tools          LOOKUP['']: failed in execute(…): ValueError: invalid literal for int() with base 10: '', in line 21
@@ -20,12 +21,14 @@ from zorplex_rl.task.checks import Broken, Sample, findings_of
 from zorplex_rl.task.source import EnvironmentSource
 
 TRIED = 8
-"""Tasks that the policy answers, and how often it answers each: a training step of a run with the default settings."""
+"""Tasks that the policy answers, and how often it answers each: a training step of a run with the
+default settings."""
 
 
 @dataclass(frozen=True)
 class Env(Command):
-    """Check a task of your own before you train on it: zorplex-rl env check FILE.py:CLASS. Exit code 1 if something is wrong."""
+    """Check a task of your own before you train on it: zorplex-rl env check FILE.py:CLASS. Exit
+    code 1 if something is wrong."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
     """What to do; there is only check."""
@@ -38,8 +41,8 @@ class Env(Command):
     seed: int = 0
     """Seed that the class is made with."""
     policy: str = "embedded"
-    """The policy that is to learn it: embedded, the folder of a model, or a hub id. Its tokenizer measures the prompts, and it answers some
-    tasks."""
+    """The policy that is to learn it: embedded, the folder of a model, or a hub id. Its tokenizer
+    measures the prompts, and it answers some tasks."""
     max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
     constant_limit: float = 0.25
@@ -105,7 +108,8 @@ def measure_prompts(sample: Sample, policy: str, max_tokens: int) -> str:
 
 
 def try_policy(sample: Sample, name: str, max_tokens: int) -> str:
-    """Have the policy answer training tasks, several times each, and compare the rewards as a run does."""
+    """Have the policy answer training tasks, several times each, and compare the rewards as a run
+    does."""
     from zorplex_rl.learning.learning_signal import why_no_reward_varies
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout

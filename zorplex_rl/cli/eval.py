@@ -170,7 +170,8 @@ def column_name(name: str) -> str:
 def check_limits_of(
     environment: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
 ) -> None:
-    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks can."""
+    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks
+    can."""
     from zorplex_rl.policy.limits import check_limits
 
     names = list(dict.fromkeys(names))
@@ -179,7 +180,8 @@ def check_limits_of(
 
 
 def _check_writable(flag: str, file: Path) -> None:
-    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything as it was."""
+    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything
+    as it was."""
     try:
         target = Path(os.path.realpath(file))
         existed = target.exists()

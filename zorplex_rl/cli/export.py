@@ -1,11 +1,13 @@
-"""``zorplex-rl export``: write a run's policy as a folder that plain transformers loads, and whatever reads such folders.
+"""``zorplex-rl export``: write a run's policy as a folder that plain transformers loads, and
+whatever reads such folders.
 
     model.safetensors, config.json       as in the run, in its number type
     tokenizer*, chat_template.jinja      as in the run
     generation_config.json               made anew: what ends a text, and nothing else
 
-Many models come with sampling settings, such as a penalty for repeated words, which ``generate`` applies even when greedy. The run sampled without
-any, so they are left out. The tools are not part of the model: whoever generates has to stop at a call, run the tool and add its result.
+Many models come with sampling settings, such as a penalty for repeated words, which ``generate``
+applies even when greedy. The run sampled without any, so they are left out. The tools are not part
+of the model: whoever generates has to stop at a call, run the tool and add its result.
 """
 
 import json
@@ -38,7 +40,8 @@ class Export(Command):
 
 
 def export(command: Export) -> int:
-    """Write the folder. Returns the exit code. Raises ConfigError, and leaves nothing behind, if there is no such policy or no such place."""
+    """Write the folder. Returns the exit code. Raises ConfigError, and leaves nothing behind, if
+    there is no such policy or no such place."""
     to, folder = command.to, RunFolder(command.run)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {str(to)!r} exists already and is not empty; choose another folder")
@@ -102,7 +105,8 @@ def _of_checkpoint(folder: RunFolder, step: int, config: Config) -> "Policy":
 
 
 def _write(policy: "Policy", folder: Path) -> int:
-    """Write ``policy``, and what ends a text, to ``folder``: no other file of the run's. Returns the number of parameters."""
+    """Write ``policy``, and what ends a text, to ``folder``: no other file of the run's. Returns
+    the number of parameters."""
     from zorplex_rl.policy.load import save_model
 
     save_model(policy.model, policy.tokenizer, folder)

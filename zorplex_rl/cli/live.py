@@ -1,4 +1,5 @@
-"""Show a training run while it goes on: a view that redraws itself in a terminal, or one line per row elsewhere.
+"""Show a training run while it goes on: a view that redraws itself in a terminal, or one line per
+row elsewhere.
 
     step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
     training   reward 0.53   accuracy 41%   entropy 0.62   loss 0.013
@@ -7,7 +8,8 @@
     generator 0  ━━━━━━━━━━━━━━━━━╸━━━━━━  72%
     trainer      ━━━━━━━━━╸━━━━━━━━━━━━━━  41%
 
-Both take the rows of ``metrics.jsonl`` as they are written. A row may lack any key; the view leaves out what is missing.
+Both take the rows of ``metrics.jsonl`` as they are written. A row may lack any key; the view leaves
+out what is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 MAX_ACTORS = 8
-"""Most actors that get their own bar; the others share one line, so that the view fits a small terminal."""
+"""Most actors that get their own bar; the others share one line, so that the view fits a small
+terminal."""
 LEAST_BAR = 10
 """Least width of a bar, in characters."""
 
@@ -42,7 +45,8 @@ LEAST_BAR = 10
 class LiveView:
     """Show the rows given to ``update`` on ``stream`` (default: standard output).
 
-    Use it as a context manager. ``clock`` returns seconds; it advances the elapsed time between rows.
+    Use it as a context manager. ``clock`` returns seconds; it advances the elapsed time between
+    rows.
     """
 
     def __init__(
@@ -109,7 +113,8 @@ class LiveView:
         return _Progress(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
 
     def _times(self) -> str:
-        """Return the time since training began and an estimate for the remaining steps, at the pace that this view has seen."""
+        """Return the time since training began and an estimate for the remaining steps, at the pace
+        that this view has seen."""
         if "seconds" not in self._step:
             return "starting"
         waited = self._clock() - self._received
@@ -127,7 +132,8 @@ class LiveView:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Lay out step, bar and times in one line. The bar moves to its own line if it would be shorter than ``LEAST_BAR``."""
+    """Lay out step, bar and times in one line. The bar moves to its own line if it would be shorter
+    than ``LEAST_BAR``."""
 
     step: Text
     bar: ProgressBar

@@ -1,4 +1,5 @@
-"""The log of a run: what is too long for the terminal, or not for its user. Monarch's reports, Python's warnings, tracebacks.
+"""The log of a run: what is too long for the terminal, or not for its user. Monarch's reports,
+Python's warnings, tracebacks.
 
 a record of ``zorplex_rl``               terminal and file
 any other: Monarch, asyncio, warnings    file only
@@ -19,7 +20,8 @@ _unexpected = logging.getLogger("unexpected")
 
 @contextlib.contextmanager
 def logged_to(file: Path, say: Callable[[str], object], debug: bool = False) -> Iterator[None]:
-    """Write to ``file`` all that is logged, and ``say`` what is for people. The file is made when there is something to write."""
+    """Write to ``file`` all that is logged, and ``say`` what is for people. The file is made when
+    there is something to write."""
     root, own = logging.getLogger(), logging.getLogger("zorplex_rl")
     kept = _Kept(file, encoding="utf-8", errors="backslashreplace", delay=True)
     kept.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -52,7 +54,8 @@ def _record(what: str, error: BaseException | None) -> None:
 
 
 class _Kept(logging.FileHandler):
-    """Write records to a file, or nowhere: that its disk is full is said by what the run itself writes."""
+    """Write records to a file, or nowhere: that its disk is full is said by what the run itself
+    writes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):

@@ -1,9 +1,10 @@
-"""Keep how many seconds each notebook took to run, on which machine and how fast that machine was: ``workshop/notebook_seconds.json``.
+"""Keep how many seconds each notebook took to run, on which machine and how fast that machine was:
+``workshop/notebook_seconds.json``.
 
     ./build_site.sh site --record workshop/notebook_seconds.json
 
-writes it anew. ``zorplex-rl check`` multiplies these seconds by the ratio of two calibrations (``learning/calibration.py``); the rule for a
-notebook's minutes counts them too.
+writes it anew. ``zorplex-rl check`` multiplies these seconds by the ratio of two calibrations
+(``learning/calibration.py``); the rule for a notebook's minutes counts them too.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ class NotebookSeconds:
     machine: str
     """Processor, cores, versions."""
     calibration: float
-    """Seconds of one calibration step on that machine: the median of the calibrations before each notebook."""
+    """Seconds of one calibration step on that machine: the median of the calibrations before each
+    notebook."""
     seconds: Mapping[str, float]
-    """Seconds from the start of a notebook to its page, all its cells included: by file name without ``.py``."""
+    """Seconds from the start of a notebook to its page, all its cells included: by file name
+    without ``.py``."""
 
     @classmethod
     def read(cls, path: Path) -> NotebookSeconds:

@@ -1,4 +1,5 @@
-"""Standard output and standard error of a command, also when nobody reads them, they are closed, or their disk is full.
+"""Standard output and standard error of a command, also when nobody reads them, they are closed, or
+their disk is full.
 
 zorplex-rl train --help | head -1     the pipe is closed: whatever else is written is dropped, and the command goes on
 zorplex-rl eval > /full/disk          the same, and one sentence on standard error
@@ -25,7 +26,8 @@ IN_ASCII = {
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return what to write for the characters that ``error`` is about: a letter without its accent, or else the number of the character."""
+    """Return what to write for the characters that ``error`` is about: a letter without its accent,
+    or else the number of the character."""
     assert isinstance(error, UnicodeEncodeError)
 
     def plain(character: str) -> str:
@@ -39,7 +41,8 @@ codecs.register_error("zorplex_rl.in_ascii", _in_ascii)
 
 
 class Output(io.TextIOBase):
-    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and ``on_loss`` is called, once."""
+    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and
+    ``on_loss`` is called, once."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.is_lost = stream is None
@@ -50,7 +53,8 @@ class Output(io.TextIOBase):
 
     @classmethod
     def of(cls, stream: TextIO | Output | None) -> Output:
-        """Return ``stream``, which may be one already: who is the second to notice a loss would not be told of it."""
+        """Return ``stream``, which may be one already: who is the second to notice a loss would not
+        be told of it."""
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="zorplex_rl.in_ascii")
         return stream if isinstance(stream, Output) else cls(stream)

@@ -1,4 +1,5 @@
-"""Build the embedded policy from nothing, or describe a policy: ``zorplex-rl policy build``, ``zorplex-rl policy show``."""
+"""Build the embedded policy from nothing, or describe a policy: ``zorplex-rl policy build``,
+``zorplex-rl policy show``."""
 
 import contextlib
 import shlex

@@ -1,9 +1,11 @@
-"""``zorplex-rl status RUN``: look into a run that is going on. Two sources, each for what it knows best.
+"""``zorplex-rl status RUN``: look into a run that is going on. Two sources, each for what it knows
+best.
 
     RUN/telemetry.json, written once a second by the run's controller      replicas: state, requests, replacements, latencies
     Monarch's tables, asked in SQL at the address that stands there        messages, failed calls, slowest endpoints, a trace
 
-A run has both with ``train --telemetry`` (``training/telemetry.py``). Where there is nothing to look into, one sentence says why.
+A run has both with ``train --telemetry`` (``training/telemetry.py``). Where there is nothing to
+look into, one sentence says why.
 """
 
 import json
@@ -28,7 +30,8 @@ SILENT_SECONDS = 10.0
 SLOWEST, LATEST_RESTARTS = 12, 5
 Rows = list[dict[str, Any]]
 
-# Monarch's histograms are sums since the row before, so they add up. Its own actors, and this package's probes, are left out.
+# Monarch's histograms are sums since the row before, so they add up. Its own actors, and this
+# package's probes, are left out.
 ENDPOINTS = """
     select attributes_json as endpoint, sum(count) as calls, sum(sum_f64) / sum(count) / 1000 as mean_ms, max(max_f64) / 1000 as max_ms
     from metric_histograms where name in ('endpoint_call_one_latency_us_histogram', 'endpoint_call_latency_us_histogram')
@@ -52,12 +55,14 @@ MONARCHS_OWN = ("telemetry", "TelemetryActor", "setup", "logger")
 
 @dataclass(frozen=True)
 class Status(Command):
-    """Look into a run that was started with --telemetry and is going on: its replicas, messages, failures and slowest endpoints."""
+    """Look into a run that was started with --telemetry and is going on: its replicas, messages,
+    failures and slowest endpoints."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
     trace: Path | None = None
-    """Also record Monarch's trace of the next --seconds, and write it to this file; open it in ui.perfetto.dev."""
+    """Also record Monarch's trace of the next --seconds, and write it to this file; open it in
+    ui.perfetto.dev."""
     seconds: float = 5.0
     """How long to record."""
 
@@ -133,7 +138,8 @@ def _headline(path: Path, report: dict[str, Any]) -> str:
 
 
 def _replicas(services: Rows) -> Rows:
-    """Return a row for every replica of a service. What counts for the whole service stands in the row of its first one."""
+    """Return a row for every replica of a service. What counts for the whole service stands in the
+    row of its first one."""
     rows: Rows = []
     for service in services:
         for index, replica in enumerate(service["replicas"]):
@@ -153,7 +159,8 @@ def _replicas(services: Rows) -> Rows:
 
 
 def _alone(rows: Rows, services: set[str]) -> Rows:
-    """Return a row for every role of which there is one. No service probes these, so the state is the one that Monarch noted last."""
+    """Return a row for every role of which there is one. No service probes these, so the state is
+    the one that Monarch noted last."""
     # "<root>.<zorplex_rl.training.actors.DatasetActor dataset{'procs': 0/1}>"
     states = {row["display_name"].partition("{")[0].rpartition(" ")[2]: row["new_status"] for row in rows}
     return [
@@ -164,7 +171,8 @@ def _alone(rows: Rows, services: set[str]) -> Rows:
 
 
 def _endpoints(times: Rows, failures: Rows) -> Rows:
-    """Return the slowest endpoints first, by their mean time from call to answer. A call that waits for something is slow by intention."""
+    """Return the slowest endpoints first, by their mean time from call to answer. A call that waits
+    for something is slow by intention."""
     failed = {row["endpoint"]: row["calls"] for row in failures}
     rows: Rows = []
     for row in sorted(times, key=lambda row: -row["mean_ms"]):
@@ -188,7 +196,8 @@ def _messages(row: dict[str, Any]) -> str:
 
 
 def _record(url: str, file: Path, seconds: float) -> str:
-    """Record for ``seconds``, and write Monarch's trace of that time to ``file``. Returns what to say about it."""
+    """Record for ``seconds``, and write Monarch's trace of that time to ``file``. Returns what to
+    say about it."""
     from zorplex_rl.training.telemetry import record_trace
 
     record_trace(url, file, seconds)
@@ -210,7 +219,8 @@ def _print_table(title: str, rows: Rows) -> None:
 
 
 def _query(url: str, sql: str) -> Rows:
-    """Return the rows of Monarch's answer to ``sql``. Raises OSError if nobody answers, ValueError if the answer is none."""
+    """Return the rows of Monarch's answer to ``sql``. Raises OSError if nobody answers, ValueError
+    if the answer is none."""
     request = urllib.request.Request(
         f"{url}/api/query", json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
     )

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_WISH_SECONDS = 1.0
-"""``timeout`` signals its child and then the child's group, and a held key repeats: what comes within this time says nothing new."""
+"""``timeout`` signals its child and then the child's group, and a held key repeats: what comes
+within this time says nothing new."""
 
 
 class StopWish:
@@ -36,8 +37,10 @@ class StopWish:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Take signals from now on, also before there is a loop: modules are imported, and an exception in the middle of that may get lost."""
-        # Who started this with the signal ignored (``nohup``, a shell's background job) wants it ignored.
+        """Take signals from now on, also before there is a loop: modules are imported, and an
+        exception in the middle of that may get lost."""
+        # Who started this with the signal ignored (``nohup``, a shell's background job) wants it
+        # ignored.
         taken = {n: usual for n in STOPS if (usual := signal.getsignal(n)) != signal.SIG_IGN}
         for number in taken:
             signal.signal(number, lambda *_: self._on_signal())

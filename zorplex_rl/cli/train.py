@@ -1,4 +1,5 @@
-"""Train a policy: ``zorplex-rl train``. A run begins in a new folder, or goes on in one that is there.
+"""Train a policy: ``zorplex-rl train``. A run begins in a new folder, or goes on in one that is
+there.
 
     train ──► _begin, _continue ──► check_needs ──► run: the live view, signals, the last words
 
@@ -39,25 +40,32 @@ class Train(Command):
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason for each."""
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason
+    for each."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
-    """Continue the run in this folder from its newest checkpoint. With another --steps the run becomes longer, or ends earlier: from here on the
-    learning rate falls as it does in a run of that many steps."""
+    """Continue the run in this folder from its newest checkpoint. With another --steps the run
+    becomes longer, or ends earlier: from here on the learning rate falls as it does in a run of
+    that many steps."""
     from_checkpoint: int | None = None
-    """With --resume: continue from the checkpoint of this step instead. What the run did after it is dropped."""
+    """With --resume: continue from the checkpoint of this step instead. What the run did after it
+    is dropped."""
     trust_task: bool = False
-    """With --resume: run the code of the task that the run's folder brings, although you have begun no run with it on this machine. It runs with your
-    rights, so read it first: it is in the folder's environment.json."""
+    """With --resume: run the code of the task that the run's folder brings, although you have begun
+    no run with it on this machine. It runs with your rights, so read it first: it is in the
+    folder's environment.json."""
     plan: bool = False
-    """Only say which process would live on which host of --hosts. Nothing is started, reached or written."""
+    """Only say which process would live on which host of --hosts. Nothing is started, reached or
+    written."""
 
 
 def cluster_of(earlier: HostsConfig) -> HostsConfig:
-    """Return the hosts on which a run goes on if the command line names none: those of ``earlier`` on this machine, else "".
+    """Return the hosts on which a run goes on if the command line names none: those of ``earlier``
+    on this machine, else "".
 
-    Others have to be named again. Who made the folder could have named a machine of his own there, and a host is trusted.
+    Others have to be named again. Who made the folder could have named a machine of his own there,
+    and a host is trusted.
     """
     if earlier.is_elsewhere:
         return HostsConfig(hosts="")
@@ -85,7 +93,8 @@ def _begin(command: Train) -> int:
     from zorplex_rl.policy.load import weight_bytes
 
     config = command.config
-    # Weights and two moments in float32, for each checkpoint that is kept and the one being written, and the policy itself.
+    # Weights and two moments in float32, for each checkpoint that is kept and the one being
+    # written, and the policy itself.
     with call_limit.interrupting(config.task_timeout):
         source = check_needs(config)
     bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
@@ -106,7 +115,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     folder.trusts_task, config = command.trust_task, command.config
-    # On how many processes and which machines a run goes on, and for how long it waits, changes nothing of it.
+    # On how many processes and which machines a run goes on, and for how long it waits, changes
+    # nothing of it.
     free = {name: getattr(config, name) for name in ("steps", "task_timeout")} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
@@ -134,7 +144,8 @@ def _continue(command: Train, path: Path) -> int:
 
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bool = False) -> int:
-    """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the exit code."""
+    """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the
+    exit code."""
     import asyncio
 
     from zorplex_rl.cli.live import LiveView
@@ -162,7 +173,8 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bo
 
 
 def _what_failed(error: Exception, cause: BaseException, config: Config, folder: RunFolder, resume: Path | None) -> str:
-    """Return what the user is told of ``error``, behind which is ``cause``: what has happened, what to do, where to read more.
+    """Return what the user is told of ``error``, behind which is ``cause``: what has happened, what
+    to do, where to read more.
 
     ``resume`` is the checkpoint that was being restored.
     """
@@ -242,7 +254,8 @@ async def _train(
 
 
 def _what_changed(before: dict[str, float], after: dict[str, float]) -> str:
-    """Say which shares of outcomes were there before and after training; those that never occurred are left out.
+    """Say which shares of outcomes were there before and after training; those that never occurred
+    are left out.
 
     >>> _what_changed({"success": 0.25, "wrong_format": 0.75, "truncated": 0.0}, {"success": 1.0, "wrong_format": 0.0, "truncated": 0.0})
     'success 25 → 100 %, wrong format 75 → 0 %'

@@ -11,17 +11,22 @@ from zorplex_rl.errors import HostError
 
 @dataclass(frozen=True)
 class Worker(Command):
-    """Let runs on another machine start their processes here, one run after the other: `train --hosts attach:tls://HOST:PORT,…`. Ctrl-C ends it. What
-    a run has started here ends with it, and within half a minute if its controller dies or can no longer be reached. Who has a certificate of this
-    machine's authority (--tls) can run programs here as you."""
+    """Let runs on another machine start their processes here, one run after the other: `train
+    --hosts attach:tls://HOST:PORT,…`. Ctrl-C ends it. What a run has started here ends with it, and
+    within half a minute if its controller dies or can no longer be reached. Who has a certificate
+    of this machine's authority (--tls) can run programs here as you."""
 
     listen: str
-    """tls://HOST:PORT: an address of this machine that the controller can reach. Nothing else is listened at."""
+    """tls://HOST:PORT: an address of this machine that the controller can reach. Nothing else is
+    listened at."""
     tls: str | None = None
-    """The folder of this machine's files, made by `zorplex-rl certificates`. None is the environment variable ZORPLEX_TLS."""
+    """The folder of this machine's files, made by `zorplex-rl certificates`. None is the
+    environment variable ZORPLEX_TLS."""
     insecure: bool = False
-    """Allow --listen tcp://HOST:PORT: nothing is encrypted then, and whoever reaches that port can run programs here as you. With the environment
-    variable ZORPLEX_SECRET here and at the controller, whoever also knows it. For trusted networks only; at 127.0.0.1 it needs no permission."""
+    """Allow --listen tcp://HOST:PORT: nothing is encrypted then, and whoever reaches that port can
+    run programs here as you. With the environment variable ZORPLEX_SECRET here and at the
+    controller, whoever also knows it. For trusted networks only; at 127.0.0.1 it needs no
+    permission."""
 
 
 def work(command: Worker) -> int:

@@ -1,4 +1,5 @@
-"""Serve notebook 01: play actors in this process, as Monarch would, to check those that a learner writes; and take times.
+"""Serve notebook 01: play actors in this process, as Monarch would, to check those that a learner
+writes; and take times.
 
 Mailbox(Summer, rank=1, size=4).add.call_one([1, 2])       a copy, in order, one at a time; nothing is started
 expect_a_summer(Summer)                                    raises AssertionError with a sentence that shows the calls
@@ -48,7 +49,8 @@ class Reply:
 
 
 class Mailbox:
-    """Play one actor in the running event loop. It is its own reference: it may be sent in a message."""
+    """Play one actor in the running event loop. It is its own reference: it may be sent in a
+    message."""
 
     def __init__(self, actor_class: type, rank: int = 0, size: int = 1) -> None:
         name = actor_class.__name__
@@ -75,14 +77,16 @@ class Mailbox:
         return self
 
     def send(self, found: Any, place: tuple[int, int], *sent: Any) -> Reply:
-        """Put a message into the mailbox, a copy of what is ``sent``, for a mesh in which the actor has this ``place``."""
+        """Put a message into the mailbox, a copy of what is ``sent``, for a mesh in which the actor
+        has this ``place``."""
         task = asyncio.ensure_future(self._answer(found, place, copy.deepcopy(sent)))
         # Of a broadcast, nobody ever asks.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return Reply(task)
 
     async def ask(self, name: str, *sent: Any, rank: int, size: int) -> Any:
-        """Send a message to the actor as the one of ``rank`` in a mesh or slice of ``size``. Returns the answer."""
+        """Send a message to the actor as the one of ``rank`` in a mesh or slice of ``size``.
+        Returns the answer."""
         found = getattr(self, name) and _endpoints(self._class)[name]
         return await self.send(found, (rank, size), *sent)
 
@@ -105,7 +109,8 @@ def _endpoints(actor_class: type) -> dict[str, Any]:
 
 
 def expect_a_summer(actor_class: type) -> None:
-    """Compare an actor with what ``Summer`` is to do, on random messages to it as one of several. Raises AssertionError."""
+    """Compare an actor with what ``Summer`` is to do, on random messages to it as one of several.
+    Raises AssertionError."""
     asyncio.run(_expect_a_summer(actor_class))
 
 
@@ -144,7 +149,8 @@ async def _expect_a_summer(actor_class: type) -> None:
 
 
 def expect_long_rallies(actor_class: type) -> None:
-    """Let two players of the class play. Raises AssertionError where a rally stops, or hits are lost."""
+    """Let two players of the class play. Raises AssertionError where a rally stops, or hits are
+    lost."""
     asyncio.run(_expect_long_rallies(actor_class))
 
 
@@ -179,7 +185,8 @@ async def _expect_long_rallies(actor_class: type) -> None:
 
 
 def _hits(left: int) -> tuple[int, int]:
-    """Return the hits of a rally that begins with ``hit(left)``: of the one who begins, and of the other."""
+    """Return the hits of a rally that begins with ``hit(left)``: of the one who begins, and of the
+    other."""
     return left // 2 + 1, (left + 1) // 2
 
 
@@ -199,7 +206,8 @@ def joined(shopped: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
 
 
 def by_arrival(answer_times: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``answer_times`` with its times sorted: a list in the order of the messages and one in that of arrival are both right."""
+    """Return ``answer_times`` with its times sorted: a list in the order of the messages and one in
+    that of arrival are both right."""
 
     @functools.wraps(answer_times)
     def in_order(seconds: list[float], concurrent: bool) -> Any:
@@ -225,7 +233,8 @@ async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:
 
 
 async def play(ping: Any, pong: Any, hits: int) -> float:
-    """Play a rally of so many ``hits``. Returns the seconds until all are counted and the first call is answered."""
+    """Play a rally of so many ``hits``. Returns the seconds until all are counted and the first
+    call is answered."""
     start = time.monotonic()
     rally = ping.hit.call_one(hits - 1)
     while await ping.hits_so_far.call_one() + await pong.hits_so_far.call_one() < hits:
@@ -250,7 +259,8 @@ async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
 
 
 async def seconds_each(work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4) -> float:
-    """Return the seconds for one of ``times`` that ``work`` does: the median of all runs that begin ``within`` so many seconds."""
+    """Return the seconds for one of ``times`` that ``work`` does: the median of all runs that begin
+    ``within`` so many seconds."""
     runs: list[float] = []
     end = time.perf_counter() + within
     while not runs or time.perf_counter() < end:

@@ -1,4 +1,5 @@
-"""Serve notebook 02: how long something takes, what a terminal shows, and checks that play several ranks in one process."""
+"""Serve notebook 02: how long something takes, what a terminal shows, and checks that play several
+ranks in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
 Rank = tuple[torch.nn.Module, torch.optim.Optimizer, Examples]
 Step = Callable[..., Any]
-"""``step(model, optimizer, mine, everybody, add_up)`` takes one training step as one rank, and returns the loss of all ranks' examples."""
+"""``step(model, optimizer, mine, everybody, add_up)`` takes one training step as one rank, and
+returns the loss of all ranks' examples."""
 SIZES = ([4, 4], [6, 2], [3], [1, 5, 2], [3, 0])
 """Examples of each rank, in the runs of ``check_step``."""
 ROUNDS = 12
@@ -61,12 +63,14 @@ def captured() -> Iterator[list[str]]:
 
 
 def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> float:
-    """Return the largest difference between each of several lists of weights and the ``right`` one."""
+    """Return the largest difference between each of several lists of weights and the ``right``
+    one."""
     return max(float((mine - its).abs().max()) for weights in found for mine, its in zip(weights, right, strict=True))
 
 
 def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Rank], list[Any]]:
-    """Run ``step`` as every rank, one after the other. Returns the ranks after it, and what each call returned.
+    """Run ``step`` as every rank, one after the other. Returns the ranks after it, and what each
+    call returned.
 
     What the others add up is not known while the first rank runs. So all run again from the start,
     now told the sums of the round before, until no sum changes any more. Raises AssertionError
@@ -118,7 +122,8 @@ def _sizes(ranks: Sequence[Rank]) -> str:
 
 
 def check_step(step: Step) -> None:
-    """Compare two steps of some ranks with those of one process that has all examples. Raises AssertionError with a sentence for the learner."""
+    """Compare two steps of some ranks with those of one process that has all examples. Raises
+    AssertionError with a sentence for the learner."""
     for seed, sizes in enumerate(SIZES):
         chance = torch.Generator().manual_seed(seed)
         everybody = sum(sizes)
@@ -161,7 +166,8 @@ def _one_process(model: torch.nn.Module, optimizer: torch.optim.Optimizer, input
 
 
 def draw_states(chance: random.Random) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Draw two state dicts: some names are in both, some of these with another shape of as many numbers."""
+    """Draw two state dicts: some names are in both, some of these with another shape of as many
+    numbers."""
     shapes = [(2,), (3,), (2, 3), (3, 2), (1,), (1, 2)]
 
     def state() -> dict[str, Tensor]:
@@ -189,7 +195,8 @@ def draw_lines(chance: random.Random) -> tuple[dict[int, list[tuple[float, str]]
 
 
 def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    """Raise AssertionError if the answer shares memory with what it was made from, or that has changed."""
+    """Raise AssertionError if the answer shares memory with what it was made from, or that has
+    changed."""
     old = {"kept": torch.ones(2), "grown": torch.ones(2), "gone": torch.ones(1)}
     new = {"kept": torch.zeros(2), "grown": torch.zeros(3), "added": torch.zeros(1)}
     states = {"old": old, "new": new}

@@ -1,4 +1,5 @@
-"""Serve notebook 04: processes with a gloo group, the bytes that they send, and checks that stand for several ranks in one process."""
+"""Serve notebook 04: processes with a gloo group, the bytes that they send, and checks that stand
+for several ranks in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def join() -> int:
 
 @asynccontextmanager
 async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]:
-    """Start ``count`` processes with an ``actor`` each and a gloo group of their own; they end with the block."""
+    """Start ``count`` processes with an ``actor`` each and a gloo group of their own; they end with
+    the block."""
     from monarch.spmd import setup_torch_elastic_env_async
 
     start_runtime()
@@ -71,7 +73,8 @@ def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of (x, up, up_bias, down, down_bias, ranks) that runs ``layers`` as every rank, one after the other.
+    """Return a function of (x, up, up_bias, down, down_bias, ranks) that runs ``layers`` as every
+    rank, one after the other.
 
     Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part
     of the hidden numbers. Raises AssertionError where one does not.
@@ -109,7 +112,8 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def draw_layers(draw: random.Random) -> tuple[Tensor | int, ...]:
-    """Draw x, two layers with biases, and a number of ranks that need not divide the width between them."""
+    """Draw x, two layers with biases, and a number of ranks that need not divide the width between
+    them."""
     torch.manual_seed(draw.randrange(10**6))
     rows, narrow, wide, ranks = (draw.randint(2, 5), draw.randint(2, 4), draw.randint(5, 9), draw.randint(2, 4))
     sizes = ((rows, narrow), (wide, narrow), (wide,), (narrow, wide), (narrow,))

@@ -1,4 +1,5 @@
-"""Drive notebook 06: callers that are refused, records of a pool under load, a ledger whose process dies at the worst moments.
+"""Drive notebook 06: callers that are refused, records of a pool under load, a ledger whose process
+dies at the worst moments.
 
 pool ──► watched(pool) ──► Recording ──► ServicePlayer
                       └──► account ──► a table
@@ -35,10 +36,12 @@ MODIFIES = ("INSERT", "UPDATE", "DELETE", "REPLAC")
 def all_at_once(
     delay: Callable[[int], float], callers: int = 100, at_best: int = 10, refusal: float = 0.1, slots: int = 600
 ) -> list[int]:
-    """Return the requests in each slot of 0.1 s, until all ``callers`` have been answered or the ``slots`` are over.
+    """Return the requests in each slot of 0.1 s, until all ``callers`` have been answered or the
+    ``slots`` are over.
 
-    They come together; who is refused comes again after ``delay(failures)`` seconds. The service answers ``at_best`` requests
-    in a slot, and a refusal costs it the share ``refusal`` of an answer.
+    They come together; who is refused comes again after ``delay(failures)`` seconds. The service
+    answers ``at_best`` requests in a slot, and a refusal costs it the share ``refusal`` of an
+    answer.
     """
     load: list[int] = []
     failures = {0: [0] * callers}
@@ -55,7 +58,8 @@ def all_at_once(
 
 
 def watched(pool_class: type, recording: Recording) -> Any:
-    """Return a subclass of ``pool_class`` that writes down the lives of its replicas and the requests that they get."""
+    """Return a subclass of ``pool_class`` that writes down the lives of its replicas and the
+    requests that they get."""
 
     class Watched(pool_class):
         async def start(self) -> Any:
@@ -93,7 +97,8 @@ def watched(pool_class: type, recording: Recording) -> Any:
 async def under_load(
     pool_class: type, tool: type, caller: Callable[..., Any], config: Any, fault: signal.Signals
 ) -> tuple[Recording, dict[str, dict[str, int]]]:
-    """Do ``fault`` to a replica of a pool at work, and go on until the pool is whole again. Returns the film and the account."""
+    """Do ``fault`` to a replica of a pool at work, and go on until the pool is whole again. Returns
+    the film and the account."""
     film, over = Recording("kill -9" if fault is signal.SIGKILL else fault.name), asyncio.Event()
     outcomes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -142,7 +147,8 @@ def connect(path: str, factory: type = sqlite3.Connection, timeout: float = 10.0
 
 
 class DoomedConnection(sqlite3.Connection):
-    """End its process by ``kill -9``, once at each of three moments: (number of the charge, after what)."""
+    """End its process by ``kill -9``, once at each of three moments: (number of the charge, after
+    what)."""
 
     moments = ((2, "write 1"), (5, "write 2"), (8, "commit"))
     number, writes = None, 0
@@ -172,7 +178,8 @@ class DoomedConnection(sqlite3.Connection):
 
 
 async def charge_under_kills(pool_class: type, till: type, rule: Callable[..., Any], charges: int = 10) -> list[int]:
-    """Send each charge once to a pool of tills whose processes are killed. Returns how often each was made."""
+    """Send each charge once to a pool of tills whose processes are killed. Returns how often each
+    was made."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ledger")
         connect(path).close()
@@ -203,7 +210,8 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 
 
 def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
-    """Return the text of ``pool.py``: ``Pool`` as the notebook has it, with the learner's functions; it needs Monarch and nothing else."""
+    """Return the text of ``pool.py``: ``Pool`` as the notebook has it, with the learner's
+    functions; it needs Monarch and nothing else."""
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")
     methods = ("@staticmethod\n" + _own(retry_delay), *map(_own, others))
@@ -212,7 +220,8 @@ def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[
 
 
 def _own(function: Callable[..., Any]) -> str:
-    """Return the source of a function as a learner has written it, under its own name, without what marimo adds."""
+    """Return the source of a function as a learner has written it, under its own name, without what
+    marimo adds."""
     source = textwrap.dedent(inspect.getsource(function)).strip()
     start = re.search(r"^(async )?def ", source, re.MULTILINE)
     assert start

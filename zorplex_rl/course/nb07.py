@@ -1,4 +1,5 @@
-"""Move weights in notebook 07: the actors at both ends, reads from a busy owner, and one version's way on each rung of the ladder.
+"""Move weights in notebook 07: the actors at both ends, reads from a busy owner, and one version's
+way on each rung of the ladder.
 
 a busy owner       Writer ──► disturbed_reads
 the ladder         Writer, Puller ──► open_pair ──► move ──► climb
@@ -91,7 +92,8 @@ class Writer(Actor):
 
 
 class Puller(Actor):
-    """A generator that only pulls. Each way returns the seconds of the transfer, and of the copy into the model."""
+    """A generator that only pulls. Each way returns the seconds of the transfer, and of the copy
+    into the model."""
 
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
         torch.set_num_threads(1)
@@ -142,7 +144,8 @@ async def processes(**wanted: tuple[Any, ...]) -> AsyncIterator[list[Any]]:
 
 
 async def disturbed_reads(megabytes: int, transports: dict[str, str], seconds: float) -> dict[str, dict[str, float]]:
-    """Return, for each transport, the seconds of a read whose owner is free, computes for ``seconds``, or is stopped for them."""
+    """Return, for each transport, the seconds of a read whose owner is free, computes for
+    ``seconds``, or is stopped for them."""
     found: dict[str, dict[str, float]] = {}
     async with processes(writer=(Writer, layers, megabytes)) as (writer,):
         source = replace(await writer.open_ring.call_one(), owner=writer)
@@ -207,7 +210,8 @@ async def open_pair(
 
 
 async def move(writer: Any, puller: Any, transport: str, path: str, late: float = 0.0) -> Moved:
-    """Make a version readable and move it. In a broadcast the puller comes ``late`` seconds late."""
+    """Make a version readable and move it. In a broadcast the puller comes ``late`` seconds
+    late."""
 
     async def timed(call: Awaitable[Any]) -> float:
         began = time.perf_counter()
@@ -228,7 +232,8 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
 async def climb(
     config: Any, rungs: Mapping[str, tuple[str, str]], settings_of: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, list[Moved]], Moved]:
-    """Move by every rung (the name of its settings, its transport), again and again. Returns what it took, and a late broadcast."""
+    """Move by every rung (the name of its settings, its transport), again and again. Returns what
+    it took, and a late broadcast."""
     import monarch
 
     moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}

@@ -1,4 +1,5 @@
-"""Drive what notebook 08 runs and does not show: settings of a run, a planted fault, accounts, a killed generator.
+"""Drive what notebook 08 runs and does not show: settings of a run, a planted fault, accounts, a
+killed generator.
 
 run_config      the page's settings ──► the package's Config
 diagnose        the diagnostics of three training steps, two of them with a fault
@@ -49,7 +50,8 @@ def new_path(name: str) -> Path:
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
-    """Return the package's settings of a run, checked. ``changes`` replace the page's settings, and say how many generators and spares."""
+    """Return the package's settings of a run, checked. ``changes`` replace the page's settings, and
+    say how many generators and spares."""
     wanted = SimpleNamespace(**{"generators": 1, "spares": 0} | vars(config) | changes)
     made = Config(
         task="compositional",
@@ -74,7 +76,8 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
 
 
 def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, Any]:
-    """Return the diagnostics of three training steps on the same episodes, which are marked as fresh, by what is wrong with each."""
+    """Return the diagnostics of three training steps on the same episodes, which are marked as
+    fresh, by what is wrong with each."""
 
     def fresh() -> Learner:
         run = run_config(config).changed(warmup_steps=0)
@@ -90,7 +93,8 @@ def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: S
 
 
 def account(timeline: Timeline, steps: int) -> SimpleNamespace:
-    """Return seconds, busy shares and lags of a run, from the spans of its generator and its trainer."""
+    """Return seconds, busy shares and lags of a run, from the spans of its generator and its
+    trainer."""
     trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
     begin = min(span.start for span in timeline.spans if span.kind == "generate")
     window = (begin, trained[-1].end)
@@ -109,7 +113,8 @@ def account(timeline: Timeline, steps: int) -> SimpleNamespace:
 
 
 def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
-    """Draw ``seconds`` of each run on one axis, from the beginning of its fourth step (earlier if it has few)."""
+    """Draw ``seconds`` of each run on one axis, from the beginning of its fourth step (earlier if
+    it has few)."""
     windows = {}
     for name, run in runs.items():
         begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
@@ -119,7 +124,8 @@ def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
 
 
 def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float], held_out: int) -> list[dict[str, str]]:
-    """Return the rows of the table that compares the ``accounts`` of runs, with the share of held-out tasks that are right ``after``."""
+    """Return the rows of the table that compares the ``accounts`` of runs, with the share of
+    held-out tasks that are right ``after``."""
     fields = {
         "step": ("median time of a step", "{:.3f} s"),
         "train": ("training, median of a step", "{:.3f} s"),
@@ -139,7 +145,8 @@ def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float],
 
 
 def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
-    """Return what the simulator says of the phases ``found``, with other numbers of ``generators`` and another ``max_lag``."""
+    """Return what the simulator says of the phases ``found``, with other numbers of ``generators``
+    and another ``max_lag``."""
     setting = Setting(
         generators=generators,
         groups_per_step=groups,
@@ -165,7 +172,8 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
 async def train_and_kill(
     run: Config, folder: RunFolder, kill: Callable[[Controller], Coroutine[Any, Any, None]]
 ) -> tuple[RunLog, dict[str, int]]:
-    """Train with the package while ``kill`` has its way with the controller. Returns the run's log and the replay buffer's counters."""
+    """Train with the package while ``kill`` has its way with the controller. Returns the run's log
+    and the replay buffer's counters."""
     log = RunLog(folder)
     async with Controller.assemble(run, log) as controller:
         await controller.begin()
@@ -177,7 +185,8 @@ async def train_and_kill(
 
 @contextmanager
 def quietly() -> Iterator[list[str]]:
-    """Keep warnings and what native code writes to file descriptor 2 off the page. Yields a list, which has its lines at the end."""
+    """Keep warnings and what native code writes to file descriptor 2 off the page. Yields a list,
+    which has its lines at the end."""
     lines: list[str] = []
     saved, log = os.dup(2), logging.getLogger("zorplex_rl")
     # The death on this page is intended, and the page says more about it than a warning would.
@@ -196,7 +205,8 @@ def quietly() -> Iterator[list[str]]:
 
 
 def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
-    """Return what became of the groups of a run in which a generator was killed, by what each number counts."""
+    """Return what became of the groups of a run in which a generator was killed, by what each
+    number counts."""
     numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
     return {
         "processes replaced": sum(row["event"] == "restart" for row in log.folder.metrics()),
@@ -212,7 +222,8 @@ def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float, float]:
-    """Draw the seconds around the kill. Returns the drawing, and the seconds until it was noticed and until it was made good."""
+    """Draw the seconds around the kill. Returns the drawing, and the seconds until it was noticed
+    and until it was made good."""
     kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened

@@ -1,4 +1,5 @@
-"""Run what notebook 09 shows: draw arguments for its checks, follow its runs, count what the recorded study says.
+"""Run what notebook 09 shows: draw arguments for its checks, follow its runs, count what the
+recorded study says.
 
 draw_batch, draw_gaps          arguments for the checks of the exercises
 follow, points                 a run ──► a live curve ──► the lines of a figure
@@ -32,7 +33,8 @@ NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled
 
 
 def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-    """Draw the five arguments of a loss. Some ratios are inside all bounds, some outside, for good and bad tokens."""
+    """Draw the five arguments of a loss. Some ratios are inside all bounds, some outside, for good
+    and bad tokens."""
     rows, columns = draw.randint(2, 4), draw.randint(3, 6)
 
     def table(low: float, high: float) -> Tensor:
@@ -47,14 +49,16 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, flo
     return (behaviour + apart).requires_grad_(), behaviour, advantage, mask, tokens
 
 
-# Logarithms of ratios: on both sides of every bound, of 0.5, 0.8, 1.2 and 2, and of what is taken for one (1 / 1.2, 1.25).
+# Logarithms of ratios: on both sides of every bound, of 0.5, 0.8, 1.2 and 2, and of what is taken
+# for one (1 / 1.2, 1.25).
 _APART = tuple(
     math.log(ratio) for ratio in (0.1, 0.45, 0.55, 0.78, 0.82, 0.95, 1.0, 1.1, 1.18, 1.22, 1.3, 1.9, 2.1, 6.0)
 )
 
 
 def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
-    """Draw log π − log μ of the tokens of a fresh and of an old batch, with no, few or many ratios outside 0.8 … 1.2."""
+    """Draw log π − log μ of the tokens of a fresh and of an old batch, with no, few or many ratios
+    outside 0.8 … 1.2."""
 
     def batch() -> list[float]:
         count, outside = 100 * draw.randint(1, 3), draw.choice((0, 0, 1, 3, 4, 7, 30))
@@ -68,7 +72,8 @@ def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
 def follow(
     curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, every: int
 ) -> Callable[[int, Policy, Any], None]:
-    """Return what ``train_on_old_data`` calls before each step: it adds a point to the line ``name`` every few steps."""
+    """Return what ``train_on_old_data`` calls before each step: it adds a point to the line
+    ``name`` every few steps."""
 
     def watch(step: int, policy: Policy, batches: Any) -> None:
         if step % every == 0:
@@ -83,7 +88,8 @@ def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
 
 
 def recorded(study: Study, wanted: dict[str, tuple[str, int, float]]) -> dict[str, list[list[tuple[int, float]]]]:
-    """Return the recorded lines of each wanted cell (loss, lag, learning rate), one for each seed."""
+    """Return the recorded lines of each wanted cell (loss, lag, learning rate), one for each
+    seed."""
     cells = {(cell.loss, cell.lag, cell.learning_rate): cell for cell in study.cells()}
     return {
         name: [list(zip(row.eval_steps, row.accuracies, strict=True)) for row in cells[key].rows]
@@ -92,7 +98,8 @@ def recorded(study: Study, wanted: dict[str, tuple[str, int, float]]) -> dict[st
 
 
 def other_engine(batch: MicroBatch, step: int, share: float, spread: float) -> None:
-    """Plant a fault: add noise of this ``spread`` to the recorded log-probs of a ``share`` of the tokens."""
+    """Plant a fault: add noise of this ``spread`` to the recorded log-probs of a ``share`` of the
+    tokens."""
     draw = torch.Generator().manual_seed(step)
     shape = batch.behaviour_logp.shape
     hit = torch.rand(shape, generator=draw) < share
@@ -118,7 +125,8 @@ def pushes(losses: dict[str, Loss], ratios: Sequence[float]) -> dict[str, tuple[
 
 
 def gains(study: Study, seeds: int) -> tuple[dict[tuple[float, int, str], float], float]:
-    """Return what each correction gains over plain in each cell (rate, lag, loss), and two standard errors of a gain.
+    """Return what each correction gains over plain in each cell (rate, lag, loss), and two standard
+    errors of a gain.
 
     The errors are infinite with one seed.
     """
@@ -134,7 +142,8 @@ def gains(study: Study, seeds: int) -> tuple[dict[tuple[float, int, str], float]
 
 
 def pooled_deviation(samples: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation within ``samples``, each around its own mean. NaN if none has two values."""
+    """Return the standard deviation within ``samples``, each around its own mean. NaN if none has
+    two values."""
     several = [sample for sample in samples if len(sample) > 1]
     if not several:
         return math.nan
@@ -143,7 +152,8 @@ def pooled_deviation(samples: Sequence[Sequence[float]]) -> float:
 
 
 def accuracy_by_lag(study: Study) -> str:
-    """Return the mean accuracy of plain and clipped at each lag of ``study``, as the end of a sentence."""
+    """Return the mean accuracy of plain and clipped at each lag of ``study``, as the end of a
+    sentence."""
     found = {(cell.loss, cell.lag): cell.accuracy for cell in study.cells(study.whole_seeds)}
     lags = sorted({lag for _, lag in found})
     told = [

@@ -2,8 +2,9 @@
 
     benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► the phase diagram of notebook 09
 
-The first line of a file says what its trials share; each line below is one finished trial. A line is written when its trial is done, so a recording
-that was stopped can go on, and a file is a study at any time: ``Study.cells`` has only the cells that have as many seeds as asked for.
+The first line of a file says what its trials share; each line below is one finished trial. A line
+is written when its trial is done, so a recording that was stopped can go on, and a file is a study
+at any time: ``Study.cells`` has only the cells that have as many seeds as asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trial: its setting, its result, and how it went. ``accuracies`` and the other series are over the steps."""
+    """One trial: its setting, its result, and how it went. ``accuracies`` and the other series are
+    over the steps."""
 
     loss: str
     lag: int
@@ -27,15 +29,18 @@ class Row:
     accuracy: float
     """Sampled accuracy on held-out tasks after the last step; 0.0 if the training diverged."""
     diverged_at: int | None
-    """The step at which a number was not finite any more; the training ended there. None if that did not happen."""
+    """The step at which a number was not finite any more; the training ended there. None if that
+    did not happen."""
     mean_lag: float
     seconds: float
     date: str
     eval_steps: list[int]
     accuracies: list[float]
-    """Sampled accuracy of the newest weights on a few held-out tasks, after each of ``eval_steps``."""
+    """Sampled accuracy of the newest weights on a few held-out tasks, after each of
+    ``eval_steps``."""
     token_sample_sizes: list[float]
-    """The effective sample size of the batch's tokens, as a share, in the first update of every step."""
+    """The effective sample size of the batch's tokens, as a share, in the first update of every
+    step."""
     episode_sample_sizes: list[float]
     """That of its episodes: the ratio of an episode is the product of its tokens' ratios."""
 
@@ -67,7 +72,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A recorded study: the command that recorded it, the machine, what all trials share, and the trials."""
+    """A recorded study: the command that recorded it, the machine, what all trials share, and the
+    trials."""
 
     command: str
     machine: str
@@ -82,11 +88,13 @@ class Study:
 
     @property
     def whole_seeds(self) -> int:
-        """The number of seeds that all cells have. While the first seed is being recorded: 1, and some cells are missing."""
+        """The number of seeds that all cells have. While the first seed is being recorded: 1, and
+        some cells are missing."""
         return min((len(cell.rows) for cell in self.cells()), default=0)
 
     def cells(self, seeds: int = 1) -> list[Cell]:
-        """Return the cells with at least ``seeds`` trials, in the order of the file; the trials of a cell in the order of their seeds."""
+        """Return the cells with at least ``seeds`` trials, in the order of the file; the trials of
+        a cell in the order of their seeds."""
         found: dict[tuple[str, int, float], list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.key[:3], []).append(row)
@@ -116,7 +124,8 @@ class Warnings:
     collapsed: int
     """Trials that ended below ``before``, the accuracy before training."""
     announced: int
-    """Of these, the trials whose sample size fell below the bound while the newest measured accuracy had not fallen yet."""
+    """Of these, the trials whose sample size fell below the bound while the newest measured
+    accuracy had not fallen yet."""
     healthy: int
     """Trials that did not collapse."""
     false_alarms: int
@@ -124,9 +133,11 @@ class Warnings:
 
 
 def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> Warnings:
-    """Count how often the effective sample size of the episodes fell below ``bound`` before the accuracy fell below half of its best.
+    """Count how often the effective sample size of the episodes fell below ``bound`` before the
+    accuracy fell below half of its best.
 
-    The accuracy is measured every few steps. Only a sample size that was low at the last measurement before the fall, or earlier, counts.
+    The accuracy is measured every few steps. Only a sample size that was low at the last
+    measurement before the fall, or earlier, counts.
     """
     counts = {"collapsed": 0, "announced": 0, "healthy": 0, "false_alarms": 0}
     for row in rows:
@@ -143,7 +154,8 @@ def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> Warnings
 
 
 def write_header(file: Path, command: str, machine: str, conditions: dict[str, Any]) -> None:
-    """Begin the file of a study, or go on with it: a line that is cut off, because the recording was killed, is removed.
+    """Begin the file of a study, or go on with it: a line that is cut off, because the recording
+    was killed, is removed.
 
     Raises ValueError if the file has trials of other ``conditions``.
     """

@@ -1,7 +1,9 @@
-"""Keep one job in five stacks: the command that starts it, and what each stack calls the same setting.
+"""Keep one job in five stacks: the command that starts it, and what each stack calls the same
+setting.
 
-The job: GRPO on a policy that uses tools, two generators apart from the trainer, data at most four versions old where the stack counts versions.
-Flags are those of each stack's documentation; the values of the job are ours, and what names models, data and batch sizes is left out.
+The job: GRPO on a policy that uses tools, two generators apart from the trainer, data at most four
+versions old where the stack counts versions. Flags are those of each stack's documentation; the
+values of the job are ours, and what names models, data and batch sizes is left out.
 
 The job itself is ``stack_commands.toml``.
 """

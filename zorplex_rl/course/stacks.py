@@ -1,10 +1,12 @@
-"""Say how sixteen open stacks train language models by reinforcement: seven axes, each cell with the source that it was read in.
+"""Say how sixteen open stacks train language models by reinforcement: seven axes, each cell with
+the source that it was read in.
 
     STACKS[0]                     this project; the other fifteen follow in the order of the alphabet
     STACKS[0].cells[FAULTS]       what happens there when a process dies: its kind, a line, the sources
     NOT_FOUND                     what a line says where no source that we read answers it; it is no claim of absence
 
-All sources were read on ``READ_ON``. A stack changes from month to month: check the source before you build on a line of this map.
+All sources were read on ``READ_ON``. A stack changes from month to month: check the source before
+you build on a line of this map.
 
 The map itself is ``stacks.toml``.
 """
@@ -55,7 +57,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one stack does on one axis: ``kind`` groups it with others, ``read_in`` are numbers of the stack's sources, from 1."""
+    """What one stack does on one axis: ``kind`` groups it with others, ``read_in`` are numbers of
+    the stack's sources, from 1."""
 
     kind: str
     said: str

@@ -1,13 +1,14 @@
-"""Measure the cost of stale data: train on episodes that the weights of ``lag`` versions ago have sampled. No actors, no timing.
+"""Measure the cost of stale data: train on episodes that the weights of ``lag`` versions ago have
+sampled. No actors, no timing.
 
     trained         0  1  2  3  4  5 …
     sampled with    0  0  0  1  2  3 …      at lag 2
 
-In the first ``lag`` steps there is no version that is so old. They train on data of version 0, so the mean lag of a trial is below its ``lag``:
-5.2 at lag 8 in 13 steps (``TrialResult.mean_lag``).
+In the first ``lag`` steps there is no version that is so old. They train on data of version 0, so
+the mean lag of a trial is below its ``lag``: 5.2 at lag 8 in 13 steps (``TrialResult.mean_lag``).
 
-The lag of an asynchronous run depends on its timing and differs from run to run. Here it is fixed, and on a CPU with the same number of threads
-the same trial gives the same result again.
+The lag of an asynchronous run depends on its timing and differs from run to run. Here it is fixed,
+and on a CPU with the same number of threads the same trial gives the same result again.
 """
 
 from collections import deque
@@ -47,7 +48,8 @@ class Conditions:
     """Samples of each prompt."""
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
-    """Twice that of a run, so that a few steps show the effect of staleness. It falls to a tenth at the last step."""
+    """Twice that of a run, so that a few steps show the effect of staleness. It falls to a tenth at
+    the last step."""
     warmup_steps: int = LearnerConfig.warmup_steps
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
@@ -55,7 +57,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a study: a loss of ``losses.py``, always with group-relative advantages, and how stale its data are."""
+    """One run of a study: a loss of ``losses.py``, always with group-relative advantages, and how
+    stale its data are."""
 
     loss: LossName
     lag: int
@@ -65,14 +68,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial: sampled accuracy on held-out tasks after the last step, and how stale its training data were."""
+    """The result of a trial: sampled accuracy on held-out tasks after the last step, and how stale
+    its training data were."""
 
     trial: Trial
     accuracy: float
     mean_lag: float
     """Mean lag of all episodes trained on, in versions."""
     effective_sample_size: float
-    """That of the tokens, as a share (``losses.effective_sample_size``): the mean over the steps, at the first update of each."""
+    """That of the tokens, as a share (``losses.effective_sample_size``): the mean over the steps,
+    at the first update of each."""
     max_logp_difference: float
     """The largest change of a sampled token's log-prob between sampling and training."""
 
@@ -80,7 +85,8 @@ class TrialResult:
 def train_with_lag(
     trial: Trial, conditions: Conditions, watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None
 ) -> TrialResult:
-    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data of version 0. Returns the result.
+    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data
+    of version 0. Returns the result.
 
     ``watch`` is called after each step with the learner and the step's diagnostics.
     """
@@ -123,7 +129,8 @@ def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
 def sample_batch(
     policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions, version: int = 0
 ) -> list[Episode]:
-    """Sample and score the episodes of training step ``step`` with weights ``version``. Returns a prompt's samples side by side."""
+    """Sample and score the episodes of training step ``step`` with weights ``version``. Returns a
+    prompt's samples side by side."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.prompts, start=step * conditions.prompts)
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)

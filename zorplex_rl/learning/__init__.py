@@ -1,1 +1,2 @@
-"""Training: advantages and losses, the learner that takes steps, and the replay buffer that bounds staleness."""
+"""Training: advantages and losses, the learner that takes steps, and the replay buffer that bounds
+staleness."""

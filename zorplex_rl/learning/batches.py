@@ -1,11 +1,12 @@
-"""Collate episodes into tensors: responses in rows of similar length, and each distinct prompt once.
+"""Collate episodes into tensors: responses in rows of similar length, and each distinct prompt
+once.
 
 prompts   p₀ p₁ p₂            one row for each distinct prompt
 rows      │ t₀ t₁ t₂ t₃       the responses; ``follows`` says which prompt each continues
 mask        1  1  0  1        0 where injected or padding
 
-The samples of a group share their prompt, which is often longer than the response. Running the prompt once for all of them halves the work of a
-training step, forward and backward.
+The samples of a group share their prompt, which is often longer than the response. Running the
+prompt once for all of them halves the work of a training step, forward and backward.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,12 @@ PADDING = 1.35
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B responses of up to T tokens that follow G prompts of up to P tokens. Both are padded on the right.
+    """B responses of up to T tokens that follow G prompts of up to P tokens. Both are padded on the
+    right.
 
-    Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B]. ``episodes`` holds the
-    index in the batch of each row's episode.
+    Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp,
+    reference_logp [B, T]; advantage [B]. ``episodes`` holds the index in the batch of each row's
+    episode.
     """
 
     episodes: tuple[int, ...]
@@ -44,10 +47,12 @@ class MicroBatch:
 def split_by_tokens(
     lengths: Sequence[int], token_budget: int, prompt_length: int = 0, parts: int = 1
 ) -> list[list[int]]:
-    """Split responses of ``lengths`` into micro-batches of similar lengths. Returns the indices of each.
+    """Split responses of ``lengths`` into micro-batches of similar lengths. Returns the indices of
+    each.
 
-    A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more. Each row counts with its prompt, because the
-    prompt's keys and values are copied for each row. If every micro-batch is to be cut into ``parts``, this holds for each part.
+    A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more.
+    Each row counts with its prompt, because the prompt's keys and values are copied for each row.
+    If every micro-batch is to be cut into ``parts``, this holds for each part.
 
     >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
     [[4, 2, 0], [3], [1]]
@@ -74,10 +79,13 @@ def collate(
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
 ) -> list[MicroBatch]:
-    """Return the micro-batches of ``episodes``. Rows with advantage 0 get micro-batches of their own, because they have no gradient.
+    """Return the micro-batches of ``episodes``. Rows with advantage 0 get micro-batches of their
+    own, because they have no gradient.
 
-    ``reference_logprobs`` has one value for every token of each response, like ``Episode.logprobs``. ``part`` (k, n) returns the k-th of n parts of
-    every micro-batch; a part without rows computes something all the same, so that n processes can work through their parts in step.
+    ``reference_logprobs`` has one value for every token of each response, like
+    ``Episode.logprobs``. ``part`` (k, n) returns the k-th of n parts of every micro-batch; a part
+    without rows computes something all the same, so that n processes can work through their parts
+    in step.
     """
     which, parts = part
     longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
@@ -88,7 +96,8 @@ def collate(
         for rows in split_by_tokens(lengths, token_budget, longest_prompt, parts):
             indices = [chosen[i] for i in rows]
             if parts > 1:
-                # Cut along the groups, as far as possible: a prompt runs once in every part that has one of its responses.
+                # Cut along the groups, as far as possible: a prompt runs once in every part that
+                # has one of its responses.
                 indices.sort(key=lambda i: episodes[i].prompt_ids)
                 indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
             batch = (
@@ -108,7 +117,8 @@ def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
 
 
 def _twice_through(batch: MicroBatch) -> MicroBatch:
-    """Return ``batch`` with responses of two tokens or more: those of one token would run through the layers once, all others do twice."""
+    """Return ``batch`` with responses of two tokens or more: those of one token would run through
+    the layers once, all others do twice."""
     if batch.ids.shape[1] > 1:
         return batch
     one_more = partial(torch.nn.functional.pad, pad=(0, 1))

@@ -2,8 +2,9 @@
 
     load the policy ──► a step to warm up ──► steps until the time is over ──► the median of their seconds
 
-A notebook samples and trains in most of its long cells, so the ratio of two machines' figures tells how much longer its cells take on one of them.
-Waiting for a probe or a slow tool takes the same time everywhere: on a slower machine the ratio promises too much time rather than too little.
+A notebook samples and trains in most of its long cells, so the ratio of two machines' figures tells
+how much longer its cells take on one of them. Waiting for a probe or a slow tool takes the same
+time everywhere: on a slower machine the ratio promises too much time rather than too little.
 """
 
 import statistics
@@ -21,7 +22,8 @@ MOST_STEPS = 12
 
 
 def seconds_per_step(limit: float = 10.0) -> float:
-    """Return the median seconds of a step with 4 × 4 episodes. Begins no step that would end after ``limit`` seconds, but the first."""
+    """Return the median seconds of a step with 4 × 4 episodes. Begins no step that would end after
+    ``limit`` seconds, but the first."""
     began, threads = time.monotonic(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,9 +1,10 @@
-"""Save and load a learner: weights, optimizer, version and torch's random state, as one safetensors file.
+"""Save and load a learner: weights, optimizer, version and torch's random state, as one safetensors
+file.
 
     learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, from, to} │ the numbers
 
-There is nothing in such a file that could run. Checkpoints of earlier versions were pickled: ``old_checkpoint.py`` reads
-them without unpickling anything.
+There is nothing in such a file that could run. Checkpoints of earlier versions were pickled:
+``old_checkpoint.py`` reads them without unpickling anything.
 """
 
 import json
@@ -25,9 +26,11 @@ RANDOM_STATE = "torch_rng"
 
 
 def save_learner(learner: Learner, folder: Path) -> None:
-    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot be written.
+    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot
+    be written.
 
-    A sharded learner writes the same as one of a single process. All its ranks must call this; rank 0 writes.
+    A sharded learner writes the same as one of a single process. All its ranks must call this; rank
+    0 writes.
     """
     if (state := learner.whole_state()) is None:
         return
@@ -53,7 +56,8 @@ def load_learner(learner: Learner, folder: Path) -> None:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write ``tensors`` to ``file``, one at a time: safetensors' own ``save_file`` copies all of them off a GPU first."""
+    """Write ``tensors`` to ``file``, one at a time: safetensors' own ``save_file`` copies all of
+    them off a GPU first."""
     header, end = {}, 0
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]

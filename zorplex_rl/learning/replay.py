@@ -5,17 +5,18 @@ The two sides of an asynchronous run ask it one question each:
     generator, at weights w:   may I start a group?       ``admit``
     trainer, at version v:     what do I train on next?   ``take``
 
-A group that was sampled with weights w must be trained on at version w + max_lag at the latest: that is its *deadline*. The trainer takes P
-groups per version, so it can meet a set of deadlines d₀ ≤ d₁ ≤ … exactly if d_k ≥ v + ⌊k / P⌋ for every k ("feasible"). Both answers use this
-test:
+A group that was sampled with weights w must be trained on at version w + max_lag at the latest:
+that is its *deadline*. The trainer takes P groups per version, so it can meet a set of deadlines d₀
+≤ d₁ ≤ … exactly if d_k ≥ v + ⌊k / P⌋ for every k ("feasible"). Both answers use this test:
 
     admit   a new group only if all groups in flight, with the new one, stay feasible: so no group is too old from the start
     take    the P earliest deadlines, as soon as the remaining groups are feasible: so no group becomes too old
 
-A group is *in flight* while it is being generated or waits to be trained on. The buffer never deadlocks. If fewer than P groups are in flight, a
-generator at the newest weights v may start one: its deadline is v + max_lag ≥ v, and so are those of the others. If P or more are in flight,
-``take`` waits only for groups that are being generated; each of them arrives or is abandoned. With ``max_lag`` 0 generation and training
-alternate, which is synchronous training.
+A group is *in flight* while it is being generated or waits to be trained on. The buffer never
+deadlocks. If fewer than P groups are in flight, a generator at the newest weights v may start one:
+its deadline is v + max_lag ≥ v, and so are those of the others. If P or more are in flight,
+``take`` waits only for groups that are being generated; each of them arrives or is abandoned. With
+``max_lag`` 0 generation and training alternate, which is synchronous training.
 
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
 >>> buffer.admit(version=0, count=8)        # two groups can be trained on at version 0, not more
@@ -54,7 +55,8 @@ class Counters:
 
 
 class ReplayBuffer(Generic[Group]):
-    """The groups between generators and trainer. It has no clock, no threads and never waits; an actor adds those."""
+    """The groups between generators and trainer. It has no clock, no threads and never waits; an
+    actor adds those."""
 
     def __init__(self, groups_per_step: int, max_lag: int, total_groups: int) -> None:
         self.groups_per_step, self.max_lag, self.total_groups = groups_per_step, max_lag, total_groups
@@ -78,15 +80,17 @@ class ReplayBuffer(Generic[Group]):
 
     @property
     def left_of_step(self) -> int:
-        """How many of the next groups belong to the same training step: those to be generated again, else the rest of the step.
+        """How many of the next groups belong to the same training step: those to be generated
+        again, else the rest of the step.
 
-        A generator that returns several groups together should ask for no more than these. If it sampled groups of two steps together, the first
-        step would wait for groups of the second.
+        A generator that returns several groups together should ask for no more than these. If it
+        sampled groups of two steps together, the first step would wait for groups of the second.
         """
         return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
 
     def admit(self, version: int, count: int) -> list[int]:
-        """Return up to ``count`` group numbers that a generator with weights ``version`` may start now. Groups to be generated again come first."""
+        """Return up to ``count`` group numbers that a generator with weights ``version`` may start
+        now. Groups to be generated again come first."""
         admitted: list[int] = []
         in_flight = (*self._generating.values(), *(started for started, _ in self._ready.values()))
         deadlines = [started + self.max_lag for started in in_flight]
@@ -101,7 +105,8 @@ class ReplayBuffer(Generic[Group]):
         return admitted
 
     def add(self, number: int, version: int, group: Group) -> bool:
-        """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if that number is not expected."""
+        """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if
+        that number is not expected."""
         if self._generating.pop(number, None) is None:
             self.counters.refused += 1
             return False
@@ -117,7 +122,8 @@ class ReplayBuffer(Generic[Group]):
                 self.counters.abandoned += 1
 
     def take(self) -> list[tuple[int, Group]] | None:
-        """Return the groups of the next training step, ordered by number, and advance ``version``; or return None if the step must wait."""
+        """Return the groups of the next training step, ordered by number, and advance ``version``;
+        or return None if the step must wait."""
         self._drop_stale()
         if len(self._ready) < self.groups_per_step:
             return None
@@ -137,9 +143,11 @@ class ReplayBuffer(Generic[Group]):
             self._taken.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint. It holds the numbers of the groups in flight, not the groups: they are generated again.
+        """Return the state for a checkpoint. It holds the numbers of the groups in flight, not the
+        groups: they are generated again.
 
-        The same holds for groups taken for a step that is not done yet: the state is that before this step.
+        The same holds for groups taken for a step that is not done yet: the state is that before
+        this step.
         """
         taken = [number for _, numbers in self._taken for number in numbers]
         counters = asdict(self.counters)
@@ -166,7 +174,8 @@ class ReplayBuffer(Generic[Group]):
         return self._next_group - 1
 
     def _feasible(self, deadlines: list[int], version: int) -> bool:
-        """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … meet the sorted ``deadlines``."""
+        """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, …
+        meet the sorted ``deadlines``."""
         return all(deadline >= version + k // self.groups_per_step for k, deadline in enumerate(deadlines))
 
     def _drop_stale(self) -> None:

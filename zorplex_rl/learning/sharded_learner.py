@@ -1,4 +1,5 @@
-"""One rank's part of a learner whose weights, masters and optimizer are sharded over several processes (FSDP2, torch's ``fully_shard``).
+"""One rank's part of a learner whose weights, masters and optimizer are sharded over several
+processes (FSDP2, torch's ``fully_shard``).
 
                     rank 0                          rank 1
     weights         a half of every tensor          the other half
@@ -6,8 +7,9 @@
     layer           gather its weights ──► forward, backward ──► add up the gradients, each rank its half
     optimizer       steps its half                  steps its half
 
-What a process keeps of weights, gradients, masters and moments is divided by the number of ranks; one layer at a time is whole. Every loss is a sum
-over tokens divided by the tokens of the *whole* batch, so the gradients of the ranks add up to that of one process, in another order: the only
+What a process keeps of weights, gradients, masters and moments is divided by the number of ranks;
+one layer at a time is whole. Every loss is a sum over tokens divided by the tokens of the *whole*
+batch, so the gradients of the ranks add up to that of one process, in another order: the only
 difference that sharding makes.
 
 Every rank calls the same methods with the same arguments, and returns the same diagnostics.
@@ -37,7 +39,8 @@ Result = TypeVar("Result")
 
 
 class ShardedLearner(Learner):
-    """Trains ``policy``'s model on all ranks of ``mesh``. Shards the model in place: it is whole on every rank before, a shard afterwards."""
+    """Trains ``policy``'s model on all ranks of ``mesh``. Shards the model in place: it is whole on
+    every rank before, a shard afterwards."""
 
     def __init__(
         self,
@@ -52,7 +55,8 @@ class ShardedLearner(Learner):
         super().__init__(policy, config, decay_steps, temperature)
 
     def whole_state(self) -> dict[str, Tensor] | None:
-        """Return the state of the unsharded learner on rank 0, in main memory, and None on the others. One tensor at a time is gathered."""
+        """Return the state of the unsharded learner on rank 0, in main memory, and None on the
+        others. One tensor at a time is gathered."""
         return gather(self.state_dict(), self.mesh.get_rank() == 0)
 
     def _own_part(self, whole: Tensor, own: Tensor) -> Tensor:
@@ -62,7 +66,8 @@ class ShardedLearner(Learner):
         return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the policy's unsharded weights by name on rank 0, in main memory, and None on the others."""
+        """Return the policy's unsharded weights by name on rank 0, in main memory, and None on the
+        others."""
         return gather(self.policy.model.state_dict(), self.mesh.get_rank() == 0)
 
     def _collate(
@@ -105,7 +110,8 @@ class _Together(nn.Module):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard ``model`` over ``mesh``, layer by layer. Returns the module through which every function that uses the model is to be called.
+    """Shard ``model`` over ``mesh``, layer by layer. Returns the module through which every
+    function that uses the model is to be called.
 
     Gradients are added up over the ranks in float32, not averaged.
     """
@@ -113,7 +119,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in kinds]
     for part in (*layers, together):
-        # The root, too: weights that stay gathered after an evaluation would be old ones after the next optimizer step.
+        # The root, too: weights that stay gathered after an evaluation would be old ones after the
+        # next optimizer step.
         fully_shard(
             part, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32)
         )
@@ -125,7 +132,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def gather(state: Any, keep: bool) -> Any:
-    """Return ``state`` with every sharded tensor whole and in main memory; None unless ``keep``. All ranks must call this."""
+    """Return ``state`` with every sharded tensor whole and in main memory; None unless ``keep``.
+    All ranks must call this."""
 
     def whole(value: Any) -> Any:
         if isinstance(value, DTensor):

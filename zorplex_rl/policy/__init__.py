@@ -1,1 +1,2 @@
-"""The model and how it acts: loading, rollouts, evaluation, and the warm start that made the embedded policy."""
+"""The model and how it acts: loading, rollouts, evaluation, and the warm start that made the
+embedded policy."""

@@ -1,7 +1,8 @@
 """Check a model's chat template in a process of its own, before anything here runs it.
 
-A chat template is a program. Its language reaches no file and no network, but it can compute without end, and Python cannot
-interrupt one long multiplication. So the first prompt is made by a child with a limit of processor time and of memory.
+A chat template is a program. Its language reaches no file and no network, but it can compute
+without end, and Python cannot interrupt one long multiplication. So the first prompt is made by a
+child with a limit of processor time and of memory.
 
 template, special tokens ──► child: compile, make a prompt ──► its length, or what it raised
 """
@@ -37,7 +38,8 @@ except BaseException as error:
 
 
 def check_chat_template(name: str, tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Raise PolicyError if the chat template of the policy ``name`` makes no prompt, takes too long, or takes too much memory."""
+    """Raise PolicyError if the chat template of the policy ``name`` makes no prompt, takes too
+    long, or takes too much memory."""
     messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}]
     try:
         template = tokenizer.get_chat_template()

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds to them.
+    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds
+    to them.
 
-    Transformers 5.24 calls the argument ``cache``; earlier ones, and some models, ``past_key_values``.
+    Transformers 5.24 calls the argument ``cache``; earlier ones, and some models,
+    ``past_key_values``.
     """
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}

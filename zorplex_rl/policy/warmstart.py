@@ -1,11 +1,12 @@
-"""Build the embedded policy from scratch: a tokenizer, a small Qwen2 model, and supervised training on demonstrations.
+"""Build the embedded policy from scratch: a tokenizer, a small Qwen2 model, and supervised training
+on demonstrations.
 
     demonstrations ──► byte-level BPE (Qwen2's own pre-tokenizer) ──► a few hundred entries
           │
           └──► ids, labels ──► next-token cross-entropy on what the demonstrator wrote ──► embedded/
 
-What it deliberately does not do: choose the best checkpoint, reduce the carelessness over time, or see a table that a run will use.
-The same seed on the same machine gives the same bytes.
+What it deliberately does not do: choose the best checkpoint, reduce the carelessness over time, or
+see a table that a run will use. The same seed on the same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The recipe of the embedded policy: first mostly arithmetic, then all kinds, then long sums by a more careful demonstrator."""
+    """The recipe of the embedded policy: first mostly arithmetic, then all kinds, then long sums by
+    a more careful demonstrator."""
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
@@ -85,14 +87,16 @@ class WarmStart:
         return sum(phase.steps for phase in self.phases)
 
     def shortened(self, steps: int) -> WarmStart:
-        """Return the same recipe with about ``steps`` steps in total, at least one in each phase."""
+        """Return the same recipe with about ``steps`` steps in total, at least one in each
+        phase."""
         scale = steps / self.steps
         phases = tuple(replace(phase, steps=max(1, round(phase.steps * scale))) for phase in self.phases)
         return replace(self, phases=phases)
 
 
 def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
-    """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer (single digits) and its own tokenizer class."""
+    """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer (single
+    digits) and its own tokenizer class."""
     from tokenizers import pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -139,7 +143,8 @@ def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2
 
 
 class DemonstrationStream:
-    """Draws rows of (ids, labels) for phase ``number``, without end. A label is ``IGNORED`` where the policy did not write the token."""
+    """Draws rows of (ids, labels) for phase ``number``, without end. A label is ``IGNORED`` where
+    the policy did not write the token."""
 
     def __init__(self, policy: Policy, recipe: WarmStart, number: int = 0) -> None:
         self._policy, self._recipe, self._phase = policy, recipe, recipe.phases[number]
@@ -159,7 +164,8 @@ class DemonstrationStream:
         return self._join(encode_prompt(self._policy.tokenizer, demo.task), demo.pieces, self._end if demo.ends else [])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (ids, labels), both [batch_size, T], padded on the right. Rows of similar length go together, so there is little padding."""
+        """Yield (ids, labels), both [batch_size, T], padded on the right. Rows of similar length go
+        together, so there is little padding."""
         size = self._recipe.batch_size
         while True:
             rows = sorted((self.row() for _ in range(8 * size)), key=lambda row: len(row[0]))
@@ -187,7 +193,8 @@ class DemonstrationStream:
 def warm_start(
     recipe: WarmStart = WarmStart(), progress: Callable[[int, float], None] = lambda step, loss: None
 ) -> Policy:
-    """Train the policy of ``recipe`` from scratch, and return it. Calls ``progress(step, loss)`` after each of ``recipe.steps`` steps."""
+    """Train the policy of ``recipe`` from scratch, and return it. Calls ``progress(step, loss)``
+    after each of ``recipe.steps`` steps."""
     from transformers import Qwen2ForCausalLM
 
     threads = torch.get_num_threads()
@@ -225,7 +232,8 @@ def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[in
 
 
 def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
-    """Write ``policy`` to ``folder``, which ``load_policy`` reads; ``recipe`` goes to ``recipe.json``."""
+    """Write ``policy`` to ``folder``, which ``load_policy`` reads; ``recipe`` goes to
+    ``recipe.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_model(policy.model, policy.tokenizer, folder)
     if recipe is not None:
@@ -233,7 +241,8 @@ def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -
 
 
 def _rate(step: int, steps: int, warmup_steps: int) -> float:
-    """Return the share of the learning rate at ``step``: a linear warm-up, then a cosine down to a twentieth."""
+    """Return the share of the learning rate at ``step``: a linear warm-up, then a cosine down to a
+    twentieth."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     share = (step - warmup_steps) / max(1, steps - warmup_steps)

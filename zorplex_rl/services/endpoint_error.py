@@ -1,11 +1,13 @@
-"""What a caller gets when an endpoint raises: plain text, and the exception itself only where it survives the way.
+"""What a caller gets when an endpoint raises: plain text, and the exception itself only where it
+survives the way.
 
     endpoint raises ──► EndpointError.of    traceback, type, message and notes as text; the exception pickled, if what is unpickled is the same
                               │
     caller        ◄── EndpointError         ``exception`` is the original, or a RemoteException with its text
 
-Whatever the exception is, the text arrives: its class may be unknown to the caller, its pickling may fail, its unpickling may give something else.
-So it is tried here, at the sender, and the caller unpickles only when somebody asks for the exception.
+Whatever the exception is, the text arrives: its class may be unknown to the caller, its pickling
+may fail, its unpickling may give something else. So it is tried here, at the sender, and the caller
+unpickles only when somebody asks for the exception.
 """
 
 import io
@@ -23,7 +25,8 @@ MOST_CHARACTERS = 20_000
 
 
 class RemoteException(Exception):
-    """Stand for an exception of another process that could not be sent: its type and its message."""
+    """Stand for an exception of another process that could not be sent: its type and its
+    message."""
 
     def __init__(self, type_name: str, message: str) -> None:
         super().__init__(type_name, message)
@@ -34,7 +37,8 @@ class RemoteException(Exception):
 
 
 class EndpointError(ActorError):
-    """Report what an endpoint raised. ``exception_formatted`` is its traceback in the process of the endpoint, with notes and causes."""
+    """Report what an endpoint raised. ``exception_formatted`` is its traceback in the process of
+    the endpoint, with notes and causes."""
 
     def __init__(
         self, message: str, exception_formatted: str, stand_in: RemoteException, pickled: bytes | None
@@ -49,7 +53,8 @@ class EndpointError(ActorError):
 
     @classmethod
     def of(cls, error: BaseException, message: str) -> Self:
-        """Return what stands for ``error``, with ``message`` as the first line. Raises nothing, whatever ``error`` is."""
+        """Return what stands for ``error``, with ``message`` as the first line. Raises nothing,
+        whatever ``error`` is."""
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         try:
             said = str(error)

@@ -1,4 +1,5 @@
-"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs out (``lease.py``)."""
+"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs
+out (``lease.py``)."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,8 @@ CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What a host says of itself: its name, its package, the number of its CUDA devices, and whether it can be had."""
+    """What a host says of itself: its name, its package, the number of its CUDA devices, and
+    whether it can be had."""
 
     hostname: str
     taken: str
@@ -39,7 +41,8 @@ class HostInfo:
 
 
 class HostAgent(Actor):
-    """Ends its host when the lease runs out, and looks after its processes: the controller cannot signal them from another machine."""
+    """Ends its host when the lease runs out, and looks after its processes: the controller cannot
+    signal them from another machine."""
 
     def __init__(self, seconds: float, holder: str) -> None:
         self._lease = Lease(seconds, clock())
@@ -71,13 +74,15 @@ class HostAgent(Actor):
 
     @uncounted_endpoint
     async def renew(self, token: float) -> tuple[float, float]:
-        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next one, and this host's monotonic clock."""
+        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next
+        one, and this host's monotonic clock."""
         self._lease.renew(min(token, clock()))
         return clock(), time.monotonic()
 
     @uncounted_endpoint
     async def lifeline(self, address: str) -> Lifeline:
-        """Listen for the controller's lifeline where the worker does, or else at ``address``. Raises OSError."""
+        """Listen for the controller's lifeline where the worker does, or else at ``address``.
+        Raises OSError."""
         return await serve(os.environ.get(HOST_ADDRESS) or address, server_context())
 
     @uncounted_endpoint
@@ -124,7 +129,8 @@ class HostAgent(Actor):
 
 @functools.cache
 def source_digest() -> str:
-    """Return eight digits that differ where the package's programs differ: a version number stays the same while somebody works on them."""
+    """Return eight digits that differ where the package's programs differ: a version number stays
+    the same while somebody works on them."""
     digest, root = hashlib.sha256(), Path(__file__).resolve().parent.parent
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

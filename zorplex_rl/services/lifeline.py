@@ -1,11 +1,13 @@
-"""Notice within 5 seconds that a host is lost: killed, or cut off so that nothing is refused and nothing answered.
+"""Notice within 5 seconds that a host is lost: killed, or cut off so that nothing is refused and
+nothing answered.
 
     controller   hold(lifeline)  ── secret │ one byte, four times a second ──►  serve(host)   keeper
 
-The two ends need not do anything in time: the *kernels* acknowledge each byte, also for a process that is stopped or has
-no processor. So what ends the connection is that the keeper's process has died (its kernel says so at once), or that the
-network carries nothing (nothing is acknowledged for ``SILENCE_SECONDS``). Packets that are lost or late are sent again.
-As the last proof a new connection is tried, which takes a host that can be reached a few milliseconds.
+The two ends need not do anything in time: the *kernels* acknowledge each byte, also for a process
+that is stopped or has no processor. So what ends the connection is that the keeper's process has
+died (its kernel says so at once), or that the network carries nothing (nothing is acknowledged for
+``SILENCE_SECONDS``). Packets that are lost or late are sent again. As the last proof a new
+connection is tried, which takes a host that can be reached a few milliseconds.
 
 Nobody is lost for standing still; that is for the lease (``host.py``) to judge.
 """
@@ -21,8 +23,8 @@ from dataclasses import dataclass
 SECRET_BYTES = 32
 BYTE_SECONDS = 0.25
 SILENCE_SECONDS = 2.2
-"""With packets lost: each is sent again after about 0.2, 0.6 and 1.4 seconds, and all later ones acknowledge it. The next time
-would be after 3.0."""
+"""With packets lost: each is sent again after about 0.2, 0.6 and 1.4 seconds, and all later ones
+acknowledge it. The next time would be after 3.0."""
 AGAIN_SECONDS = 1.3
 """For a new connection. Its first packet is sent again after 1 second."""
 OPEN_SECONDS = 5.0
@@ -31,7 +33,8 @@ MOST_STRANGERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Lifeline:
-    """Where a keeper listens, and the secret that a connection begins with. The secret travels in an actor's message."""
+    """Where a keeper listens, and the secret that a connection begins with. The secret travels in
+    an actor's message."""
 
     host: str
     port: int
@@ -39,7 +42,8 @@ class Lifeline:
 
 
 async def serve(host: str, tls: ssl.SSLContext | None = None) -> Lifeline:
-    """Listen at ``host``, an address of this machine, as long as this process lives. Raises OSError."""
+    """Listen at ``host``, an address of this machine, as long as this process lives. Raises
+    OSError."""
     secret, strangers = secrets.token_bytes(SECRET_BYTES), set[asyncio.StreamWriter]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +62,8 @@ async def serve(host: str, tls: ssl.SSLContext | None = None) -> Lifeline:
 
 
 async def hold(lifeline: Lifeline, tls: ssl.SSLContext | None = None) -> None:
-    """Return when the host of ``lifeline`` is lost. Raises OSError or TimeoutError if it could not be connected in the first place."""
+    """Return when the host of ``lifeline`` is lost. Raises OSError or TimeoutError if it could not
+    be connected in the first place."""
     async with asyncio.timeout(OPEN_SECONDS):
         connection = await _connect(lifeline, tls)
     while True:

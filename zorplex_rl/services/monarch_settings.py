@@ -1,9 +1,9 @@
 """Import Monarch with this package's settings. All files of this folder import Monarch from here.
 
 Monarch reads these settings once, when it is first imported. The processes that are started inherit
-them. Monarch asks once a second whether a process is there. One that does not answer is not dead: it
-may stand still, for as long as the time limits of its service allow. So Monarch's own limit is longer
-than all of these.
+them. Monarch asks once a second whether a process is there. One that does not answer is not dead:
+it may stand still, for as long as the time limits of its service allow. So Monarch's own limit is
+longer than all of these.
 """
 
 import ctypes
@@ -42,8 +42,9 @@ __all__ = [
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # The C library gives a freed block of some MB back to the system, and the next message of that size
-# pays for every page anew. Kept, a message of 4 MB arrives 1.2 to 1.6 times as often (benchmarks/against.py,
-# pulls). Each arena of a process keeps at most 64 MB this way. Other C libraries have no such setting.
+# pays for every page anew. Kept, a message of 4 MB arrives 1.2 to 1.6 times as often
+# (benchmarks/against.py, pulls). Each arena of a process keeps at most 64 MB this way. Other C
+# libraries have no such setting.
 if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
@@ -55,5 +56,6 @@ ReplicaDied = SupervisionError
 def configure(streams: int) -> None:
     """Set how Monarch moves bulk data, with so many ``streams``."""
     # Small chunks, two streams and one acknowledgement per message give two to four times the
-    # default bandwidth of the TCP fallback. With a fixed address, as hosts have, a second stream hangs.
+    # default bandwidth of the TCP fallback. With a fixed address, as hosts have, a second stream
+    # hangs.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)

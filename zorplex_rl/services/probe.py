@@ -1,8 +1,9 @@
 """Tell whether a replica's process still reacts, whatever its actor is doing.
 
-A ``HealthProbe`` is a second small actor in the process. Its answer says that the process reacts, not
-that the replica is idle, so a request may take as long as it likes. A process that gives no answer in
-time counts as failed, unless it is computing: torch may block all other threads of its process.
+A ``HealthProbe`` is a second small actor in the process. Its answer says that the process reacts,
+not that the replica is idle, so a request may take as long as it likes. A process that gives no
+answer in time counts as failed, unless it is computing: torch may block all other threads of its
+process.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ from zorplex_rl.services.monarch_settings import Actor
 
 Result = TypeVar("Result")
 QUIET_SECONDS = 0.25
-"""A draining replica stays this long after its last request arrived, to refuse those still on their way."""
+"""A draining replica stays this long after its last request arrived, to refuse those still on their
+way."""
 BUSY_SHARE = 0.1
 """Share of one processor core: a process that uses less is not computing."""
 POLLS, SHORTEST_POLL_SECONDS = 8, 0.25
-"""How often, within the time that a probe may take, a process that has not answered is looked at; and
-the shortest time between two looks."""
+"""How often, within the time that a probe may take, a process that has not answered is looked at;
+and the shortest time between two looks."""
 REPORT_SECONDS = 3.0
 """A caller's report of how many requests wait counts this long."""
 
@@ -60,7 +62,8 @@ class HealthProbe(Actor):
 
     @uncounted_endpoint
     async def beat(self, caller: str = "", waiting: int = 0) -> Heartbeat:
-        """Return the state of this process. A ``caller`` also reports how many requests are ``waiting``."""
+        """Return the state of this process. A ``caller`` also reports how many requests are
+        ``waiting``."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
@@ -82,8 +85,8 @@ async def answer_in_time(
 ) -> Result:
     """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds.
 
-    This time begins again whenever the process is seen to compute, up to ``busy_timeout`` in all: one
-    that is stopped, or waits for something that never comes, uses no processor time.
+    This time begins again whenever the process is seen to compute, up to ``busy_timeout`` in all:
+    one that is stopped, or waits for something that never comes, uses no processor time.
     """
     now = was_busy_at = time.monotonic()
     give_up_at = now + max(timeout, busy_timeout)
@@ -109,12 +112,13 @@ def _import(modules: Sequence[str]) -> None:
     """Import what the actors of a new process need.
 
     These are unpickled side by side, and might otherwise meet in modules that are half imported. Of
-    the million objects that importing torch and transformers makes none is garbage: with the collector
-    looking for some, it takes a quarter longer.
+    the million objects that importing torch and transformers makes none is garbage: with the
+    collector looking for some, it takes a quarter longer.
     """
     gc.disable()
     for module in modules:
-        # A class made in a notebook has no module; for any other, unpickling reports what is missing.
+        # A class made in a notebook has no module; for any other, unpickling reports what is
+        # missing.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     gc.freeze()

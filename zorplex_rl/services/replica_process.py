@@ -16,12 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaProcess:
-    """Hold the processes of one replica, usually one. ``mesh`` is Monarch's; without it there are none."""
+    """Hold the processes of one replica, usually one. ``mesh`` is Monarch's; without it there are
+    none."""
 
     def __init__(self, mesh: Any = None, host: Host | None = None) -> None:
         self.mesh, self.host = mesh, host
         self.pids: tuple[int, ...] = ()
-        """Its processes on the machine that it lives on, known as soon as they answer for the first time."""
+        """Its processes on the machine that it lives on, known as soon as they answer for the first
+        time."""
         self._watching: asyncio.Task[None] | None = None
         self._killed = False
 
@@ -40,7 +42,8 @@ class ReplicaProcess:
         return await self.host.processor_seconds(self.pids) if self.host else processes.processor_seconds(self.pids)
 
     async def stop(self, timeout: float) -> None:
-        """Stop it in good order, or kill it after ``timeout`` seconds. Does nothing for what is gone."""
+        """Stop it in good order, or kill it after ``timeout`` seconds. Does nothing for what is
+        gone."""
         try:
             async with asyncio.timeout(timeout):
                 await self.mesh.stop().as_asyncio()

@@ -9,11 +9,11 @@ Every place has a task (``_keep``) with three duties:
     replace           put a spare or a new replica at its place, after a back-off
     keep the spares   start another one for each that is taken (``supply.py`` does both)
 
-Other code that notices a failure tells the replica (``Replica.fail``), and that tells its listeners. A
-start that fails, the first one too, and a replica that dies before it has finished anything are *failures
-in a row* of their place. After too many of them the service is given up, with one error for
-everybody who waits. Scaling down removes the least loaded replicas, by the counts of their own
-processes. They get no new requests and answer what they have begun.
+Other code that notices a failure tells the replica (``Replica.fail``), and that tells its
+listeners. A start that fails, the first one too, and a replica that dies before it has finished
+anything are *failures in a row* of their place. After too many of them the service is given up,
+with one error for everybody who waits. Scaling down removes the least loaded replicas, by the
+counts of their own processes. They get no new requests and answer what they have begun.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ from zorplex_rl.services.tasks import Background
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
-"""A replica that was asked for nothing and lived longer than this did not fail because of its start."""
+"""A replica that was asked for nothing and lived longer than this did not fail because of its
+start."""
 LOST_REMEMBERED = 64
 
 
@@ -82,7 +83,8 @@ class ReplicaSet:
         self._change = asyncio.Event()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops all and raises why."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops all and
+        raises why."""
         try:
             await self._grow(self.options.replicas)
         except BaseException:
@@ -127,10 +129,11 @@ class ReplicaSet:
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
 
     async def scale_to(self, number: int) -> None:
-        """Have ``number`` replicas. Returns when new ones are ready, or those that go have answered all.
+        """Have ``number`` replicas. Returns when new ones are ready, or those that go have answered
+        all.
 
-        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that are up
-        by that time stay, and no other.
+        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that
+        are up by that time stay, and no other.
         """
         if number < 1:
             raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
@@ -156,7 +159,8 @@ class ReplicaSet:
                 raise outcome
 
     async def shrink(self, target: Callable[[], int]) -> None:
-        """Have at most ``target()`` replicas, asked after the probes: nothing else happens before some leave."""
+        """Have at most ``target()`` replicas, asked after the probes: nothing else happens before
+        some leave."""
         ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
         await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
@@ -179,7 +183,8 @@ class ReplicaSet:
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start the first replica of ``place``, and keep one there from then on. Leaves no place if it cannot."""
+        """Start the first replica of ``place``, and keep one there from then on. Leaves no place if
+        it cannot."""
         streak = self._supply.streak()
         self._clear(place)
         try:
@@ -190,7 +195,8 @@ class ReplicaSet:
         self._tasks[place] = asyncio.create_task(self._keep(replica, streak))
 
     async def _keep(self, replica: Replica, streak: Streak) -> None:
-        """Keep a replica at the place of ``replica``: notice its failure, replace it, and watch the next one."""
+        """Keep a replica at the place of ``replica``: notice its failure, replace it, and watch the
+        next one."""
         while True:
             await self._until_failed(replica)
             dead, noticed = replica, time.monotonic()
@@ -224,7 +230,8 @@ class ReplicaSet:
                 replica.fail(reason_of(error))
 
     async def _replace(self, dead: Replica, streak: Streak, noticed: float) -> Replica:
-        """Put another replica at the place of ``dead``. Raises GiveUp if it cannot be replaced, or has failed too often."""
+        """Put another replica at the place of ``dead``. Raises GiveUp if it cannot be replaced, or
+        has failed too often."""
         worked = dead.traffic.answered.intersection(self.options.progress or dead.traffic.answered)
         if self.options.irreplaceable and worked:
             raise GiveUp(GivenUp(f"{self.name} is lost, and with it what it alone knew: {dead.reason}"))
@@ -246,7 +253,8 @@ class ReplicaSet:
         return replica
 
     def _clear(self, place: int, reason: str = "") -> None:
-        """Show at ``place`` a replica that is being started, after one that failed for ``reason``."""
+        """Show at ``place`` a replica that is being started, after one that failed for
+        ``reason``."""
         starting = self.replicas[place] = Replica("—")
         starting.place, starting.reason = place, reason
 

@@ -1,4 +1,5 @@
-"""Define what a caller holds: methods and sessions; and what the router makes of a call: requests and their counts."""
+"""Define what a caller holds: methods and sessions; and what the router makes of a call: requests
+and their counts."""
 
 import asyncio
 import time
@@ -27,14 +28,16 @@ class Method:
     session: "Session | None" = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of one with several processes, the list of their answers.
+        """Return the answer of one ready replica; of one with several processes, the list of their
+        answers.
 
         Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
         """
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave none."""
+        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave
+        none."""
 
         async def ask(replica: Replica) -> Any:
             try:
@@ -100,7 +103,8 @@ class Request:
 
 @dataclass(slots=True)
 class Metrics:
-    """Count the requests so far. ``errors`` got no answer; ``application_errors`` were answered with an exception."""
+    """Count the requests so far. ``errors`` got no answer; ``application_errors`` were answered
+    with an exception."""
 
     requests: int = 0
     answered: int = 0

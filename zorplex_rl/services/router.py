@@ -6,17 +6,17 @@
               │                                         └─ no ──► ReplicaFailed   │
               └─────────────────── back to its old position in the queue ─────────┘
 
-``Router.route`` is the whole fate of a request, from its arrival to its count. A request waits only if
-no replica that it may use has a free slot, at most ``wait_timeout`` seconds; a queue of ``max_queue``
-requests takes no more. A free slot goes to the oldest that may use it, which is sent in the same step
-of the event loop: no other request can take the slot, and a caller that gives up holds no slot. After
-every step, no request in the queue could be sent. So a new request that finds a free slot overtakes
-only requests that may not use it.
+``Router.route`` is the whole fate of a request, from its arrival to its count. A request waits only
+if no replica that it may use has a free slot, at most ``wait_timeout`` seconds; a queue of
+``max_queue`` requests takes no more. A free slot goes to the oldest that may use it, which is sent
+in the same step of the event loop: no other request can take the slot, and a caller that gives up
+holds no slot. After every step, no request in the queue could be sent. So a new request that finds
+a free slot overtakes only requests that may not use it.
 
 When a replica fails, nobody can know whether it carried out the requests that it had received. A
 request to an *idempotent* endpoint is sent to another replica; for other endpoints the caller gets
-ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An exception that
-an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
+ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An exception
+that an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
 
 The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to
 another one after its last open request ends.
@@ -62,7 +62,8 @@ class Router:
         """The reason why it takes no more requests; empty while it does."""
         self._error: Exception | None = None
         self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
-        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has "left" it."""
+        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has
+        "left" it."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
@@ -70,7 +71,8 @@ class Router:
     async def route(
         self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
     ) -> Any:
-        """Carry out a request, from its arrival to its count. Returns the answer; see ``Method.route``.
+        """Carry out a request, from its arrival to its count. Returns the answer; see
+        ``Method.route``.
 
         A request for ``only`` one replica is sent to it without waiting for a slot.
         """
@@ -104,7 +106,8 @@ class Router:
                         raise self._failed(replica, f"{doing}: {why}") from None
                     self._enqueue(request)
                 finally:
-                    # Last of all: while it is in the queue, no later one of its session takes the slot.
+                    # Last of all: while it is in the queue, no later one of its session takes the
+                    # slot.
                     self._free_slot(request, replica)
         except asyncio.CancelledError:
             self._give_up(request)
@@ -114,11 +117,13 @@ class Router:
             raise
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
+        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint
+        raised."""
         return await self.route(method, args, kwargs, only=replica)
 
     def choose(self, replicas: Sequence[Replica], session: Session | None = None) -> Replica | None:
-        """Return the replica that the policy picks among those with a free slot that ``session`` may use."""
+        """Return the replica that the policy picks among those with a free slot that ``session``
+        may use."""
         free = [replica for replica in replicas if self._is_free(replica) and (not session or session.may_use(replica))]
         return min(free, key=self._policy) if free else None
 
@@ -126,7 +131,8 @@ class Router:
         return replica.state is State.READY and len(replica.traffic.in_flight) < self.options.max_in_flight
 
     def _send(self, request: Request, replica: Replica) -> None:
-        """Send ``request``. Raises what is wrong with it: no such endpoint, other arguments, or no pickling."""
+        """Send ``request``. Raises what is wrong with it: no such endpoint, other arguments, or no
+        pickling."""
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
         except asyncio.CancelledError as error:
@@ -156,7 +162,8 @@ class Router:
         self._wake(request, replica)
 
     def _changed(self, replica: Replica) -> None:
-        """Wake the requests of a replica that has ended. A draining one still answers what was sent to it."""
+        """Wake the requests of a replica that has ended. A draining one still answers what was sent
+        to it."""
         if replica.ended.is_set():
             for request in list(replica.traffic.in_flight):
                 self._wake(request, replica)
@@ -173,7 +180,8 @@ class Router:
             request.reply.set_result(None)
 
     def _answer_of(self, request: Request, replica: Replica) -> Any:
-        """Return the answer of ``replica``. Raises what the endpoint raised, Refused or ReplicaDied."""
+        """Return the answer of ``replica``. Raises what the endpoint raised, Refused or
+        ReplicaDied."""
         future = replica.traffic.in_flight[request]
         if not future.done():
             raise ReplicaDied(replica.reason)
@@ -186,7 +194,8 @@ class Router:
         return future.result() if replica.width == 1 else [answer for _, answer in future.result()]
 
     def _why_not_again(self, request: Request) -> str:
-        """Return why ``request`` is not sent to another replica after its own has died, or nothing if it is."""
+        """Return why ``request`` is not sent to another replica after its own has died, or nothing
+        if it is."""
         if self.options.irreplaceable:
             return ""  # Nothing takes over: it fails with the service, and learns from that why.
         if request.method not in self.options.idempotent:
@@ -202,7 +211,8 @@ class Router:
         return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
-        """Count ``request`` as done at ``replica``, and give its slot to the oldest that may use it."""
+        """Count ``request`` as done at ``replica``, and give its slot to the oldest that may use
+        it."""
         del replica.traffic.in_flight[request]
         if request.session:
             request.session.under_way -= 1
@@ -210,7 +220,8 @@ class Router:
         self._send_waiting()
 
     def _give_up(self, request: Request) -> None:
-        """See to a request whose caller has given up: sent, it keeps its slot until its replica is done with it."""
+        """See to a request whose caller has given up: sent, it keeps its slot until its replica is
+        done with it."""
         holds_slot = request.sent and request in request.replica.traffic.in_flight
         if request.timer:
             self._leave_queue(request)
@@ -233,7 +244,8 @@ class Router:
         request.turn, request.timer = loop.create_future(), loop.call_later(timeout, self._expire, request, timeout)
 
     def _leave_queue(self, request: Request, replica: Replica | None = None, error: Exception | None = None) -> None:
-        """Take ``request`` out of the queue, to send it to ``replica`` or to fail it with ``error``."""
+        """Take ``request`` out of the queue, to send it to ``replica`` or to fail it with
+        ``error``."""
         self.queue.remove(request)
         assert request.timer and request.turn
         request.timer.cancel()
@@ -257,7 +269,8 @@ class Router:
                     return
 
     def _expire(self, request: Request, waited: float) -> None:
-        """Fail ``request`` after ``waited`` seconds; while all replicas are starting, only after ``start_timeout``."""
+        """Fail ``request`` after ``waited`` seconds; while all replicas are starting, only after
+        ``start_timeout``."""
         ready = len(self.ready)
         if not ready and waited < self.options.start_timeout:
             more = max(1.0, self.options.wait_timeout)
@@ -293,14 +306,16 @@ class Router:
             replica.on_change.remove(self._changed)
 
     def close(self, reason: str, error: Exception | None = None) -> None:
-        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones with their replica."""
+        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones with their
+        replica."""
         closed = ServiceError(f"service {self.name!r} {reason}; the request was not carried out")
         self.closed, self._error = reason, error or closed
         for request in list(self.queue):
             self._leave_queue(request, error=self._error)
 
     def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key`` among the latest ones, else a new one; without a key always a new one."""
+        """Return the session of ``key`` among the latest ones, else a new one; without a key always
+        a new one."""
         if key is None:
             return Session(self)
         found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)

@@ -43,12 +43,14 @@ class ServiceEndpoints:
 
     @asynccontextmanager
     async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
-        """Route to one replica. Sessions with the same ``key`` share a replica; a session without a key chooses its own."""
+        """Route to one replica. Sessions with the same ``key`` share a replica; a session without a
+        key chooses its own."""
         yield self.router.session(key)
 
 
 class Service(ServiceEndpoints):
-    """Start replicas with ``start(name)`` and keep them alive. Calls ``on_restart`` after every replacement."""
+    """Start replicas with ``start(name)`` and keep them alive. Calls ``on_restart`` after every
+    replacement."""
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class Service(ServiceEndpoints):
         await self.close()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops the others and raises the cause."""
+        """Start all replicas. Returns when each is ready. If one cannot be started, stops the
+        others and raises the cause."""
         await self.replica_set.open()
         least, most = self.options.bounds
         if least < most:

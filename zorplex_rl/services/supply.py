@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class GiveUp(Exception):
-    """Say, also from within a start, that further attempts are pointless. Callers that wait get ``error``."""
+    """Say, also from within a start, that further attempts are pointless. Callers that wait get
+    ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -36,13 +37,15 @@ class GiveUp(Exception):
 
 
 class Streak:
-    """Count the failures in a row of one place: of starts, and of replicas that finished nothing."""
+    """Count the failures in a row of one place: of starts, and of replicas that finished
+    nothing."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name, self.options, self.count = name, options, 0
 
     async def add(self, last: str) -> None:
-        """Count a failure, and wait, the longer the more there were. Raises GiveUp after too many."""
+        """Count a failure, and wait, the longer the more there were. Raises GiveUp after too
+        many."""
         self.count += 1
         if self.count > self.options.max_failures:
             times = f"has failed {self.count} times in a row without finishing anything"
@@ -72,11 +75,13 @@ class Supply:
         return Streak(self.name, self._options)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is ready, or cannot be started, so that their start does not disturb later requests."""
+        """Wait until every spare is ready, or cannot be started, so that their start does not
+        disturb later requests."""
         await asyncio.gather(*self._spares, return_exceptions=True)
 
     async def take(self, streak: Streak, first: bool = False) -> Replica:
-        """Return a replica that has just answered a probe; ``first`` says that it is the first of its place.
+        """Return a replica that has just answered a probe; ``first`` says that it is the first of
+        its place.
 
         Raises GiveUp, or what the set-up of a first one raised.
         """
@@ -144,9 +149,9 @@ async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Repl
 def back_off(failures: int, base: float, most: float) -> float:
     """Return how many seconds to wait before the next start, after so many early failures in a row.
 
-    Nothing after the first, ``base`` after the second, then doubled up to ``most``; less up to half by
-    chance, so that replicas that failed together do not all start together. The exponent is bounded: a
-    float is not, and a place may fail for days.
+    Nothing after the first, ``base`` after the second, then doubled up to ``most``; less up to half
+    by chance, so that replicas that failed together do not all start together. The exponent is
+    bounded: a float is not, and a place may fail for days.
     """
     if failures < 2:
         return 0.0

@@ -1,4 +1,5 @@
-"""Encrypt what travels between machines, and know both ends: mutual TLS 1.3, with the files of ``certificates.py``.
+"""Encrypt what travels between machines, and know both ends: mutual TLS 1.3, with the files of
+``certificates.py``.
 
     use(folder)            what Monarch's channels (``tls://HOST:PORT``) read, for this process and those that it starts
     contexts of Python     ``server_context()``, ``client_context()``: for sockets of our own, with the same files
@@ -19,15 +20,18 @@ from urllib.parse import urlsplit
 from zorplex_rl.errors import ConfigError, HostError
 
 TLS = "ZORPLEX_TLS"
-"""Environment variable with the folder of this machine's files: what ``--tls`` is where it is left out."""
+"""Environment variable with the folder of this machine's files: what ``--tls`` is where it is left
+out."""
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 MONARCH_NAMES = {"HYPERACTOR_TLS_CA": AUTHORITY, "HYPERACTOR_TLS_CERT": CERTIFICATE, "HYPERACTOR_TLS_KEY": KEY}
 ANSWER_SECONDS, REFUSAL_SECONDS = 3.0, 0.5
-"""How long a host may take to answer a TLS greeting, and then to say that it does not want the certificate."""
+"""How long a host may take to answer a TLS greeting, and then to say that it does not want the
+certificate."""
 
 
 def use(folder: Path) -> None:
-    """Have this process, and those that it starts, use the files in ``folder``. Before Monarch is first imported."""
+    """Have this process, and those that it starts, use the files in ``folder``. Before Monarch is
+    first imported."""
     folder = folder.resolve()
     os.environ |= {TLS: str(folder)} | {name: str(folder / file) for name, file in MONARCH_NAMES.items()}
 
@@ -56,7 +60,8 @@ def _context(protocol: int) -> ssl.SSLContext | None:
 
 
 def check_files(folder: Path, address: str | None = None) -> None:
-    """Raise ConfigError for the first thing that is wrong with the files in ``folder``, for a machine that listens at ``address``."""
+    """Raise ConfigError for the first thing that is wrong with the files in ``folder``, for a
+    machine that listens at ``address``."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -119,7 +124,8 @@ def _names_of(certificate: "object") -> list[str]:
 
 
 def ask(address: str) -> None:
-    """Raise HostError if a host answers at ``address`` (``tls://HOST:PORT``) and one of both refuses the other. Returns if nobody answers."""
+    """Raise HostError if a host answers at ``address`` (``tls://HOST:PORT``) and one of both
+    refuses the other. Returns if nobody answers."""
     there = urlsplit(address)
     if not (context := client_context()):
         raise HostError(f"no certificate is in use here; set {TLS} before the program starts")
@@ -131,7 +137,8 @@ def ask(address: str) -> None:
     with connection:
         try:
             with context.wrap_socket(connection, server_hostname=there.hostname) as secured:
-                # The host looks at our certificate after our side of the greeting is over. If it wants it, it says nothing.
+                # The host looks at our certificate after our side of the greeting is over. If it
+                # wants it, it says nothing.
                 secured.settimeout(REFUSAL_SECONDS)
                 if secured.recv(1) == b"":
                     raise HostError(f"host {there.netloc} hung up on a TLS greeting; start its worker again")

@@ -1,24 +1,27 @@
 """Compute how fast a run can be at best: lower bounds on its wall time.
 
-A step trains on P groups, G generators sample them, and L is the lag bound. A_v is the time at which version v has arrived at the generators.
-E_v is the time at which step v is trained and published. In every possible order of events,
+A step trains on P groups, G generators sample them, and L is the lag bound. A_v is the time at
+which version v has arrived at the generators. E_v is the time at which step v is trained and
+published. In every possible order of events,
 
     A_v ≥ max(A_{v−1}, E_{v−1}) + transfer_v    versions are sent one after another
     E_v ≥ E_{v−1} + train_v                     there is one trainer
     E_v ≥ A_{v−L} + β_v + train_v               (A_0 where v < L)
     E_v ≥ A_0     + γ_v + train_v
 
-Why the last two hold: when step v begins, (v + 1)P groups are finished. At most vP of them have numbers below vP, so at least P have higher
-numbers. The replay buffer admits those only after version v − L has arrived. β_v is the least time in which G generators finish P of the groups
-in blocks v … v + L. γ_v is the least time in which they finish (v + 1)P of the groups in blocks 0 … v + L. In both cases the n quickest groups
-take at least the largest of
+Why the last two hold: when step v begins, (v + 1)P groups are finished. At most vP of them have
+numbers below vP, so at least P have higher numbers. The replay buffer admits those only after
+version v − L has arrived. β_v is the least time in which G generators finish P of the groups in
+blocks v … v + L. γ_v is the least time in which they finish (v + 1)P of the groups in blocks 0 … v
++ L. In both cases the n quickest groups take at least the largest of
 
     the sum of all n ÷ G,     the slowest of the n,     the sum of the quickest ⌈n ÷ G⌉
 
-because some generator samples ⌈n ÷ G⌉ of them. Following the recursion along one resource, or around the loop of all three, gives the four named
-bounds. Without variation, and if G divides P, the recursion is exact (``tests/closed_form.py``). In the long run a step then takes
-max(b, t, s, (s + b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync: with a larger lag bound, each step waits for a
-smaller part of the round trip.
+because some generator samples ⌈n ÷ G⌉ of them. Following the recursion along one resource, or
+around the loop of all three, gives the four named bounds. Without variation, and if G divides P,
+the recursion is exact (``tests/closed_form.py``). In the long run a step then takes max(b, t, s, (s
++ b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync: with a larger lag
+bound, each step waits for a smaller part of the round trip.
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> lower_bounds(setting, setting.latencies(), "async")
@@ -37,14 +40,16 @@ Mode = Literal["sync", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds on a run's wall time, in seconds. The first four each look at one resource; ``all`` is the whole recursion, the tightest."""
+    """Lower bounds on a run's wall time, in seconds. The first four each look at one resource;
+    ``all`` is the whole recursion, the tightest."""
 
     trainer: float
     """Sample the first batch, then train step after step without a pause."""
     generators: float
     """Sample all groups with no generator ever idle, then train the last step."""
     weights: float
-    """Send the versions up to the one that the last batch needs, one after another, then sample that batch and train on it."""
+    """Send the versions up to the one that the last batch needs, one after another, then sample
+    that batch and train on it."""
     round_trips: float
     """Sync weights, sample and train one after another, once in every lag + 1 steps."""
     all: float
@@ -59,7 +64,8 @@ class Bounds:
 def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
     """Compute lower bounds on the wall time of a run with these ``latencies``.
 
-    ``setting`` gives the counts (generators, groups per step, steps, lag bound); its latencies are ignored. Returns seconds.
+    ``setting`` gives the counts (generators, groups per step, steps, lag bound); its latencies are
+    ignored. Returns seconds.
     """
     lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
     per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
@@ -93,6 +99,7 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
 
 
 def _least_seconds(quickest: Sequence[float], generators: int) -> float:
-    """Return a lower bound on the seconds in which ``generators`` finish groups that take ``quickest`` seconds each (ascending)."""
+    """Return a lower bound on the seconds in which ``generators`` finish groups that take
+    ``quickest`` seconds each (ascending)."""
     share = math.ceil(len(quickest) / generators)
     return max(math.fsum(quickest) / generators, quickest[-1], math.fsum(quickest[:share]))

@@ -1,4 +1,5 @@
-"""Read the latencies of a finished run from its timeline, and predict its wall time from them by simulation.
+"""Read the latencies of a finished run from its timeline, and predict its wall time from them by
+simulation.
 
     run folder ── read_run ──► Recorded ── predict ──► Run        compare Recorded.seconds with Run.seconds
 
@@ -10,15 +11,17 @@ The latencies, and the spans that they are measured between:
     evaluate     first evaluate.start → the generator's next work
     latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
 
-and the delays of messages between actors. Each is a mean over the cases in which the actor waited for nothing else:
+and the delays of messages between actors. Each is a mean over the cases in which the actor waited
+for nothing else:
 
     transfer     publish.end → pull.start
     start        pull.end → generate.start
     deliver      generate.end → reward → train.start
     turnaround   publish.end → train.start, if a batch was ready
 
-``predict`` combines these by the rules of ``simulate.py`` alone. It does not look at when anything happened in the recorded run, so it can also
-answer what this machine would have done with another lag bound.
+``predict`` combines these by the rules of ``simulate.py`` alone. It does not look at when anything
+happened in the recorded run, so it can also answer what this machine would have done with another
+lag bound.
 """
 
 import json
@@ -35,7 +38,8 @@ from zorplex_rl.simulation.simulate import Run, simulate_async, simulate_sync
 from zorplex_rl.timeline import Span, Timeline
 
 CHUNK_GAP_SECONDS = 0.005
-"""Seconds. A generator samples in chunks; a gap between two chunks shorter than this counts as work."""
+"""Seconds. A generator samples in chunks; a gap between two chunks shorter than this counts as
+work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,18 @@ class Recorded:
     """Latencies measured in a real run. ``setting`` holds its counts and its mean latencies."""
 
     seconds: float
-    """Measured wall time: from the first pull or token of training until the last version is published."""
+    """Measured wall time: from the first pull or token of training until the last version is
+    published."""
     setting: Setting
     latencies: Latencies
 
 
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
-    """Compute the coefficient of variation of the groups' latencies, over all groups of all ``batches`` (each from ``group_latencies``).
+    """Compute the coefficient of variation of the groups' latencies, over all groups of all
+    ``batches`` (each from ``group_latencies``).
 
-    This is ``Setting.variation``. The times of whole batches vary less, because a batch is as slow as its slowest group.
+    This is ``Setting.variation``. The times of whole batches vary less, because a batch is as slow
+    as its slowest group.
 
     >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
     0.5
@@ -61,7 +68,8 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 
 def read_run(folder: str | Path) -> Recorded:
-    """Read the finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer or a generator was replaced."""
+    """Read the finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer
+    or a generator was replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
@@ -98,14 +106,16 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
 
 
 def predict(recorded: Recorded, max_lag: int | None = None) -> Run:
-    """Simulate a run with the recorded latencies; ``max_lag`` defaults to that of the recorded run."""
+    """Simulate a run with the recorded latencies; ``max_lag`` defaults to that of the recorded
+    run."""
     lag = recorded.setting.max_lag if max_lag is None else max_lag
     simulate = simulate_async if lag else simulate_sync
     return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
 
 
 class _RunSpans:
-    """Sort the spans of a training run by kind and measure latencies between them. Raises ValueError if the run was not in one go."""
+    """Sort the spans of a training run by kind and measure latencies between them. Raises
+    ValueError if the run was not in one go."""
 
     def __init__(self, timeline: Timeline, config: Config) -> None:
         self.config = config
@@ -135,7 +145,8 @@ class _RunSpans:
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
         self.reward = [span for span in spans if span.kind == "reward"]
         for version in {span.args["version"] for span in self.evaluate}:
-            # A share may have as many episodes as an evaluation. The first such batch scored after the evaluation is the evaluation's own.
+            # A share may have as many episodes as an evaluation. The first such batch scored after
+            # the evaluation is the evaluation's own.
             over = max(span.end for span in self.evaluate if span.args["version"] == version)
             scored = (s for s in self.reward if s.start >= over and s.args["episodes"] == 2 * config.eval_tasks)
             if own := next(scored, None):
@@ -147,7 +158,8 @@ class _RunSpans:
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
-        """Return for every group its generator's busy seconds with the version that began it ÷ the groups that it began with that version."""
+        """Return for every group its generator's busy seconds with the version that began it ÷ the
+        groups that it began with that version."""
         begun = Counter((self._sampled_by(number), version) for number, version, _, _ in self.groups)
         busy = dict.fromkeys(begun, 0.0)
         for actor, chunks in self.chunks.items():
@@ -155,7 +167,8 @@ class _RunSpans:
             for start, end in chunks:
                 inside = [span for span in own if start <= span.start < end]
                 for span, following in zip(inside, [*inside[1:], None], strict=True):
-                    # If no group was begun with this version, the generator was still sampling groups of an earlier one.
+                    # If no group was begun with this version, the generator was still sampling
+                    # groups of an earlier one.
                     versions = [version for sampler, version in busy if sampler == actor]
                     version = max((v for v in versions if v <= span.args["version"]), default=min(versions))
                     busy[actor, version] += (following.start if following else end) - span.start
@@ -163,7 +176,8 @@ class _RunSpans:
         return [busy[share] / begun[share] for share in shares]
 
     def _sampled_by(self, number: int) -> str:
-        """Return the generator that sampled group ``number``: the only one, where the timeline does not say."""
+        """Return the generator that sampled group ``number``: the only one, where the timeline does
+        not say."""
         return self.samplers.get(number) or min(self.chunks)
 
     def new_pulls(self) -> list[Span]:
@@ -177,13 +191,15 @@ class _RunSpans:
         return new
 
     def transfer(self) -> float:
-        """Return the mean seconds from publish.end to pull.start, for generators that waited for that version."""
+        """Return the mean seconds from publish.end to pull.start, for generators that waited for
+        that version."""
         pulls = [(pull, self.published[pull.args["version"]]) for pull in self.new_pulls()]
         waited = [(pull, sent) for pull, sent in pulls if sent <= pull.start and self._is_idle(pull.actor, sent)]
         return _mean(pull.start - sent for pull, sent in waited)
 
     def start(self) -> float:
-        """Return the mean seconds from pull.end to the first token, for generators that were idle before the pull."""
+        """Return the mean seconds from pull.end to the first token, for generators that were idle
+        before the pull."""
         gaps = []
         for pull in self.new_pulls():
             following = [start for start, _ in self.chunks[pull.actor] if start >= pull.end]
@@ -194,7 +210,8 @@ class _RunSpans:
         return _mean(gaps)
 
     def deliver(self) -> float:
-        """Return the mean seconds from the last token of a batch to train.start, for steps that waited for that batch."""
+        """Return the mean seconds from the last token of a batch to train.start, for steps that
+        waited for that batch."""
         gaps = []
         for step, train in enumerate(self.train):
             scored = [span for span in self.reward if span.end <= train.start]
@@ -203,13 +220,15 @@ class _RunSpans:
         return _mean(gaps) if gaps else self.turnaround()
 
     def turnaround(self) -> float:
-        """Return the mean seconds from publish.end to the next train.start, for steps whose batch was ready before."""
+        """Return the mean seconds from publish.end to the next train.start, for steps whose batch
+        was ready before."""
         turns = [(train.start, published) for train, published in zip(self.train[1:], self.published[1:], strict=False)]
         gaps = [now - then for now, then in turns if not any(then < span.end <= now for span in self.reward)]
         return _mean(gaps) if gaps else self.transfer()
 
     def evaluations(self) -> dict[int, float]:
-        """Return for every evaluated version the seconds for which its generator did nothing else."""
+        """Return for every evaluated version the seconds for which its generator did nothing
+        else."""
         seconds = {}
         for version in sorted({span.args["version"] for span in self.evaluate} - {0}):
             both = [span for span in self.evaluate if span.args["version"] == version]
@@ -224,7 +243,8 @@ class _RunSpans:
 
 
 def _joined(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Return (start, end) of intervals of work; joins spans with less than ``CHUNK_GAP_SECONDS`` between them."""
+    """Return (start, end) of intervals of work; joins spans with less than ``CHUNK_GAP_SECONDS``
+    between them."""
     joined: list[tuple[float, float]] = []
     for span in spans:
         if joined and span.start - joined[-1][1] < CHUNK_GAP_SECONDS:

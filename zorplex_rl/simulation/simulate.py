@@ -4,14 +4,17 @@
     trainer      takes a batch as soon as the replay buffer has one, trains on it, publishes the new version
     weights      are sent to the generators, one version after another, while the generators continue to sample
 
-``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only the latencies are simulated. The result is a
-``Timeline``, the same type as for a real run. ``bounds.py`` computes lower bounds; ``recorded.py`` supplies the latencies of a real run.
+``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only
+the latencies are simulated. The result is a ``Timeline``, the same type as for a real run.
+``bounds.py`` computes lower bounds; ``recorded.py`` supplies the latencies of a real run.
 
-Asynchronous training is never slower than synchronous training on the same latencies. Proof by induction over the steps: when synchronous
-training takes batch v, asynchronous training has also finished all groups below (v + 1)P, because it admitted, began and supplied none of them
-with weights later. With these groups the replay buffer gives out its batch v + 1. Two conditions: both cut a step's groups into the same shares (a
-share across two steps would delay the first step's groups), and ``turnaround`` is 0 (in a synchronous run it is part of the transfer; in
-an asynchronous run it can delay a step on its own).
+Asynchronous training is never slower than synchronous training on the same latencies. Proof by
+induction over the steps: when synchronous training takes batch v, asynchronous training has also
+finished all groups below (v + 1)P, because it admitted, began and supplied none of them with
+weights later. With these groups the replay buffer gives out its batch v + 1. Two conditions: both
+cut a step's groups into the same shares (a share across two steps would delay the first step's
+groups), and ``turnaround`` is 0 (in a synchronous run it is part of the transfer; in an
+asynchronous run it can delay a step on its own).
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> both = compare(setting)
@@ -67,7 +70,8 @@ def compare(setting: Setting) -> Comparison:
 
 
 def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
-    """Simulate steps in turns: send the weights, sample a whole batch, train on it. ``setting`` gives only the counts."""
+    """Simulate steps in turns: send the weights, sample a whole batch, train on it. ``setting``
+    gives only the counts."""
     spans, details, groups = _Spans(), latencies.details, setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
@@ -94,7 +98,8 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
 
 
 def simulate_async(setting: Setting, latencies: Latencies) -> Run:
-    """Simulate generators and trainer side by side, within ``setting.max_lag``. ``setting`` gives only the counts and the lag bound."""
+    """Simulate generators and trainer side by side, within ``setting.max_lag``. ``setting`` gives
+    only the counts and the lag bound."""
     return _Async(setting, latencies).run()
 
 
@@ -117,7 +122,8 @@ class _Generator:
 
 
 class _Async:
-    """Process events in the order of their times. Events of equal time are all applied before any actor chooses its next action."""
+    """Process events in the order of their times. Events of equal time are all applied before any
+    actor chooses its next action."""
 
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies, self.details = setting, latencies, latencies.details
@@ -157,7 +163,8 @@ class _Async:
         self.at(end + self.details.turnaround, lambda now: setattr(self, "training", False))
 
     def publish(self, version: int, now: float) -> None:
-        """Send ``version`` after those before it have arrived. The last version of a run is not sent: the run ends."""
+        """Send ``version`` after those before it have arrived. The last version of a run is not
+        sent: the run ends."""
         if version == self.setting.steps:
             self.finished = now
             return
@@ -166,7 +173,8 @@ class _Async:
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:
-        """Give every idle generator its next work: the next group of its share, or newer weights, or a new share that the buffer admits."""
+        """Give every idle generator its next work: the next group of its share, or newer weights,
+        or a new share that the buffer admits."""
         for generator in self.generators:
             if generator.idle_since is None or self.newest < 0:
                 continue
@@ -194,7 +202,8 @@ class _Async:
         return end > now
 
     def sample(self, generator: _Generator, now: float) -> None:
-        """Sample the next group of the share. After the last group, schedule the hand-in of the share."""
+        """Sample the next group of the share. After the last group, schedule the hand-in of the
+        share."""
         group, version = generator.admitted.pop(0), generator.version
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)

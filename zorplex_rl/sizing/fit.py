@@ -1,4 +1,5 @@
-"""Does a run fit into this machine? Compares what ``sizing.py`` computes with the memory that is there, and says what would fit.
+"""Does a run fit into this machine? Compares what ``sizing.py`` computes with the memory that is
+there, and says what would fit.
 
     available    the least of MemAvailable and what is left below each memory limit of the process's cgroups; files that can be dropped are free
     surely       what the run takes if every answer is as short as it can be    more than there is: refused
@@ -27,13 +28,15 @@ from zorplex_rl.sizing.sizing import (
 )
 
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
-"""Bytes that a process with torch and transformers, and one without a model, has for itself alone before it does anything.
-From ``Private_Dirty`` of the processes of a run on the embedded policy, 2026-11-22; pages of libraries, which all share, are not in it."""
+"""Bytes that a process with torch and transformers, and one without a model, has for itself alone
+before it does anything. From ``Private_Dirty`` of the processes of a run on the embedded policy,
+2026-11-22; pages of libraries, which all share, are not in it."""
 SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
 EMPTY = "cache of slots that stay empty"
 TOLERANCE = 1.2
-"""How far above the available memory the computed bytes must be before a run is refused: more than their error (benchmarks/LOG.md)."""
+"""How far above the available memory the computed bytes must be before a run is refused: more than
+their error (benchmarks/LOG.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def run_bytes(shape: ModelShape, work: Workload, config: Config, cuda: bool = Fa
 
 
 def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes on each device that ``devices`` (role: device, as ``assign_devices`` returns it) names, for CUDA devices only."""
+    """Return the bytes on each device that ``devices`` (role: device, as ``assign_devices`` returns
+    it) names, for CUDA devices only."""
     of_role = {process.role: process.memory.on_gpu() for process in processes(shape, work, config)}
     found: dict[str, int] = {}
     for name, device in devices.items():
@@ -86,7 +90,8 @@ def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mappin
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes of main memory that this process and its children can still take, or None where the system does not say."""
+    """Return the bytes of main memory that this process and its children can still take, or None
+    where the system does not say."""
     found = []
     try:
         lines = (proc / "meminfo").read_text().splitlines()
@@ -133,8 +138,9 @@ def check_fit(
 ) -> str | None:
     """Return a warning if a run of ``config`` may outgrow the memory that is there, else None.
 
-    ``prompt`` and ``shortest`` are the tokens of the longest prompt and of the shortest answer, ``gpus`` the bytes of each CUDA device.
-    Raises ConfigError if the run cannot fit, with what would.
+    ``prompt`` and ``shortest`` are the tokens of the longest prompt and of the shortest answer,
+    ``gpus`` the bytes of each CUDA device. Raises ConfigError if the run cannot fit, with what
+    would.
     """
 
     def short_of(settings: Config, response: int, tolerance: float) -> str | None:
@@ -169,7 +175,8 @@ def check_fit(
 
 
 def _smaller(config: Config, prompt: int) -> Iterator[dict[str, Any]]:
-    """Yield changes that take less memory: first those that cost no accuracy, one at a time, then all together."""
+    """Yield changes that take less memory: first those that cost no accuracy, one at a time, then
+    all together."""
     least = prompt + config.max_tokens
     budgets = [b for b in _halves(config.learner.token_budget) if b >= least] or [
         min(least, config.learner.token_budget)
@@ -208,7 +215,8 @@ def gigabytes(size: float) -> str:
 
 
 def table_of(found: Sequence[Process]) -> list[tuple[str, str, str, int]]:
-    """Return rows (process, phase, part, bytes) of the parts of each process at its highest, largest first."""
+    """Return rows (process, phase, part, bytes) of the parts of each process at its highest,
+    largest first."""
     return [
         (f"{process.role} × {process.count}" if process.count > 1 else process.role, process.memory.highest, part, size)
         for process in found

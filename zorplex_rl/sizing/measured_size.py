@@ -1,11 +1,13 @@
-"""Measure what a trainer or a generator of a model really takes: peak memory and processor time, in a fresh process.
+"""Measure what a trainer or a generator of a model really takes: peak memory and processor time, in
+a fresh process.
 
     make_model(shape, folder) ──► measure({"role": "trainer", …}) ──► a new process: the real parts, without Monarch ──► Measured
 
-Memory is the resident set of that process at its highest (``VmHWM``), minus the resident set before the model was loaded. By then the process has
-imported everything and run a tiny model through the same code, so that the libraries' own buffers are not counted. The kernel's high-water mark is
-reset between phases (``/proc/self/clear_refs``), so each phase has a peak of its own. Time is that of the process on its processors, so that
-neighbours on the machine change it little. Linux only.
+Memory is the resident set of that process at its highest (``VmHWM``), minus the resident set before
+the model was loaded. By then the process has imported everything and run a tiny model through the
+same code, so that the libraries' own buffers are not counted. The kernel's high-water mark is reset
+between phases (``/proc/self/clear_refs``), so each phase has a peak of its own. Time is that of the
+process on its processors, so that neighbours on the machine change it little. Linux only.
 
     trainer      load the policy, make optimizer and ring, publish, train on one batch of episodes (twice), publish, save a checkpoint
     generator    load the policy, map the ring of another process, pull, sample all slots, pull
@@ -43,7 +45,8 @@ Role = Literal["trainer", "generator"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What to measure. ``prompts`` groups of ``group_size`` episodes; each prompt has about ``prompt_tokens``, each response ``max_tokens`` tokens.
+    """What to measure. ``prompts`` groups of ``group_size`` episodes; each prompt has about
+    ``prompt_tokens``, each response ``max_tokens`` tokens.
 
     ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer.
     """
@@ -61,14 +64,17 @@ class Case:
     checkpoint: bool = True
     steps: int = 2
     calibrate: bool = True
-    """Also measure the machine for this model, in the same process and right after, so that neighbours disturb both alike."""
+    """Also measure the machine for this model, in the same process and right after, so that
+    neighbours disturb both alike."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What the process took: bytes above ``baseline``, at the highest of each phase, and the seconds of processor time of each phase.
+    """What the process took: bytes above ``baseline``, at the highest of each phase, and the
+    seconds of processor time of each phase.
 
-    ``prompt_tokens`` is the length of the longest prompt as it really was, ``decode_steps`` the number of steps that the generator took.
+    ``prompt_tokens`` is the length of the longest prompt as it really was, ``decode_steps`` the
+    number of steps that the generator took.
     """
 
     baseline: int
@@ -86,7 +92,8 @@ class Measured:
 
 
 def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
-    """Write a Qwen2 model of ``shape`` with random float32 weights to ``folder``, with the embedded policy's tokenizer."""
+    """Write a Qwen2 model of ``shape`` with random float32 weights to ``folder``, with the embedded
+    policy's tokenizer."""
     import shutil
 
     import torch
@@ -104,13 +111,16 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
 
 
 def measure(case: Case, timeout: float = 300.0) -> Measured:
-    """Return what ``case`` takes in a process of its own. Raises RuntimeError, with its last words, if that fails."""
+    """Return what ``case`` takes in a process of its own. Raises RuntimeError, with its last words,
+    if that fails."""
     return next(measure_all([case], timeout))
 
 
 def measure_all(cases: Sequence[Case], timeout: float = 3000.0) -> Iterator[Measured]:
-    """Yield what each of ``cases`` takes. Each has a process of its own, forked from one that has imported everything and has done nothing else."""
-    # As for an actor: one thread, so that processor time is the time that a quiet machine would take.
+    """Yield what each of ``cases`` takes. Each has a process of its own, forked from one that has
+    imported everything and has done nothing else."""
+    # As for an actor: one thread, so that processor time is the time that a quiet machine would
+    # take.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", __name__, json.dumps([asdict(case) for case in cases])]
     with subprocess.Popen(command, text=True, env=environment, stdout=subprocess.PIPE) as process:
@@ -176,7 +186,8 @@ def _episodes(policy: Policy, case: Case, measured: Measured) -> list[Episode]:
     prompts = [encode_prompt(policy.tokenizer, task) for task in tasks]
     measured.prompt_tokens = max(map(len, prompts))
     episodes = []
-    # One sample of each prompt after the other: in a run the lengths are mixed, so a micro-batch has rows of all groups.
+    # One sample of each prompt after the other: in a run the lengths are mixed, so a micro-batch
+    # has rows of all groups.
     for sample in range(case.group_size):
         for group, (task, prompt) in enumerate(zip(tasks, prompts, strict=True)):
             ids = [(7 * group + 11 * sample + i) % 500 for i in range(case.max_tokens)]
@@ -259,7 +270,8 @@ ROLES: dict[Role, Callable[[Case, _Meter], None]] = {"trainer": _train, "generat
 
 
 def _warm_up(roles: Sequence[Role], dtypes: Sequence[Dtype]) -> None:
-    """Run a tiny model through all that will be measured, so that what libraries load or allocate once is there."""
+    """Run a tiny model through all that will be measured, so that what libraries load or allocate
+    once is there."""
     import torch
 
     from zorplex_rl.sizing.sizing import ModelShape
@@ -304,7 +316,8 @@ def _in_child(case: Case) -> int:
     if pid := os.fork():
         return os.waitpid(pid, 0)[1]
     try:
-        # In a thread, as in an actor: its memory comes from another arena of the allocator than the main thread's.
+        # In a thread, as in an actor: its memory comes from another arena of the allocator than the
+        # main thread's.
         with ThreadPoolExecutor(1) as pool:
             print(json.dumps(asdict(pool.submit(_measure_here, case).result())), flush=True)
     except BaseException:

@@ -3,8 +3,9 @@
     Qwen2 and Llama     from config.json, by the formulas of ``ModelShape``; without torch
     any other family    the model itself on torch's meta device, where it takes no memory: its parameters are counted
 
-The number of parameters is exact for every family. What depends on the run (activations, cache, seconds) is computed as for
-a Llama of the same sizes; ``ModelShape.unknown`` says in which way the family differs.
+The number of parameters is exact for every family. What depends on the run (activations, cache,
+seconds) is computed as for a Llama of the same sizes; ``ModelShape.unknown`` says in which way the
+family differs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SIZES = "num_hidden_layers hidden_size num_attention_heads num_key_value_heads i
 
 
 def shape_of(folder: Path) -> ModelShape:
-    """Return the shape of the model in ``folder``. Raises PolicyError if its config.json describes none."""
+    """Return the shape of the model in ``folder``. Raises PolicyError if its config.json describes
+    none."""
     try:
         config = json.loads((folder / "config.json").read_text())
         if _has_formula(config):
@@ -77,7 +79,8 @@ def _counted(folder: Path) -> ModelShape:
 
 
 def _intermediate(config: Any) -> int:
-    """Return the width of all that a token goes through between two attentions: of experts, those that it is sent to."""
+    """Return the width of all that a token goes through between two attentions: of experts, those
+    that it is sent to."""
     names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
     whole = next((size for name in names if (size := getattr(config, name, None))), 4 * config.hidden_size)
     if not (chosen := getattr(config, "num_experts_per_tok", None)):

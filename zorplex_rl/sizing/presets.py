@@ -1,10 +1,12 @@
-"""Settings that suit a policy of a certain size: ``zorplex-rl train --preset qwen0.5b``. Explicit flags win over the preset.
+"""Settings that suit a policy of a certain size: ``zorplex-rl train --preset qwen0.5b``. Explicit
+flags win over the preset.
 
-A preset is data: for every setting the value and the reason for it. What is not named here keeps its default. The shapes are those in the models'
-own ``config.json`` (Qwen2.5 technical report, arXiv:2412.15115, table 1).
+A preset is data: for every setting the value and the reason for it. What is not named here keeps
+its default. The shapes are those in the models' own ``config.json`` (Qwen2.5 technical report,
+arXiv:2412.15115, table 1).
 
-None of the Qwen presets has been trained to the end by this project: no GPU was there when they were written. Their memory is computed by
-``sizing.py``; ``zorplex-rl size --preset …`` prints it.
+None of the Qwen presets has been trained to the end by this project: no GPU was there when they
+were written. Their memory is computed by ``sizing.py``; ``zorplex-rl size --preset …`` prints it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Preset:
     shape: ModelShape
     settings: Mapping[str, tuple[Any, str]]
     trainer_gigabytes: int = 1
-    """Memory of a GPU on which the trainer fits, answers of full length included. A test computes it."""
+    """Memory of a GPU on which the trainer fits, answers of full length included. A test computes
+    it."""
 
     @property
     def values(self) -> dict[str, Any]:

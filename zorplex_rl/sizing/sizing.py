@@ -1,18 +1,22 @@
-"""What a trainer and a generator need in memory, computed before either is started: arithmetic only, no torch.
+"""What a trainer and a generator need in memory, computed before either is started: arithmetic
+only, no torch.
 
     ModelShape ─┐                           phases       load   forward   backward   update      load   prefill   sample
                 ├─► trainer_memory ─────►   weights        ■       ■         ■         ■            ■       ■        ■
     Workload ───┘   generator_memory        moments                ■         ■         ■     cache  ·       ■        ■
                                             activations            ■                         …
 
-A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in the highest one. In main memory the C
-library keeps freed blocks below 32 MiB. The tensors of the next phase take their places, but not without holes. Holes, and what another phase needed
-more of such blocks, are the part "kept by the allocator". A GPU's allocator is taken to waste nothing. Every term follows an allocation in the code:
-``learning/learner.py`` (trainer), ``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The activations are what
-autograd keeps for the backward pass of a Qwen2 or Llama model in ``transformers``, without recomputation.
+A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in
+the highest one. In main memory the C library keeps freed blocks below 32 MiB. The tensors of the
+next phase take their places, but not without holes. Holes, and what another phase needed more of
+such blocks, are the part "kept by the allocator". A GPU's allocator is taken to waste nothing.
+Every term follows an allocation in the code: ``learning/learner.py`` (trainer),
+``policy/rollout.py`` and ``policy/kv_cache.py`` (generator), ``weights/ring.py`` (both). The
+activations are what autograd keeps for the backward pass of a Qwen2 or Llama model in
+``transformers``, without recomputation.
 
-Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i intermediate size, V vocabulary,
-e bytes of a number of the model (2 or 4).
+Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value
+width, i intermediate size, V vocabulary, e bytes of a number of the model (2 or 4).
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
     one token   L · (norms + e·(4i + 2a))   norms     24·h in float32, 16·h in bfloat16
@@ -21,12 +25,14 @@ e bytes of a number of the model (2 or 4).
     logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
-The division of weights, gradients and moments is that of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1). Tensor parallelism
-is Megatron's (Shoeybi et al. 2019, arXiv:1909.08053, section 3): attention, MLP, output layer and cache are divided; norms and residuals are not.
-Activations at 16-bit precision are counted as in Korthikanti et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
+The division of weights, gradients and moments is that of ZeRO (Rajbhandari et al. 2020,
+arXiv:1910.02054, section 5 and figure 1). Tensor parallelism is Megatron's (Shoeybi et al. 2019,
+arXiv:1909.08053, section 3): attention, MLP, output layer and cache are divided; norms and
+residuals are not. Activations at 16-bit precision are counted as in Korthikanti et al. 2022
+(arXiv:2205.05198, section 4), for this architecture.
 
-What it does not know: the activations of experts and of other kinds of attention (``ModelShape.unknown``), and what other
-programs on the machine take.
+What it does not know: the activations of experts and of other kinds of attention
+(``ModelShape.unknown``), and what other programs on the machine take.
 """
 
 from __future__ import annotations
@@ -44,11 +50,14 @@ RING_SLOTS = 3
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 4
-"""Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs, probabilities, and their product."""
+"""Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs,
+probabilities, and their product."""
 RETURNED = 32 * 2**20
-"""The C library gives freed blocks of this size or more back to the system, and keeps smaller ones (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
+"""The C library gives freed blocks of this size or more back to the system, and keeps smaller ones
+(mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 FRAGMENTATION = 0.3
-"""What the holes between these blocks add in a trainer, as a share of them. Measured, like the next three; the same step took 0.2 to 0.6."""
+"""What the holes between these blocks add in a trainer, as a share of them. Measured, like the next
+three; the same step took 0.2 to 0.6."""
 SAMPLING_FRAGMENTATION = 0.15
 """The same in a generator, which keeps nothing for a backward pass."""
 TRAINER_LIBRARIES = 5_000_000
@@ -61,7 +70,8 @@ HOST_PARTS = ("weight ring", "staging", "policy file")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A Qwen2 or Llama model, as far as memory and time depend on it. ``head_size`` 0 means hidden / heads.
+    """A Qwen2 or Llama model, as far as memory and time depend on it. ``head_size`` 0 means hidden
+    / heads.
 
     >>> ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936).parameters
     494032768
@@ -78,7 +88,8 @@ class ModelShape:
     attention_bias: bool = True
     """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
     counted: int = 0
-    """Parameters of a model of another family, counted (``model_shape.py``); 0 is as the formulas say."""
+    """Parameters of a model of another family, counted (``model_shape.py``); 0 is as the formulas
+    say."""
     largest: int = 0
     """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
     unknown: tuple[str, ...] = ()
@@ -86,7 +97,8 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in a model's ``config.json``. Raises KeyError where that is not of this family."""
+        """Return the shape in a model's ``config.json``. Raises KeyError where that is not of this
+        family."""
         heads = config["num_attention_heads"]
         kind = config.get("model_type")
         return cls(
@@ -144,18 +156,21 @@ class ModelShape:
 
     @property
     def tables(self) -> int:
-        """Parameters of the embedding table and the output layer, which are one if they are tied."""
+        """Parameters of the embedding table and the output layer, which are one if they are
+        tied."""
         return self.table * (1 if self.tied else 2)
 
     @property
     def copied_keys(self) -> int:
-        """Width of the keys as attention reads them: copied for each query head that shares them. A single key head needs no copy."""
+        """Width of the keys as attention reads them: copied for each query head that shares them. A
+        single key head needs no copy."""
         return self.attention if self.heads > self.kv_heads > 1 else self.keys
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What goes through the trainer's model at once: ``rows`` responses of ``response`` tokens after ``prompts`` prompts of ``prompt`` tokens."""
+    """What goes through the trainer's model at once: ``rows`` responses of ``response`` tokens
+    after ``prompts`` prompts of ``prompt`` tokens."""
 
     prompts: int
     prompt: int
@@ -165,11 +180,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run feeds its models. Lengths in tokens are those of the longest prompt and the longest response.
+    """What a run feeds its models. Lengths in tokens are those of the longest prompt and the
+    longest response.
 
-    ``shared_prompt`` is how many tokens all prompts start with, ``tasks`` the number of prompts that a generator has before it, and ``evaluated`` the
-    tasks of an evaluation, which samples beside the generator's stream in a cache of its own (0: there is none).
-    ``stored`` is the number type of the policy's files.
+    ``shared_prompt`` is how many tokens all prompts start with, ``tasks`` the number of prompts
+    that a generator has before it, and ``evaluated`` the tasks of an evaluation, which samples
+    beside the generator's stream in a cache of its own (0: there is none). ``stored`` is the number
+    type of the policy's files.
     """
 
     prompt: int = 100
@@ -185,7 +202,8 @@ class Workload:
     transfer: str = "float32"
     stored: str = "float32"
     max_tokens: int = 0
-    """Tokens for which each slot is reserved, though responses may be shorter; 0 is as many as ``response``."""
+    """Tokens for which each slot is reserved, though responses may be shorter; 0 is as many as
+    ``response``."""
 
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
@@ -198,7 +216,8 @@ class Workload:
 
     @property
     def micro_batches(self) -> list[tuple[MicroBatch, int]]:
-        """The micro-batches of a training step, each with how often it occurs, if every response is as long as the longest.
+        """The micro-batches of a training step, each with how often it occurs, if every response is
+        as long as the longest.
 
         ``learning/batches.py`` splits.
 
@@ -216,7 +235,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How a model is divided: over ``data`` processes at ZeRO ``stage`` (0 to 3), and over ``tensor`` processes within each of these."""
+    """How a model is divided: over ``data`` processes at ZeRO ``stage`` (0 to 3), and over
+    ``tensor`` processes within each of these."""
 
     data: int = 1
     stage: int = 0
@@ -238,8 +258,9 @@ class Memory:
 
     phases: dict[str, dict[str, int]]
     reserved: int = 0
-    """Bytes that are set aside and stay empty: the cache of slots that have no episode. In main memory they take no room,
-    but the kernel refuses more than the machine has; on a GPU they take what others do."""
+    """Bytes that are set aside and stay empty: the cache of slots that have no episode. In main
+    memory they take no room, but the kernel refuses more than the machine has; on a GPU they take
+    what others do."""
 
     @property
     def highest(self) -> str:
@@ -257,7 +278,8 @@ class Memory:
         return sum(self.parts.values())
 
     def on_host(self, cuda: bool) -> int:
-        """Return the bytes in main memory: without CUDA all of them, with CUDA the ring and the staging buffer."""
+        """Return the bytes in main memory: without CUDA all of them, with CUDA the ring and the
+        staging buffer."""
         if not cuda:
             return self.total + self.reserved
         return max(sum(parts.get(part, 0) for part in HOST_PARTS) for parts in self.phases.values())
@@ -272,7 +294,8 @@ class Memory:
 
 
 def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
-    """Return what a trainer of ``shape`` needs for ``work``, above a process that has only imported its libraries."""
+    """Return what a trainer of ``shape`` needs for ``work``, above a process that has only imported
+    its libraries."""
     n, e = shape.parameters, BYTES[work.dtype]
     low = e < 4
     weights = {
@@ -301,7 +324,8 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
         # In bfloat16 the output layer runs on a float32 copy of its weights.
         copied = table if low else 0
         keys = e * 2 * shape.layers * shape.keys * batch.rows * (batch.prompt + batch.response) // parallel.tensor
-        # Tied or not, the gradient of the table comes in parts, one for each place where it is used.
+        # Tied or not, the gradient of the table comes in parts, one for each place where it is
+        # used.
         again = (2 * table if index else table) if not low else e * n // parallel.tensor + table
         phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": keys}
         phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits + copied}
@@ -314,7 +338,8 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     largest = max(table, 4 * matrix // parallel.tensor)
     phases["update"] = base | whole | {"optimizer's temporaries": 2 * largest}
     small["update"] = small_gradients + 2 * largest - _returned(2 * largest, 2)
-    # In float32 autograd puts the gradients among the activations, one by one: in the next step the activations do not fit into their places.
+    # In float32 autograd puts the gradients among the activations, one by one: in the next step the
+    # activations do not fit into their places.
     scattered = 0 if low else small_gradients
     # Holes, and what other phases had more of blocks that are not given back.
     highest = max(small.values())
@@ -325,21 +350,24 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
 
 
 def _returned(size: int, blocks: int = 1) -> int:
-    """Return how much of ``size`` bytes in ``blocks`` equal blocks goes back to the system when it is freed: all or nothing."""
+    """Return how much of ``size`` bytes in ``blocks`` equal blocks goes back to the system when it
+    is freed: all or nothing."""
     return size if size // blocks >= RETURNED else 0
 
 
 def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
     """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
 
-    A response's first hidden state is the prompt's last one, so its pass has one token less than the response.
+    A response's first hidden state is the prompt's last one, so its pass has one token less than
+    the response.
     """
     e = BYTES[dtype]
     h, a, k, i = shape.hidden, shape.attention, shape.keys, shape.intermediate
     steps = batch.response - 1
     width = batch.prompt + steps
     responses, prompts = batch.rows * steps, batch.prompts * batch.prompt
-    # Two norms in each layer: in float32 input, normalized and scaled; in bfloat16 the input is kept in float32, and the others in bfloat16.
+    # Two norms in each layer: in float32 input, normalized and scaled; in bfloat16 the input is
+    # kept in float32, and the others in bfloat16.
     norms = (24 if e == 4 else 16) * h
     divided = e * (4 * i + 2 * a)
     keys = 2 * shape.copied_keys
@@ -351,16 +379,19 @@ def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel:
 
 
 def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = Parallel()) -> int:
-    """Return the float32 logits of ``batch`` and what is computed from them at once, if the policy sampled every token."""
+    """Return the float32 logits of ``batch`` and what is computed from them at once, if the policy
+    sampled every token."""
     return LOGIT_COPIES * 4 * batch.rows * batch.response * shape.vocabulary // parallel.tensor
 
 
 def generator_memory(
     shape: ModelShape, work: Workload, parallel: Parallel = Parallel(), mapped_ring: bool = False
 ) -> Memory:
-    """Return what a generator of ``shape`` needs for ``work``, above a process that has only imported its libraries.
+    """Return what a generator of ``shape`` needs for ``work``, above a process that has only
+    imported its libraries.
 
-    ``mapped_ring`` counts the trainer's ring too: a reader through shared memory has it in its resident set, though it exists only once.
+    ``mapped_ring`` counts the trainer's ring too: a reader through shared memory has it in its
+    resident set, though it exists only once.
     """
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
@@ -401,7 +432,8 @@ def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel:
 def _sampling(
     shape: ModelShape, work: Workload, tasks: int, samples: int, parallel: Parallel
 ) -> dict[str, dict[str, int]]:
-    """Return the parts of a rollout engine with ``samples`` episodes of each of ``tasks`` prompts, while it prefills and while it samples."""
+    """Return the parts of a rollout engine with ``samples`` episodes of each of ``tasks`` prompts,
+    while it prefills and while it samples."""
     e, v = BYTES[work.dtype], shape.vocabulary // parallel.tensor
     rows = min(work.slots, tasks * samples)
     # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
@@ -431,11 +463,13 @@ def _sampling(
 
 
 def _mapped(n: int, work: Workload) -> int:
-    """Return the bytes of the policy's file that are mapped while it is loaded as another number type."""
+    """Return the bytes of the policy's file that are mapped while it is loaded as another number
+    type."""
     return BYTES[work.stored] * n if work.stored != work.dtype else 0
 
 
 def divided(shape: ModelShape, work: Workload, data: int, tensor: int = 1) -> dict[int, int]:
-    """Return a trainer's bytes for each process at ZeRO stages 0 to 3, if each of ``data`` processes has its share of the rows."""
+    """Return a trainer's bytes for each process at ZeRO stages 0 to 3, if each of ``data``
+    processes has its share of the rows."""
     share = replace(work, prompts=max(1, work.prompts // data))
     return {stage: trainer_memory(shape, share, Parallel(data, stage, tensor)).total for stage in range(4)}

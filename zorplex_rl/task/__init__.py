@@ -1,1 +1,2 @@
-"""The Zorplex tasks, their parser, their rewards, and the record of one episode. Needs only the standard library."""
+"""The Zorplex tasks, their parser, their rewards, and the record of one episode. Needs only the
+standard library."""

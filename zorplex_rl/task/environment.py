@@ -1,4 +1,5 @@
-"""What a run learns: an environment draws tasks, runs the tools that they call, and scores what a policy wrote.
+"""What a run learns: an environment draws tasks, runs the tools that they call, and scores what a
+policy wrote.
 
     class Doubling(Environment):                                       a whole environment; ``examples/`` has two more
         tools = ("DOUBLE",)
@@ -11,8 +12,9 @@
             is_number = call.argument.isdecimal() and len(call.argument) < 20
             return str(2 * int(call.argument)) if is_number else "ERROR: no number"
 
-``zorplex-rl env check FILE`` says what is wrong with one, and ``zorplex-rl train --task FILE`` trains on it. Every process of a run makes its own
-from the file's source, and asks it in its own order. So an environment keeps nothing about a task; what a tool has to know goes into the task.
+``zorplex-rl env check FILE`` says what is wrong with one, and ``zorplex-rl train --task FILE``
+trains on it. Every process of a run makes its own from the file's source, and asks it in its own
+order. So an environment keeps nothing about a task; what a tool has to know goes into the task.
 
 >>> Zorplex(seed=0).task(("simple:easy", "recursive:easy"), index=1).kind
 'recursive'
@@ -29,7 +31,8 @@ from zorplex_rl.task.specs import Split, TaskSpec, get_spec, run_tool
 
 
 class Environment(Protocol):
-    """Tasks with tools and a score. A subclass must have ``task``, and ``execute`` if it names ``tools``; the rest has a default.
+    """Tasks with tools and a score. A subclass must have ``task``, and ``execute`` if it names
+    ``tools``; the rest has a default.
 
     ``data`` is the text of the file that ``--task-data`` names.
     """
@@ -45,28 +48,34 @@ class Environment(Protocol):
         self.seed, self.data = seed, data
 
     def task(self, index: int, split: Split) -> Task:
-        """Return task number ``index`` of ``split``, always the same one. The splits have no task in common."""
+        """Return task number ``index`` of ``split``, always the same one. The splits have no task
+        in common."""
         raise NotImplementedError
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``. Returns the result as text, also for an argument that makes no sense: then what is wrong with it."""
+        """Run ``call`` for ``task``. Returns the result as text, also for an argument that makes no
+        sense: then what is wrong with it."""
         return f"ERROR: no tool {call.name}"
 
     def find_answer(self, text: str) -> Answer | None:
-        """Return the answer in ``text``, or None. Sampling stops at the end of a line in which it finds one."""
+        """Return the answer in ``text``, or None. Sampling stops at the end of a line in which it
+        finds one."""
         return find_answer(text, self.answer_tag)
 
     def reference(self, task: Task) -> str:
-        """Return the text with which a perfect solver ends. Only ``zorplex-rl env check`` asks for it."""
+        """Return the text with which a perfect solver ends. Only ``zorplex-rl env check`` asks for
+        it."""
         return f"{self.answer_tag} {task.answer}"
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        """Score what the policy wrote in each turn, by the rules of ``rewards.py``. A score of your own has its reward in ``correct``."""
+        """Score what the policy wrote in each turn, by the rules of ``rewards.py``. A score of your
+        own has its reward in ``correct``."""
         return score_turns(task, turns, tool_calls, finish, self.find_answer)
 
 
 class Zorplex:
-    """Draws tasks and runs their tools. It keeps no state of a task, so calls of many episodes can be mixed."""
+    """Draws tasks and runs their tools. It keeps no state of a task, so calls of many episodes can
+    be mixed."""
 
     def __init__(self, seed: int = 0, hints: bool = False) -> None:
         self.seed, self.hints = seed, hints
@@ -95,7 +104,8 @@ class Zorplex:
 
 
 class ZorplexTier(Environment):
-    """One tier of Zorplex tasks, as the environment of a run. Its tools and its scoring are the plain functions of the files beside this one."""
+    """One tier of Zorplex tasks, as the environment of a run. Its tools and its scoring are the
+    plain functions of the files beside this one."""
 
     tools = TOOL_NAMES
     execute, find_answer, score = staticmethod(run_tool), staticmethod(find_answer), staticmethod(score_turns)

@@ -1,4 +1,5 @@
-"""The record of one attempt at one task, as token ids: the prompt, the sampled tokens, and the injected tokens.
+"""The record of one attempt at one task, as token ids: the prompt, the sampled tokens, and the
+injected tokens.
 
     prompt_ids   [P]   chat template of system prompt and question
     token_ids    [T]   everything after the prompt, in order
@@ -26,11 +27,13 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 class Task:
     """One question with its one right answer.
 
-    ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver makes, ``words`` the words in the question. Only
-    the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and the word that it points to.
+    ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver
+    makes, ``words`` the words in the question. Only the tools know ``table``, ``keys`` and
+    ``redirects``: the value of each word, its key, and the word that it points to.
 
-    An environment of your own needs the first five. What its tools have to know goes into ``table``. Tasks with the same ``words`` count as one
-    trial when a confidence interval is computed; without ``words`` those with the same question do.
+    An environment of your own needs the first five. What its tools have to know goes into
+    ``table``. Tasks with the same ``words`` count as one trial when a confidence interval is
+    computed; without ``words`` those with the same question do.
     """
 
     kind: str
@@ -47,7 +50,8 @@ class Task:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that makes a task what it is; its split comes first. Two tasks are the same if the ``repr`` of their keys is."""
+        """All that makes a task what it is; its split comes first. Two tasks are the same if the
+        ``repr`` of their keys is."""
         return (
             self.split, self.kind, self.system, self.question, self.answer, self.min_tool_calls, tuple(self.words), self.table, self.keys,
             self.redirects,
@@ -58,9 +62,10 @@ class Task:
 class Turn:
     """One stretch of sampled text, up to and including a tool call or the end of the episode.
 
-    ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call`` and ``result`` are None in
-    a turn that called no tool; ``result`` is also None where the turn limit ended the episode before the tool ran.
-    ``version`` is the policy version that sampled the turn's last token.
+    ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call``
+    and ``result`` are None in a turn that called no tool; ``result`` is also None where the turn
+    limit ended the episode before the tool ran. ``version`` is the policy version that sampled the
+    turn's last token.
     """
 
     text: str
@@ -73,7 +78,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
+    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` +
+    ``extra_calls`` = ``reward``."""
 
     outcome: Outcome
     answer: Answer | None
@@ -94,9 +100,11 @@ class Score:
 
 @dataclass(slots=True)
 class Episode:
-    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer line, or a limit.
+    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer
+    line, or a limit.
 
-    ``first_version`` and ``last_version`` are the policy versions of its first and last sampled token. Times are in seconds.
+    ``first_version`` and ``last_version`` are the policy versions of its first and last sampled
+    token. Times are in seconds.
     """
 
     task: Task
@@ -140,7 +148,8 @@ class Episode:
 
     @property
     def attempt(self) -> tuple[Task, list[str], int, Finish]:
-        """What a score is made from: the task, the sampled text turn by turn, the number of tool calls, and the end."""
+        """What a score is made from: the task, the sampled text turn by turn, the number of tool
+        calls, and the end."""
         return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property

@@ -1,10 +1,11 @@
-"""Remember which code of tasks the user has run by naming it, so that a run's folder from elsewhere runs no other.
+"""Remember which code of tasks the user has run by naming it, so that a run's folder from elsewhere
+runs no other.
 
     train --task FILE             remember the digest of the file's text and its data
     train --resume RUN            known: the copy in the folder runs       unknown: refused, unless --trust-task is given
 
-The list is outside of every run's folder: ``zorplex-rl/tasks`` where the user's programs keep what they remember
-(``XDG_STATE_HOME``, else ``~/.local/state``).
+The list is outside of every run's folder: ``zorplex-rl/tasks`` where the user's programs keep what
+they remember (``XDG_STATE_HOME``, else ``~/.local/state``).
 """
 
 import contextlib
@@ -15,7 +16,8 @@ from zorplex_rl.task.source import EnvironmentSource
 
 
 def remember(source: EnvironmentSource) -> None:
-    """Note that the user has named the code of ``source``. Where nothing can be written, nothing is remembered."""
+    """Note that the user has named the code of ``source``. Where nothing can be written, nothing is
+    remembered."""
     if source.code is None or is_known(source):
         return
     with contextlib.suppress(OSError, RuntimeError):
@@ -26,7 +28,8 @@ def remember(source: EnvironmentSource) -> None:
 
 
 def is_known(source: EnvironmentSource) -> bool:
-    """Whether ``source`` brings no code, or code that the user has named before. Zorplex and installed packages bring none."""
+    """Whether ``source`` brings no code, or code that the user has named before. Zorplex and
+    installed packages bring none."""
     if source.code is None:
         return True
     try:

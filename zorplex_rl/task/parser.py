@@ -1,15 +1,17 @@
 """Parse what a policy writes: tool calls and the final answer.
 
-Three parts must agree on what the text says: the sampler, which stops sampling when a call is complete; the environment, which runs that
-call; and the scorer, which looks for the answer. All three use this file.
+Three parts must agree on what the text says: the sampler, which stops sampling when a call is
+complete; the environment, which runs that call; and the scorer, which looks for the answer. All
+three use this file.
 
     LOOKUP[blip] -> 17          a call (the text after ``]`` was injected, not written by the policy)
     [ANSWER] -4                 an answer: the tag, then one whole integer, sign included
 
 Neither may span a line break, so a sampler only needs to look at the line that is being written.
 
-The integer must be the only number between its tag and the end of the line (or the next tag), so a policy cannot give two answers at once.
-Words after the integer are ignored. Digits and signs are ASCII.
+The integer must be the only number between its tag and the end of the line (or the next tag), so a
+policy cannot give two answers at once. Words after the integer are ignored. Digits and signs are
+ASCII.
 
     [ANSWER] 12.           12              [ANSWER] 12 or 13     no answer: two numbers
     [ANSWER] 12 apples     12              [ANSWER] 12 %         no answer: a share is not an integer
@@ -30,7 +32,8 @@ from dataclasses import dataclass
 from functools import cache
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
-"""The names that make a call in Zorplex tasks. Which kind of task answers to which, ``tools`` in ``specs.py`` says."""
+"""The names that make a call in Zorplex tasks. Which kind of task answers to which, ``tools`` in
+``specs.py`` says."""
 ANSWER_TAG = "[ANSWER]"
 
 Answer = int | str
@@ -41,7 +44,8 @@ _SHARE = re.compile(r"\W*?[%‰‱％﹪٪؉؊]")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the index just after ``]``."""
+    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the
+    index just after ``]``."""
 
     name: str
     argument: str
@@ -70,7 +74,8 @@ def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None
 
 
 def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None. Another ``tag`` may stand for ``[ANSWER]``.
+    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None. Another ``tag``
+    may stand for ``[ANSWER]``.
 
     >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
     [None, 4, None, None]
@@ -78,17 +83,20 @@ def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
     12
     """
     answers = [digits for digits, rest in _answer(tag).findall(text) if _stands_alone(rest)]
-    # Python refuses to convert absurdly long digit strings; no value of this task has more than a few digits.
+    # Python refuses to convert absurdly long digit strings; no value of this task has more than a
+    # few digits.
     return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
 
 
 def _stands_alone(rest: str) -> bool:
-    """Return whether ``rest``, the text after an integer, has no further number and, before its first letter, no percent sign of any script."""
+    """Return whether ``rest``, the text after an integer, has no further number and, before its
+    first letter, no percent sign of any script."""
     return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
 
 
 def answer_is_complete(line: str, find: Callable[[str], Answer | None] = find_answer) -> bool:
-    """Return whether ``line`` holds an answer, which ``find`` finds, and has ended, so that no more digits can follow.
+    """Return whether ``line`` holds an answer, which ``find`` finds, and has ended, so that no more
+    digits can follow.
 
     >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
     (False, True)

@@ -4,9 +4,10 @@
     --task path/tasks.py:Sums     the class Sums in that file; its name may be left out where the file has only one
     --task sums                   what an installed package calls so in its entry points, in the group ``zorplex_rl.environments``
 
-The processes of a run may be on machines that do not have the file. So the controller reads it once, and an ``EnvironmentSource`` with its text
-goes to every actor that needs the environment; the run folder keeps a copy. The file must stand alone: it may import what is installed there,
-and gets other data as the text of ``--task-data``.
+The processes of a run may be on machines that do not have the file. So the controller reads it
+once, and an ``EnvironmentSource`` with its text goes to every actor that needs the environment; the
+run folder keeps a copy. The file must stand alone: it may import what is installed there, and gets
+other data as the text of ``--task-data``.
 """
 
 import contextlib
@@ -36,14 +37,16 @@ from zorplex_rl.task.specs import Split
 
 GROUP = "zorplex_rl.environments"
 METHODS = ("task", "execute", "find_answer", "score")
-"""What a class must have to be an environment. Those that inherit from ``Environment`` have all but ``task``."""
+"""What a class must have to be an environment. Those that inherit from ``Environment`` have all but
+``task``."""
 MOST_TOOL_CALLS = 1000
 """More calls than any episode makes; ``env check`` writes a text with as many turns."""
 
 
 @dataclass(frozen=True)
 class EnvironmentSource:
-    """What a process needs to make a run's environment. ``code`` is the text of the user's file, None for other tasks."""
+    """What a process needs to make a run's environment. ``code`` is the text of the user's file,
+    None for other tasks."""
 
     task: str
     seed: int = 0
@@ -75,11 +78,13 @@ class EnvironmentSource:
         return hashlib.sha256(json.dumps([self.task, self.code, self.data, package]).encode()).hexdigest()
 
     def make(self, tier: Tier = ()) -> Environment:
-        """Make the environment of ``tier``; a task of the user has no tiers. Raises TaskError in one sentence for whatever is wrong with it."""
+        """Make the environment of ``tier``; a task of the user has no tiers. Raises TaskError in
+        one sentence for whatever is wrong with it."""
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
     def limit_calls(self, seconds: float, name: str) -> None:
-        """Limit the time of each call of the user's code in this process from now on, and leave marks as the actor ``name``.
+        """Limit the time of each call of the user's code in this process from now on, and leave
+        marks as the actor ``name``.
 
         A task of the package needs neither.
         """
@@ -128,7 +133,8 @@ class EnvironmentSource:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what ``to_json`` wrote. Raises TaskError if it was changed, or the package has another version now."""
+        """Return what ``to_json`` wrote. Raises TaskError if it was changed, or the package has
+        another version now."""
         try:
             values = json.loads(text)
             digest, source = values.pop("sha256"), cls(**values)
@@ -144,7 +150,8 @@ class EnvironmentSource:
 
 
 class OwnEnvironment(Environment):
-    """An environment of the user. What its code raises or wrongly returns becomes a TaskError of one sentence."""
+    """An environment of the user. What its code raises or wrongly returns becomes a TaskError of
+    one sentence."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         super().__init__(source.seed, source.data)
@@ -220,7 +227,8 @@ class OwnEnvironment(Environment):
         return found
 
     def _expect_encodable(self, text: str, what: str) -> None:
-        """Raise TaskError if ``text`` has half of a surrogate pair, which no tokenizer takes and no file holds."""
+        """Raise TaskError if ``text`` has half of a surrogate pair, which no tokenizer takes and no
+        file holds."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -239,7 +247,8 @@ def _has(found: type, method: str) -> bool:
 
 
 def _shown(argument: Any) -> Any:
-    """Return what stands for ``argument`` in a message: the question of a task, the text of a call, and anything else itself."""
+    """Return what stands for ``argument`` in a message: the question of a task, the text of a call,
+    and anything else itself."""
     return (
         argument.question
         if isinstance(argument, Task)
@@ -250,7 +259,8 @@ def _shown(argument: Any) -> Any:
 
 
 def split_name(task: str) -> tuple[str | None, str]:
-    """Return the file and the class that ``task`` names; the file is None for an entry point, the class may be empty.
+    """Return the file and the class that ``task`` names; the file is None for an entry point, the
+    class may be empty.
 
     >>> split_name("tasks.py:Sums"), split_name("tasks.py"), split_name("sums")
     (('tasks.py', 'Sums'), ('tasks.py', ''), (None, 'sums'))
@@ -297,7 +307,8 @@ def _read(flag: str, file: str) -> str:
 
 
 class _told:
-    """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last line in ``file``."""
+    """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last
+    line in ``file``."""
 
     def __init__(self, what: str, file: str | None = None) -> None:
         self._what, self._file = what, file
@@ -307,7 +318,8 @@ class _told:
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         call_limit.stop()
-        # SystemExit too: a file may call sys.exit. An interrupt of a command is the user's wish, and no fault of the code.
+        # SystemExit too: a file may call sys.exit. An interrupt of a command is the user's wish,
+        # and no fault of the code.
         if (
             error is None
             or isinstance(error, TaskError)

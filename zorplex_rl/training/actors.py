@@ -1,4 +1,5 @@
-"""The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets them.
+"""The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets
+them.
 
     DatasetActor        Environment       which task has which number
     ToolActor           Environment       what a tool answers, after its latency
@@ -7,13 +8,16 @@
     AdvantageActor      ADVANTAGES        how much better than expected
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
 
-The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and ``TrainerActor`` (``trainer.py``).
+The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and
+``TrainerActor`` (``trainer.py``).
 
-An actor holds one object from the folders below this one and exposes it; the logic is in that object. All endpoints are concurrent, so that an actor
-which waits or computes can still be asked something else; compute goes to a thread. ``setup`` does the heavy work, once.
+An actor holds one object from the folders below this one and exposes it; the logic is in that
+object. All endpoints are concurrent, so that an actor which waits or computes can still be asked
+something else; compute goes to a thread. ``setup`` does the heavy work, once.
 
-The controller imports these files too, but uses no model, and transformers takes seconds to load. So imports that need it stand where they are
-used, and each actor's process begins with those that ``imports`` names.
+The controller imports these files too, but uses no model, and transformers takes seconds to load.
+So imports that need it stand where they are used, and each actor's process begins with those that
+``imports`` names.
 """
 
 import asyncio
@@ -66,7 +70,8 @@ class TimedActor(Actor):
 
 
 class ModelActor(TimedActor):
-    """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor stays answerable."""
+    """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor
+    stays answerable."""
 
     imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
@@ -102,7 +107,8 @@ class ModelActor(TimedActor):
 
 
 class DatasetActor(Actor):
-    """Numbers tasks. A group's task depends on its number and on the tier that was in force when its number first came up."""
+    """Numbers tasks. A group's task depends on its number and on the tier that was in force when
+    its number first came up."""
 
     def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
         source = source or EnvironmentSource.of(config)
@@ -134,7 +140,8 @@ class DatasetActor(Actor):
         return tasks
 
     async def _draw_again(self, tier: Tier, index: int, split: Split, first: Task) -> None:
-        """Raise TaskError if another environment, which has drawn other tasks before, draws another task than ``first``."""
+        """Raise TaskError if another environment, which has drawn other tasks before, draws another
+        task than ``first``."""
         if self._drawn_again is None:
             return
         second = await ask(self._drawn_again(tier).task, index, split)
@@ -152,7 +159,8 @@ class DatasetActor(Actor):
 
     @concurrent_endpoint
     async def state(self) -> list[tuple[int, Tier]]:
-        """Return what ``load_state`` needs: every tier with the group number from which it holds."""
+        """Return what ``load_state`` needs: every tier with the group number from which it
+        holds."""
         return list(self._stages)
 
     @concurrent_endpoint
@@ -238,13 +246,15 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def admit_now(self, version: int, count: int) -> list[int]:
-        """Return up to ``count`` group numbers that may be started with weights ``version`` at this moment, maybe none."""
+        """Return up to ``count`` group numbers that may be started with weights ``version`` at this
+        moment, maybe none."""
         async with self._changed:
             return self._buffer.admit(version, count)
 
     @concurrent_endpoint
     async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
-        """Add generated groups. Returns for each whether it was accepted: False if nobody waits for it any more."""
+        """Add generated groups. Returns for each whether it was accepted: False if nobody waits for
+        it any more."""
         async with self._changed:
             versions = [min(episode.policy_version for episode in group) for _, group in groups]
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
@@ -260,7 +270,8 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def take(self) -> list[tuple[int, Group]] | None:
-        """Return the next training batch as soon as it is complete, or None once training is over."""
+        """Return the next training batch as soon as it is complete, or None once training is
+        over."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if (batch := self._buffer.take()) is not None:
@@ -271,7 +282,8 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def published(self, version: int) -> None:
-        """Note that the weights ``version`` have been published: the steps before it are done, and waiting generators are told to pull."""
+        """Note that the weights ``version`` have been published: the steps before it are done, and
+        waiting generators are told to pull."""
         async with self._changed:
             self._published = version
             self._buffer.forget_taken(version)
@@ -299,8 +311,9 @@ class ReplayBufferActor(Actor):
 class AdvantageActor(Actor):
     """Turns the rewards of a batch into advantages.
 
-    It is a process of its own for the course: in a system the controller would call the function. Here every stage of the batch is a role that can be
-    seen, killed and replaced, and this is the smallest one.
+    It is a process of its own for the course: in a system the controller would call the function.
+    Here every stage of the batch is a role that can be seen, killed and replaced, and this is the
+    smallest one.
     """
 
     def __init__(self, config: Config) -> None:
@@ -317,7 +330,8 @@ class ReferenceActor(ModelActor):
 
     @concurrent_endpoint
     async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
-        """Return the reference's log-probability of every token of each response, 0.0 where injected."""
+        """Return the reference's log-probability of every token of each response, 0.0 where
+        injected."""
         from zorplex_rl.learning.learner import response_logprobs
 
         with self.recorder.span("reference", episodes=len(episodes)):

@@ -10,8 +10,9 @@
     trainer       the generators, every step        a complete batch
     both          —                                 at max_lag 0 exactly as in sync, and with the same result, on a CPU bit for bit
 
-``train_sync`` is the algorithm. ``train_async`` stops taking turns: while the trainer works on one batch, the generators already write the next.
-``max_lag`` alone decides: 0 is ``train_sync``, more is ``train_async``.
+``train_sync`` is the algorithm. ``train_async`` stops taking turns: while the trainer works on one
+batch, the generators already write the next. ``max_lag`` alone decides: 0 is ``train_sync``, more
+is ``train_async``.
 """
 
 import asyncio
@@ -46,12 +47,14 @@ async def train_sync(controller: Controller) -> None:
 
 
 async def train_async(controller: Controller) -> None:
-    """Run generators and trainer side by side, each at its own pace within the age bound. Evaluations are part of ``controller.refresh``."""
+    """Run generators and trainer side by side, each at its own pace within the age bound.
+    Evaluations are part of ``controller.refresh``."""
     await run_together(train(controller), *(generate(controller, generator) for generator in controller.generators))
 
 
 async def train(controller: Controller) -> None:
-    """Run the trainer: improve on one batch while the next is fetched, and publish, until all has been trained on."""
+    """Run the trainer: improve on one batch while the next is fetched, and publish, until all has
+    been trained on."""
     upcoming = asyncio.create_task(controller.next_batch())
     try:
         while (batch := await upcoming) is not None:
@@ -63,9 +66,11 @@ async def train(controller: Controller) -> None:
 
 
 async def generate(controller: Controller, generator: GeneratorHandle) -> None:
-    """Run one generator: pull the newest weights and start the groups that they may sample, until training is over.
+    """Run one generator: pull the newest weights and start the groups that they may sample, until
+    training is over.
 
-    Groups are sampled and handed in by tasks of their own, so that a slow group does not delay the next ones.
+    Groups are sampled and handed in by tasks of their own, so that a slow group does not delay the
+    next ones.
     """
     sampling: set[asyncio.Task[Any]] = set()
     async with asyncio.TaskGroup() as side:
@@ -102,13 +107,16 @@ async def run_training(
     on_start: Callable[[Controller], None] = lambda controller: None,
     loop: TrainingLoop | None = None,
 ) -> tuple[MetricsRow, MetricsRow]:
-    """Run a whole training: start the actors, evaluate, train, save, evaluate, stop everything. Returns the first and the last evaluation.
+    """Run a whole training: start the actors, evaluate, train, save, evaluate, stop everything.
+    Returns the first and the last evaluation.
 
-    ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are those of ``RunLog``. ``on_start`` is given
-    the controller as soon as its actors are up. ``loop`` replaces the one that ``max_lag`` selects.
+    ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are
+    those of ``RunLog``. ``on_start`` is given the controller as soon as its actors are up. ``loop``
+    replaces the one that ``max_lag`` selects.
 
-    Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested`` was set and a checkpoint has been
-    written; ConfigError if another process writes to ``folder``; StorageError when ``folder`` can no longer be written.
+    Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested``
+    was set and a checkpoint has been written; ConfigError if another process writes to ``folder``;
+    StorageError when ``folder`` can no longer be written.
     """
     loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)

@@ -1,4 +1,5 @@
-"""Carry the pieces of a resharding plan from trainer processes to generator processes: one read for each pair of ranks.
+"""Carry the pieces of a resharding plan from trainer processes to generator processes: one read for
+each pair of ranks.
 
     in each trainer rank's actor                            in each generator rank's actor
     publisher = ShardPublisher(model, plan, rank)
@@ -6,11 +7,13 @@
     publisher.publish(model, version)                       await subscriber.fetch()
                                                             subscriber.install(version)
 
-``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is read through any transport of
-``transports.py``, like that of a whole model. ``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
+``offers`` are what all trainer ranks offer, in the order of their ranks, a few kilobytes. A ring is
+read through any transport of ``transports.py``, like that of a whole model.
+``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
 mix.
 
-In a run with ``--trainer-processes``, the lower half of this file does so for generators that hold whole models.
+In a run with ``--trainer-processes``, the lower half of this file does so for generators that hold
+whole models.
 """
 
 import asyncio
@@ -43,7 +46,8 @@ Offer = dict[int, WeightSource]
 
 
 def offer(publisher: ShardPublisher, readers: Readers = ANY) -> Offer:
-    """Return what ``readers`` read a trainer rank's pieces from. Call this once: the memory stays registered."""
+    """Return what ``readers`` read a trainer rank's pieces from. Call this once: the memory stays
+    registered."""
     return {
         rank: transports.offer(ring, publisher.shared[rank], readers=readers) for rank, ring in publisher.rings.items()
     }
@@ -57,7 +61,8 @@ async def subscribe(
     transport: str = "auto",
     dtype: torch.dtype | None = None,
 ) -> ShardSubscriber:
-    """Return the subscriber of destination rank ``rank``. Raises WeightPullError, which names the trainer rank that could not be reached."""
+    """Return the subscriber of destination rank ``rank``. Raises WeightPullError, which names the
+    trainer rank that could not be reached."""
     wanted = {source: offered[rank] for source, offered in enumerate(offers) if rank in offered}
 
     async def reader_of(source: int) -> Reader:
@@ -70,8 +75,9 @@ async def subscribe(
     return ShardSubscriber(dict(zip(wanted, readers, strict=True)), model, plan, rank, dtype)
 
 
-# A trainer whose weights are sharded, and generators that hold whole models: each of them is a mesh of one rank, and all want the same pieces. So
-# there is one plan for all of them, and each trainer rank has one ring, which every generator reads.
+# A trainer whose weights are sharded, and generators that hold whole models: each of them is a mesh
+# of one rank, and all want the same pieces. So there is one plan for all of them, and each trainer
+# rank has one ring, which every generator reads.
 
 EVERY_GENERATOR = 0
 """The rank that a generator has in the plan."""
@@ -79,7 +85,8 @@ EVERY_GENERATOR = 0
 
 @dataclass(frozen=True, slots=True)
 class GroupSource:
-    """What a generator needs of one trainer rank: how the model is sharded over all ranks, and what this one offers."""
+    """What a generator needs of one trainer rank: how the model is sharded over all ranks, and what
+    this one offers."""
 
     description: Description
     offer: Offer
@@ -112,7 +119,8 @@ class RankPublisher:
 
 
 class WholeSubscriber:
-    """Pulls the parts of all trainer ranks into a whole model. Used like ``transports.Subscriber``."""
+    """Pulls the parts of all trainer ranks into a whole model. Used like
+    ``transports.Subscriber``."""
 
     def __init__(self, shards: ShardSubscriber) -> None:
         self._shards = shards
@@ -123,7 +131,8 @@ class WholeSubscriber:
         return ", ".join(sorted({transports.transport_of(reader) for reader in self._shards.readers.values()}))
 
     async def fetch(self) -> int:
-        """Fetch the newest version that all ranks have published into staging buffers. Returns it."""
+        """Fetch the newest version that all ranks have published into staging buffers. Returns
+        it."""
         return await self._shards.fetch()
 
     def swap(self) -> int:
@@ -155,7 +164,8 @@ def unsharded(description: Description) -> dict[str, ShardedWeight]:
 
 
 def whole(weights: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, ShardedWeight]:
-    """Return the description of a model with ``weights`` (shape, type) on one rank that holds all of them."""
+    """Return the description of a model with ``weights`` (shape, type) on one rank that holds all
+    of them."""
     return {
         name: ShardedWeight(shape, dtype, Sharding((1,), (Replicate(),))) for name, (shape, dtype) in weights.items()
     }

@@ -1,4 +1,5 @@
-"""A full memory fence: every other processor sees the memory accesses before it before those after it.
+"""A full memory fence: every other processor sees the memory accesses before it before those after
+it.
 
     writer                        reader
     sequence ← odd                sequence, version
@@ -7,9 +8,10 @@
     ─── fence ───                 ─── fence ───
     version, sequence ← even      sequence, version again
 
-``ring.py`` says why a seqlock needs this. Python has no fence, and a lock is no substitute: acquiring one keeps later accesses after it, and
-releasing one keeps earlier accesses before it, but neither orders the accesses before it against those after it. So ``fence`` calls the first of
-these that the system has:
+``ring.py`` says why a seqlock needs this. Python has no fence, and a lock is no substitute:
+acquiring one keeps later accesses after it, and releasing one keeps earlier accesses before it, but
+neither orders the accesses before it against those after it. So ``fence`` calls the first of these
+that the system has:
 
     libatomic             ``atomic_thread_fence`` of C11, sequentially consistent; part of GCC's runtime, which is not everywhere
     membarrier(2)         Linux 4.16 or newer: the call is a full fence for its caller, and is ordered with that of any other process
@@ -38,7 +40,8 @@ class NoFence(RuntimeError):
 
 
 def fence() -> None:
-    """Complete all memory accesses before this call before any that follows it. Takes about a microsecond.
+    """Complete all memory accesses before this call before any that follows it. Takes about a
+    microsecond.
 
     Raises NoFence if this machine needs a fence and has none.
     """
@@ -51,7 +54,8 @@ def _fence() -> Fence:
 
 
 def choose(machine: str, sources: tuple[Callable[[], Fence], ...]) -> Fence:
-    """Return the first fence of ``sources`` that this system has. Raises NoFence if none has one and ``machine`` needs one."""
+    """Return the first fence of ``sources`` that this system has. Raises NoFence if none has one
+    and ``machine`` needs one."""
     for source in sources:
         try:
             return source()

@@ -5,7 +5,8 @@
     model.layers.0.….q_proj.weight  273408     65536     every tensor starts at a multiple of ALIGNMENT
     …
 
-One large transfer is several times faster than hundreds of small ones. Tied parameters appear once, under their first name.
+One large transfer is several times faster than hundreds of small ones. Tied parameters appear once,
+under their first name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,16 +39,19 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The position of every parameter of a model, or every tensor of a mapping, in a buffer of ``size`` bytes."""
+    """The position of every parameter of a model, or every tensor of a mapping, in a buffer of
+    ``size`` bytes."""
 
     entries: tuple[TensorEntry, ...]
     size: int
 
     @classmethod
     def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Self:
-        """Return the layout of ``model``'s weights. If ``dtype`` is given, floating-point weights travel as that type.
+        """Return the layout of ``model``'s weights. If ``dtype`` is given, floating-point weights
+        travel as that type.
 
-        With ``alignment`` 1 there are no gaps; then every tensor's offset must be a multiple of its element size.
+        With ``alignment`` 1 there are no gaps; then every tensor's offset must be a multiple of its
+        element size.
         """
         entries, offset = [], 0
         for name, tensor in named_weights(model).items():
@@ -58,7 +62,8 @@ class Layout:
         return cls(tuple(entries), offset)
 
     def check(self, other: Self) -> None:
-        """Raise LayoutMismatch, which names the first difference, unless ``other`` describes the same parameters."""
+        """Raise LayoutMismatch, which names the first difference, unless ``other`` describes the
+        same parameters."""
         mine, theirs = ({e.name: e for e in layout.entries} for layout in (self, other))
         if missing := sorted(mine.keys() ^ theirs.keys()):
             raise LayoutMismatch(
@@ -73,7 +78,8 @@ class Layout:
 
     @torch.no_grad()
     def pack(self, model: Weights, buffer: Tensor) -> None:
-        """Copy ``model``'s weights into ``buffer``, uint8 [size]. Weights that travel as a smaller type are rounded."""
+        """Copy ``model``'s weights into ``buffer``, uint8 [size]. Weights that travel as a smaller
+        type are rounded."""
         weights = named_weights(model)
         with copying(gpu_of(weights)) as copy:
             for entry in self.entries:
@@ -93,7 +99,8 @@ class Layout:
 
 
 def named_weights(model: Weights) -> dict[str, Tensor]:
-    """Return parameters and saved buffers by name. A tensor with two names (tied embeddings) appears once."""
+    """Return parameters and saved buffers by name. A tensor with two names (tied embeddings)
+    appears once."""
     if isinstance(model, Mapping):
         return dict(model)
     saved = model.state_dict(keep_vars=True).keys()
@@ -102,7 +109,8 @@ def named_weights(model: Weights) -> dict[str, Tensor]:
 
 
 def gpu_of(weights: Mapping[str, Tensor]) -> torch.device | None:
-    """Return the GPU of ``weights``, or None if they are on the CPU. Looks at the tensors only and makes no CUDA call."""
+    """Return the GPU of ``weights``, or None if they are on the CPU. Looks at the tensors only and
+    makes no CUDA call."""
     return next((tensor.device for tensor in weights.values() if tensor.is_cuda), None)
 
 
@@ -113,10 +121,12 @@ def on_cuda(model: Weights) -> bool:
 
 @contextmanager
 def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], object]]:
-    """Give a function (target, source) for copies between ``gpu`` and pinned memory. They are all done when the block has ended.
+    """Give a function (target, source) for copies between ``gpu`` and pinned memory. They are all
+    done when the block has ended.
 
-    The copies are put on a stream of their own and waited for once, not each for itself. They begin after everything that the GPU has been
-    given to compute before, such as the optimizer's step. Without a GPU a copy is done when it returns.
+    The copies are put on a stream of their own and waited for once, not each for itself. They begin
+    after everything that the GPU has been given to compute before, such as the optimizer's step.
+    Without a GPU a copy is done when it returns.
     """
     if gpu is None:
         yield Tensor.copy_
@@ -131,6 +141,7 @@ def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], obj
 
 
 def _begin_copy(target: Tensor, source: Tensor) -> None:
-    """Put a copy on the present stream. A change of type is computed on the GPU: on the host it would have to wait for the copy."""
+    """Put a copy on the present stream. A change of type is computed on the GPU: on the host it
+    would have to wait for the copy."""
     source = source.to(target.device, non_blocking=True) if target.is_cuda else source.to(target.dtype)
     target.copy_(source, non_blocking=True)

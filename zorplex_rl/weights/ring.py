@@ -6,16 +6,20 @@
     writer   sequence ← 2n + 1 → fence → copy, version → fence → sequence ← 2n + 2     n publications began before this one
     reader   headers → the newest even slot → fence → bulk read → fence → headers again: unchanged, or start over
 
-This is a seqlock (Lameter 2005). A lock cannot stop a one-sided read, so the header does not prevent a torn read but *reveals* it: if the
-slot's sequence is even and the same before and after the bulk read, no write began in between. That holds in whatever order the bytes of the
-bulk read arrive. With K ≥ 2 slots, a reader starts over only if the writer comes all the way round to its slot. There is one writer.
+This is a seqlock (Lameter 2005). A lock cannot stop a one-sided read, so the header does not
+prevent a torn read but *reveals* it: if the slot's sequence is even and the same before and after
+the bulk read, no write began in between. That holds in whatever order the bytes of the bulk read
+arrive. With K ≥ 2 slots, a reader starts over only if the writer comes all the way round to its
+slot. There is one writer.
 
-The writer uses the slot whose publication failed, if there is one, else the oldest. A failed publication leaves its sequence odd, so nobody
-reads that slot. The next publication starts there again with a sequence that no reader has seen.
+The writer uses the slot whose publication failed, if there is one, else the oldest. A failed
+publication leaves its sequence odd, so nobody reads that slot. The next publication starts there
+again with a sequence that no reader has seen.
 
-What the seqlock assumes of memory (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012,
-doi:10.1145/2247684.2247688): the odd sequence is visible before any byte of the copy, every byte of the copy and the version before the even
-sequence, and the reader's three reads are done in their order.
+What the seqlock assumes of memory (H.-J. Boehm, "Can seqlocks get along with programming language
+memory models?", MSPC 2012, doi:10.1145/2247684.2247688): the odd sequence is visible before any
+byte of the copy, every byte of the copy and the version before the even sequence, and the reader's
+three reads are done in their order.
 
     shared memory     x86 keeps stores in order and loads in order. ARM keeps neither. ``fence`` orders both sides on both.
     one-sided reads   The reader requests each of its three reads after the answer to the one before, so they are in order anywhere. The
@@ -24,7 +28,8 @@ sequence, and the reader's three reads are done in their order.
                       their (inner) shareable domain would need more, which no program outside the kernel can request portably.
     message, tcp      As shared memory: another thread of the writer's process copies.
 
-All of this was run on x86 only. A test simulates a processor that reorders stores, and checks that these fences are enough and each is needed.
+All of this was run on x86 only. A test simulates a processor that reorders stores, and checks that
+these fences are enough and each is needed.
 
 >>> ring = WeightRing(torch.nn.Linear(2, 1), slots=2)
 >>> ring.publish(torch.nn.Linear(2, 1), version=7)
@@ -53,7 +58,8 @@ class WeightPullError(RuntimeError):
 
 
 class NothingPublished(WeightPullError):
-    """There is no complete version to read: none has been published, or every slot is still being written."""
+    """There is no complete version to read: none has been published, or every slot is still being
+    written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +84,12 @@ class Reader(Protocol):
 
 
 class WeightRing:
-    """The writer's side: K host buffers for the weights of ``model``, pinned if the model is on CUDA.
+    """The writer's side: K host buffers for the weights of ``model``, pinned if the model is on
+    CUDA.
 
-    ``layout`` says where each tensor is in a buffer. ``memory``, uint8 of at least ``ring_bytes`` bytes, holds headers and slots if it is given
-    (shared memory, for example). Raises ValueError for fewer than 2 slots.
+    ``layout`` says where each tensor is in a buffer. ``memory``, uint8 of at least ``ring_bytes``
+    bytes, holds headers and slots if it is given (shared memory, for example). Raises ValueError
+    for fewer than 2 slots.
     """
 
     def __init__(
@@ -99,10 +107,12 @@ class WeightRing:
     def publish(self, model: Weights, version: int) -> None:
         """Publish ``model``'s weights as ``version``. Does not disturb readers of other slots.
 
-        If this raises, readers continue with the versions that were published before, and the next call works as if this one had not happened.
+        If this raises, readers continue with the versions that were published before, and the next
+        call works as if this one had not happened.
         """
         slot = self._next_slot()
-        # Not computed from the slot's own sequence: after a failure that is odd, and one more would mark a half-written slot as complete.
+        # Not computed from the slot's own sequence: after a failure that is odd, and one more would
+        # mark a half-written slot as complete.
         being_written, whole = 2 * self._begun + 1, 2 * self._begun + 2
         self._begun += 1
         self.headers[slot, 0] = being_written
@@ -124,7 +134,8 @@ def ring_bytes(layout: Layout, slots: int) -> int:
 
 
 def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
-    """Return views of a ring that starts at the start of ``memory`` (uint8): its headers, int64 [K, 2], and its slots, uint8 [size] each."""
+    """Return views of a ring that starts at the start of ``memory`` (uint8): its headers, int64 [K,
+    2], and its slots, uint8 [size] each."""
     headers = memory[: 16 * slots].view(torch.int64).view(slots, 2)
     starts = (_aligned(16 * slots) + slot * _aligned(layout.size) for slot in range(slots))
     return headers, [memory[start : start + layout.size] for start in starts]
@@ -135,7 +146,8 @@ def _aligned(size: int) -> int:
 
 
 def complete_slots(headers: Tensor) -> list[Header]:
-    """Return the slots of ``headers`` [K, 2] that hold a complete version: neither empty nor being written."""
+    """Return the slots of ``headers`` [K, 2] that hold a complete version: neither empty nor being
+    written."""
     return [
         Header(slot, sequence, version)
         for slot, (sequence, version) in enumerate(headers.tolist())
@@ -144,12 +156,14 @@ def complete_slots(headers: Tensor) -> list[Header]:
 
 
 def newest_slot(headers: Tensor) -> Header | None:
-    """Return the slot with the newest complete version in ``headers`` [K, 2], or None if all are empty or being written."""
+    """Return the slot with the newest complete version in ``headers`` [K, 2], or None if all are
+    empty or being written."""
     return max(complete_slots(headers), key=lambda header: (header.version, header.sequence), default=None)
 
 
 class Backoff:
-    """Exponential back-off between two polls: pauses of 1 ms, doubled up to 0.25 s, for ``seconds`` in all."""
+    """Exponential back-off between two polls: pauses of 1 ms, doubled up to 0.25 s, for ``seconds``
+    in all."""
 
     def __init__(self, seconds: float) -> None:
         self._pause, self._left = 0.001, seconds
@@ -169,10 +183,12 @@ async def read_ring(
     attempts: int = 100,
     timeout: float = READ_TIMEOUT,
 ) -> int:
-    """Pull the newest version through any transport: ``read_slot`` fills a staging buffer with it. Returns that version.
+    """Pull the newest version through any transport: ``read_slot`` fills a staging buffer with it.
+    Returns that version.
 
-    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` torn reads, and
-    NothingPublished if there is no complete slot for ``timeout`` seconds.
+    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError
+    after ``attempts`` torn reads, and NothingPublished if there is no complete slot for ``timeout``
+    seconds.
     """
     waiting = Backoff(timeout)
     torn = 0
@@ -198,7 +214,8 @@ async def read_ring(
 
 
 def nothing_whole(headers: Tensor, seconds: float) -> str:
-    """Return one sentence that says why there was nothing to read in ``headers`` [K, 2] for ``seconds``."""
+    """Return one sentence that says why there was nothing to read in ``headers`` [K, 2] for
+    ``seconds``."""
     if headers[:, 0].any():
         return (
             f"no slot of the weight ring was whole for {seconds:g} s: the first publication is still under way or has failed; "

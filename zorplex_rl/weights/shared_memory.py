@@ -1,14 +1,17 @@
-"""Share memory between processes of one host: one process writes, any number of processes read, and nothing is copied in between.
+"""Share memory between processes of one host: one process writes, any number of processes read, and
+nothing is copied in between.
 
     publisher   allocate(size)       ──► uint8 tensor, and a handle of a few dozen bytes
     reader      open_shared(handle)  ──► a tensor on the same memory
 
-The memory is a ``memfd``: it has no name in any file system, and a reader opens it through the publisher's entry in /proc. So nothing is left
-behind however the publisher ends, and a reader can still read what it has mapped. Linux only.
+The memory is a ``memfd``: it has no name in any file system, and a reader opens it through the
+publisher's entry in /proc. So nothing is left behind however the publisher ends, and a reader can
+still read what it has mapped. Linux only.
 
-Two containers on one machine have one boot id, and a process number of one means another process in the other: its entry in /proc may be foreign
-memory of the same size. So the memory ends with random bytes, which the handle repeats. Only who finds them there has opened this memory.
-Nothing is written, and nothing that is not such memory is opened, before that is known.
+Two containers on one machine have one boot id, and a process number of one means another process in
+the other: its entry in /proc may be foreign memory of the same size. So the memory ends with random
+bytes, which the handle repeats. Only who finds them there has opened this memory. Nothing is
+written, and nothing that is not such memory is opened, before that is known.
 """
 
 import mmap
@@ -28,7 +31,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class SharedHandle:
-    """Says where the memory is: the host (by the id of its last boot), the process, its file descriptor, the size in bytes, and how to know it."""
+    """Says where the memory is: the host (by the id of its last boot), the process, its file
+    descriptor, the size in bytes, and how to know it."""
 
     boot_id: str
     pid: int
@@ -39,14 +43,16 @@ class SharedHandle:
 
 
 def allocate_for(model: Weights, size: int) -> tuple[Tensor | None, SharedHandle | None]:
-    """Allocate ``size`` bytes for the weights of ``model``. Returns (None, None) for a model on CUDA, which needs pinned memory instead."""
+    """Allocate ``size`` bytes for the weights of ``model``. Returns (None, None) for a model on
+    CUDA, which needs pinned memory instead."""
     return (None, None) if on_cuda(model) else allocate(size)
 
 
 def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
     """Allocate ``size`` zeroed bytes, which exist as long as this process or the last reader.
 
-    Returns the memory as uint8 [size] and its handle, or (None, None) on a system without ``memfd``.
+    Returns the memory as uint8 [size] and its handle, or (None, None) on a system without
+    ``memfd``.
     """
     if not (hasattr(os, "memfd_create") and BOOT_ID.exists()):
         return None, None
@@ -57,7 +63,8 @@ def allocate(size: int) -> tuple[Tensor | None, SharedHandle | None]:
 
 
 def open_shared(handle: SharedHandle) -> Tensor:
-    """Return the memory of ``handle``, uint8 [size], for reading only. Raises OSError if it is on another host or its process is gone."""
+    """Return the memory of ``handle``, uint8 [size], for reading only. Raises OSError if it is on
+    another host or its process is gone."""
     if handle.boot_id != _boot_id():
         raise OSError("the weights are in the memory of another host")
     entry, foreign = (

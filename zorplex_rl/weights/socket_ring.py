@@ -3,15 +3,17 @@
     publisher   serve(ring, host)   ──► an address and a secret        one thread, which serves whoever is ready
     reader      SocketRing(handle)  ──  secret │ slot number ──►       ◄── the bytes of that slot, or of all headers
 
-It exists because one read through Monarch goes through four processes: from the trainer's to the worker of its host, to that of
-the reader's host, to the reader, with a copy into messages and out of them at each. ``benchmarks/hosts.py`` measures both.
+It exists because one read through Monarch goes through four processes: from the trainer's to the
+worker of its host, to that of the reader's host, to the reader, with a copy into messages and out
+of them at each. ``benchmarks/hosts.py`` measures both.
 
-The socket listens at the one address that it is given. Who does not begin with the secret, 32 random bytes which travel with the
-handle in an actor's message, is hung up on. Until it has said the secret, a connection is a stranger: it has a few seconds, and
-of too many strangers the oldest is hung up on. So strangers cost a bounded number of descriptors, and no thread.
+The socket listens at the one address that it is given. Who does not begin with the secret, 32
+random bytes which travel with the handle in an actor's message, is hung up on. Until it has said
+the secret, a connection is a stranger: it has a few seconds, and of too many strangers the oldest
+is hung up on. So strangers cost a bounded number of descriptors, and no thread.
 
-With TLS (an ``ssl.SSLContext`` on each side) both ends are verified first, and all of this is encrypted. Without it, whoever can
-listen on the network can read weights and secret.
+With TLS (an ``ssl.SSLContext`` on each side) both ends are verified first, and all of this is
+encrypted. Without it, whoever can listen on the network can read weights and secret.
 """
 
 import hmac
@@ -39,7 +41,8 @@ SECRET_BYTES = 32
 HEADERS = -1
 """Asked for in the place of a slot's number."""
 STALL_SECONDS = 5.0
-"""A connection on which nothing moves for this long is given up, and so is one that has not said the secret by then."""
+"""A connection on which nothing moves for this long is given up, and so is one that has not said
+the secret by then."""
 MOST_STRANGERS = 64
 LOOK_SECONDS = 0.25
 """How often the publisher looks for connections whose time is over."""
@@ -47,7 +50,8 @@ TURN_BYTES = 16 << 20
 """At most so much goes to one reader before the next one has its turn."""
 REQUEST = struct.Struct("!q")
 Steps = Generator[int, None, Any]
-"""What is done for one connection. Yields what its socket has to be ready for before the next step: to be read, or written."""
+"""What is done for one connection. Yields what its socket has to be ready for before the next step:
+to be read, or written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class SocketHandle:
 
 
 def serve(ring: WeightRing, host: str, tls: ssl.SSLContext | None = None) -> SocketHandle:
-    """Serve ``ring`` at ``host``, an address of this machine, as long as this process lives. Returns where. Raises OSError."""
+    """Serve ``ring`` at ``host``, an address of this machine, as long as this process lives.
+    Returns where. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family)
     handle = SocketHandle(host, listener.getsockname()[1], secrets.token_bytes(SECRET_BYTES))
@@ -113,7 +118,8 @@ class _Connection:
 
 
 def _when_ready(call: Callable[[], Result], event: int) -> Generator[int, None, Result]:
-    """Return what ``call`` returns, once its socket is ready for it. TLS may have to read before it can write, and the other way."""
+    """Return what ``call`` returns, once its socket is ready for it. TLS may have to read before it
+    can write, and the other way."""
     while True:
         try:
             return call()
@@ -162,7 +168,8 @@ class _Readers:
             if self._tls:
                 accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         except OSError as error:
-            # Without a descriptor for it, the connection waits, and would wake this thread again at once: so look away for a moment.
+            # Without a descriptor for it, the connection waits, and would wake this thread again at
+            # once: so look away for a moment.
             log.debug("no reader was accepted: %s", error)
             self._listen(False)
             return
@@ -197,7 +204,8 @@ class _Readers:
 
 
 class SocketRing:
-    """The reader's end of one connection. Raises OSError wherever the publisher does not answer; then it is of no more use."""
+    """The reader's end of one connection. Raises OSError wherever the publisher does not answer;
+    then it is of no more use."""
 
     def __init__(self, handle: SocketHandle, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection((handle.host, handle.port), timeout=STALL_SECONDS)

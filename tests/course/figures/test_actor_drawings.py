@@ -1,4 +1,5 @@
-"""The drawings of notebooks 01 and 02 say what they show, and follow the reader's choice without a script."""
+"""The drawings of notebooks 01 and 02 say what they show, and follow the reader's choice without a
+script."""
 
 from __future__ import annotations
 

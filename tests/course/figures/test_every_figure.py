@@ -1,4 +1,5 @@
-"""What is true of every figure: complete SVG that anyone can read, on any background, and the same bytes for the same data."""
+"""What is true of every figure: complete SVG that anyone can read, on any background, and the same
+bytes for the same data."""
 
 from __future__ import annotations
 

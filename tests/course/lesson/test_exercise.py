@@ -1,4 +1,5 @@
-"""Whatever a learner's code does, its exercise says so in one sentence and keeps hints and solution at hand."""
+"""Whatever a learner's code does, its exercise says so in one sentence and keeps hints and solution
+at hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A page with the transcripts of a policy that writes HTML, in a browser: its text is seen, and nothing in it happens.
+"""A page with the transcripts of a policy that writes HTML, in a browser: its text is seen, and
+nothing in it happens.
 
-The same notebook is looked at twice: as marimo exports it, with marimo's own front end, and as a page of the course's site.
+The same notebook is looked at twice: as marimo exports it, with marimo's own front end, and as a
+page of the course's site.
 """
 
 from __future__ import annotations
@@ -156,7 +158,8 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium, folder):
-    """Opens a page of the folder and waits until it is drawn; ``page.struck`` is what a text of the policy has done."""
+    """Opens a page of the folder and waits until it is drawn; ``page.struck`` is what a text of the
+    policy has done."""
     with served(folder) as address:
 
         def open_page(name: str):
@@ -179,7 +182,8 @@ def visit(chromium, folder):
 
 
 def answer(route, page) -> None:
-    """Gives marimo's front end from the installed package, and the page itself; notes what a text has asked for."""
+    """Gives marimo's front end from the installed package, and the page itself; notes what a text
+    has asked for."""
     url = route.request.url
     if "@marimo-team/frontend@" in url:
         file = STATIC / url.partition("/dist/")[2].partition("?")[0]

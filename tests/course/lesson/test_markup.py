@@ -160,14 +160,16 @@ def test_a_table_shows_what_a_policy_wrote(text):
 
 
 def tokens_of(text: str) -> str:
-    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``; a line break would begin another row."""
+    """The strip of an episode of two tokens, one sampled and one injected, that are both ``text``;
+    a line break would begin another row."""
     policy = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda _: text.replace("\n", " ")))
     task = Task("simple", "?", 1, 1, "", ())
     return token_strip(policy, Episode(task, [], [0, 1], [True, False], [-0.5, 0.0], [], "eos"))
 
 
 def shape_of(source: str) -> list:
-    """The elements of some HTML with the names of their attributes, without those that a line of Markdown may make."""
+    """The elements of some HTML with the names of their attributes, without those that a line of
+    Markdown may make."""
     return [(tag, sorted(attributes)) for tag, attributes in Read(source).elements if tag not in ("code", "a")]
 
 

@@ -1,4 +1,5 @@
-"""A result stays folded until a prediction is made: on a published page, without scripts, in print, and in `marimo edit`."""
+"""A result stays folded until a prediction is made: on a published page, without scripts, in print,
+and in `marimo edit`."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def seen(page, number: int = 0) -> str:
 
 
 def counts(page) -> list[str]:
-    """Return the numbers that the style sheet has counted. They are in no element's text: read what a screen reader gets."""
+    """Return the numbers that the style sheet has counted. They are in no element's text: read what
+    a screen reader gets."""
     nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     texts = [node["name"]["value"] for node in nodes if node["role"]["value"] == "StaticText"]
     return re.findall(r"\d+", " ".join(texts[texts.index("Your predictions: ") :]))[:3]

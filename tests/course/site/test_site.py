@@ -1,7 +1,7 @@
 """The site, as a build makes it and as a browser shows it.
 
-The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folder of a site to have the same tests look at that one instead:
-`.ci/run` does so with the real course.
+The pages under test come from two tiny notebooks. Set ZORPLEX_SITE to the folder of a site to have
+the same tests look at that one instead: `.ci/run` does so with the real course.
 """
 
 from __future__ import annotations
@@ -325,14 +325,16 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """One browser for this file; beyond it, playwright's event loop would be in the way of other tests' own."""
+    """One browser for this file; beyond it, playwright's event loop would be in the way of other
+    tests' own."""
     with launched() as browser:
         yield browser
 
 
 @pytest.fixture
 def visit(chromium):
-    """Opens an address in a fresh browser; fails if the page met a script error or asked for anything but itself."""
+    """Opens an address in a fresh browser; fails if the page met a script error or asked for
+    anything but itself."""
     left, errors, contexts = [], [], []
 
     def open_page(
@@ -761,7 +763,8 @@ AT_ONCE = f'addEventListener("DOMContentLoaded", () => {{ window.atOnce = ({STAT
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, address, visit, scripts):
-    """Once the HTML is parsed, its text is there, and the browser has asked for nothing else. ``benchmarks/pages.py`` measures the seconds."""
+    """Once the HTML is parsed, its text is there, and the browser has asked for nothing else.
+    ``benchmarks/pages.py`` measures the seconds."""
     for name in names_of_pages(site):
         page = visit(address + name, scripts=scripts, first=AT_ONCE)
         found = page.evaluate("window.atOnce") if scripts else page.evaluate(f"({STATE})()")
@@ -785,7 +788,8 @@ def test_every_page_fits_and_axe_finds_nothing(site, address, visit, width, dark
 
 
 AXE_LOOKS_AT = (1500, False), (390, True)
-"""Wide and light, narrow and dark: the pages take turns. Axe needs twelve seconds for a page, whichever of its rules are asked for."""
+"""Wide and light, narrow and dark: the pages take turns. Axe needs twelve seconds for a page,
+whichever of its rules are asked for."""
 
 
 @pytest.mark.long

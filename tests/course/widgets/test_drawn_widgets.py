@@ -1,4 +1,5 @@
-"""Every widget has a drawn state, made from nothing but the state that a page holds: for readers without scripts, and on paper."""
+"""Every widget has a drawn state, made from nothing but the state that a page holds: for readers
+without scripts, and on paper."""
 
 from __future__ import annotations
 

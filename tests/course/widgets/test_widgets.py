@@ -1,4 +1,5 @@
-"""Widgets in a real browser: what a slider shows is what Python computes, with and without a kernel, for every eye and every hand."""
+"""Widgets in a real browser: what a slider shows is what Python computes, with and without a
+kernel, for every eye and every hand."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def trial(loss, lag, seed, accuracy) -> Row:
 
 
 def phase_diagram() -> PhaseDiagram:
-    """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed only."""
+    """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed
+    only."""
     rows = [trial("reinforce", 0, 0, 0.9), trial("reinforce", 0, 1, 0.8), trial("reinforce", 8, 0, 0.0)]
     rows += [
         trial("reinforce", 8, 1, 0.1),
@@ -153,7 +155,8 @@ def what_figure(static: bool = False) -> WhatIf:
 
 
 def killed() -> Recording:
-    """A pool of two at 9 to 13 s: at 10 s the process of place 0 is killed, which is noticed at 11 s; its successor is there at 12 s."""
+    """A pool of two at 9 to 13 s: at 10 s the process of place 0 is killed, which is noticed at 11
+    s; its successor is there at 12 s."""
     lives = [
         Life(0, "tools_0", 5.0, 6.0, 11.0, 7),
         Life(1, "tools_1", 5.0, 6.0, None, 8),

@@ -1,4 +1,5 @@
-"""Notebook 07b: overlaps, planners and byte counts that are plausible and wrong, and some that are unusual and right."""
+"""Notebook 07b: overlaps, planners and byte counts that are plausible and wrong, and some that are
+unusual and right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers to the exercises of notebook 08b: wrong ones that learners give, and right ones that look unusual."""
+"""Answers to the exercises of notebook 08b: wrong ones that learners give, and right ones that look
+unusual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What learners write in notebook 09: plausible wrong answers, each named by what is wrong with it, and unusual right ones."""
+"""What learners write in notebook 09: plausible wrong answers, each named by what is wrong with it,
+and unusual right ones."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""What Slurm and Kubernetes are asked for. ``test_slurm.py`` runs on a real Slurm; no Kubernetes was there to run on."""
+"""What Slurm and Kubernetes are asked for. ``test_slurm.py`` runs on a real Slurm; no Kubernetes
+was there to run on."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ IMAGE = "registry.example/zorplex:1"
 
 
 def in_another_process(program: str) -> str:
-    """What ``program`` prints. Monarch's jobs choose the transport of the process that makes them."""
+    """What ``program`` prints. Monarch's jobs choose the transport of the process that makes
+    them."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,5 @@
-"""Whose a host is: one run's at a time, and the next one's as soon as that is over, however it ended."""
+"""Whose a host is: one run's at a time, and the next one's as soon as that is over, however it
+ended."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Worker:
         return self.process.stdout.readline().strip()
 
     def children(self, depth: int) -> set[int]:
-        """The processes that it has started, and those that they have, and so on, ``depth`` times."""
+        """The processes that it has started, and those that they have, and so on, ``depth``
+        times."""
         found = {self.process.pid}
         for _ in range(depth):
             found = {child for pid in found for child in children_of(pid)}
@@ -50,7 +52,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process has not ended, whether or not its parent has asked for its exit code."""
+    """Return whether a process has not ended, whether or not its parent has asked for its exit
+    code."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 

@@ -1,4 +1,5 @@
-"""A run on several hosts: what is asked for, where roles live, and what happens when hosts die, are cut off and come back."""
+"""A run on several hosts: what is asked for, where roles live, and what happens when hosts die, are
+cut off and come back."""
 
 from __future__ import annotations
 
@@ -158,11 +159,13 @@ def test_every_replica_is_in_exactly_one_row_of_the_plan_and_nothing_is_written(
 
 
 def test_a_message_that_was_long_on_its_way_does_not_extend_a_lease():
-    """The controller has ended its wait at (the arrival of the last token + the lease); by then the host must be over."""
+    """The controller has ended its wait at (the arrival of the last token + the lease); by then the
+    host must be over."""
     lease = Lease(seconds=10.0, now=0.0)
     last_token = 5.0
     lease.renew(last_token)
-    # The link is cut here. The last renewal that was sent, with the same token, arrives when it is restored.
+    # The link is cut here. The last renewal that was sent, with the same token, arrives when it is
+    # restored.
     lease.renew(last_token)
     assert lease.runs_out == 15.0
 
@@ -303,7 +306,8 @@ def transports(path: Path) -> dict[str, set[str]]:
 
 
 def temporary_files(host) -> list[str]:
-    """What runs have left in the folder of the worker on ``host``, apart from what Monarch's loop that waits there has made."""
+    """What runs have left in the folder of the worker on ``host``, apart from what Monarch's loop
+    that waits there has made."""
     return [str(path) for path in host.path("/tmp").glob("zorplex-*/tmp/*") if not path.name.startswith(".tmp")]
 
 
@@ -314,7 +318,8 @@ LONGER = SMALL.changed(steps=14, checkpoint_every=3)
 def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_the_run_ends_as_if_nothing_had_happened(
     once, tmp_path
 ):
-    """The weights are those of a run on one machine that nothing disturbed, bit for bit: every group was trained on once, in its turn."""
+    """The weights are those of a run on one machine that nothing disturbed, bit for bit: every
+    group was trained on once, in its turn."""
     undisturbed = once("longer", lambda folder: train_here(LONGER, folder))
     with namespaced_hosts("ctl", "a", "b", "c", "d") as network, workers(network, "a", "b", "c", "d") as hosts:
         controller, path = network["ctl"], network["ctl"].path("/tmp/run")
@@ -346,7 +351,8 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         network["c"].cut()
         cut = time.monotonic()
         seconds["generator's host cut off"] = recovered(3, cut)
-        # Cut off, it ends by itself; when it is back, there is nothing on it that could do anything.
+        # Cut off, it ends by itself; when it is back, there is nothing on it that could do
+        # anything.
         wait_for(lambda: not network["c"].of_runs(), LONGER.cluster.lease + 5 - (time.monotonic() - cut), "c is over")
         network["c"].restore()
         output, _ = run.communicate(timeout=200)
@@ -372,7 +378,8 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
     [("trainer", 0.0), ("trainer", 4.0), ("trainer", math.inf), ("generator", 1.5), ("generator", math.inf)],
 )
 def test_a_host_that_is_killed_while_a_run_starts_costs_nothing_but_time(sync_run, role, seconds):
-    """It is killed so many ``seconds`` after the first process there is started; ``inf``: right after the first evaluation."""
+    """It is killed so many ``seconds`` after the first process there is started; ``inf``: right
+    after the first evaluation."""
     with namespaced_hosts("ctl", "a", "b") as network, workers(network, "a", "b") as hosts:
         path, struck = network["ctl"].path("/tmp/run"), network["a" if role == "trainer" else "b"]
         run = begin(network["ctl"], SMALL.changed(hosts=hosts))
@@ -395,7 +402,8 @@ GROUP = SMALL.changed(steps=12, checkpoint_every=3, trainer_processes=2)
 
 
 def ranks(host) -> set[str]:
-    """The trainer's processes on ``host``, by their numbers there: no others listen at its loopback address."""
+    """The trainer's processes on ``host``, by their numbers there: no others listen at its loopback
+    address."""
     lines = host.run("ss", "-Hltnp", cwd="/").splitlines() if host.inside.is_up else []
     return {number for line in lines if "127.0.0.1" in line.split()[3] for number in re.findall(r"pid=(\d+)", line)}
 
@@ -432,7 +440,8 @@ def test_a_trainers_rank_killed_its_host_killed_and_its_next_host_cut_off_the_gr
         first = ranks(network["a"])
         network["a"].run("kill", "-9", max(first), cwd="/")
         reached("restart", 1)
-        # The other rank waited for it in a collective, where only the keeper of its host could end it.
+        # The other rank waited for it in a collective, where only the keeper of its host could end
+        # it.
         assert not first & ranks(network[home()])
         reached("step", 4)
         network[home()].kill()
@@ -491,7 +500,8 @@ def test_a_host_with_another_version_is_refused_and_so_is_a_controller_without_t
             output, _ = run.communicate(timeout=120)
             assert run.returncode == 1 and "Traceback" not in output
             assert f"host {network['b'].address}:{PORT} does not answer; make sure that" in output.splitlines()[-1]
-            # Nothing but what is for people: Monarch's own report of the message that nobody took is not.
+            # Nothing but what is for people: Monarch's own report of the message that nobody took
+            # is not.
             assert "undeliverable" not in output
 
 

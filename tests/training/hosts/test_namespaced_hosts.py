@@ -1,4 +1,5 @@
-"""The hosts that other tests run on are hosts: nothing is shared, a kill kills all, a cut is silent, and nothing is left afterwards."""
+"""The hosts that other tests run on are hosts: nothing is shared, a kill kills all, a cut is
+silent, and nothing is left afterwards."""
 
 from __future__ import annotations
 

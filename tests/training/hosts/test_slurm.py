@@ -205,7 +205,8 @@ def test_jobs_end_by_themselves_when_their_controller_was_killed_while_it_waited
 
 
 def signal_in(cluster: Cluster, words: str, number: int) -> None:
-    """Send a signal to the program on the controller's host whose command line has ``words``, and to nothing else."""
+    """Send a signal to the program on the controller's host whose command line has ``words``, and
+    to nothing else."""
     lines = cluster.run("ps", "-eo", "pid=,args=").splitlines()
     (pid,) = [line.split()[0] for line in lines if words in line and "python" in line.split()[1]]
     cluster.run("kill", f"-{number}", pid)

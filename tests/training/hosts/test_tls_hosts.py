@@ -1,4 +1,5 @@
-"""A run on several hosts over TLS: it learns as without, nothing readable crosses the network, and who has no certificate is refused."""
+"""A run on several hosts over TLS: it learns as without, nothing readable crosses the network, and
+who has no certificate is refused."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def plain_words(record: bytes) -> list[str]:
 
 
 def run_recorded(network, scheme: str) -> tuple[Path, bytes]:
-    """Train over ``scheme``. Returns the run's folder, and all that crossed the trainer's host's link."""
+    """Train over ``scheme``. Returns the run's folder, and all that crossed the trainer's host's
+    link."""
     workers = [start_worker(network[name], scheme) for name in "ab"]
     recorder = network["a"].popen(sys.executable, "-c", RECORDER, cwd="/", stdout=subprocess.PIPE)
     assert recorder.stdout.readline() == b"up\n"

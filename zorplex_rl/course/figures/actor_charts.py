@@ -20,7 +20,8 @@ COLOURS = (look.GREY, look.BLUE, look.ORANGE, look.VERMILION)
 
 
 def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
-    """Draw losses over their steps on a log axis: the first wide and grey, since others may lie on it. Backquotes in a name are dropped."""
+    """Draw losses over their steps on a log axis: the first wide and grey, since others may lie on
+    it. Backquotes in a name are dropped."""
     names = [name.replace("`", "") for name in curves]
 
     def draw(figure: Figure) -> None:

@@ -1,4 +1,5 @@
-"""Draw how messages reach actors and what a mesh is made of, for notebooks 01 and 02. Dots move by CSS alone, unless the reader prefers less motion.
+"""Draw how messages reach actors and what a mesh is made of, for notebooks 01 and 02. Dots move by
+CSS alone, unless the reader prefers less motion.
 
     mailbox_drawing()     callers ──► mailbox ──► one message at a time
     delivery_drawing()    which actors of a 2 × 2 mesh get a message, and which answer; the reader picks the kind of call
@@ -83,7 +84,8 @@ def mailbox_drawing() -> str:
 
 
 def delivery_drawing() -> str:
-    """Draw a mesh of 2 × 2 actors, and let the reader choose the kind of call by radio buttons, without a kernel or a script."""
+    """Draw a mesh of 2 × 2 actors, and let the reader choose the kind of call by radio buttons,
+    without a kernel or a script."""
     names = {way: f"delivery-{index}" for index, way in enumerate(WAYS)}
     arrows = "".join(
         f'<g class="way {_classes(names, place)}">{_arrow(_OUT[place], REQUEST)}{_dot(_OUT[place], REQUEST)}</g>'
@@ -109,7 +111,8 @@ def delivery_drawing() -> str:
 
 
 def processes_drawing(controller: int, hosts: Mapping[int, Mapping[int, str]]) -> str:
-    """Draw the process ``controller``, the ``hosts`` that it started, and their processes, each {process id: what is in it}."""
+    """Draw the process ``controller``, the ``hosts`` that it started, and their processes, each
+    {process id: what is in it}."""
     width, body, centres = 720 // max(len(hosts), 1), "", []
     for number, (host, processes) in enumerate(hosts.items()):
         left = number * width
@@ -148,7 +151,8 @@ SURVIVES = {
 
 
 def layers_drawing() -> str:
-    """Draw what is built on what in a running mesh, and let the reader choose how to change the code, without a kernel or a script."""
+    """Draw what is built on what in a running mesh, and let the reader choose how to change the
+    code, without a kernel or a script."""
     names = {way: f"layers-{index}" for index, way in enumerate(SURVIVES)}
     body = ""
     for row, layer in enumerate(reversed(LAYERS)):
@@ -184,7 +188,8 @@ def _mark(x: int, y: int, text: str, colour: str) -> str:
 
 
 def _choice(kind: str, legend: str, names: Mapping[str, str], drawing: str, sentences: Mapping[str, str]) -> str:
-    """Show ``drawing`` below a radio button for each of ``names``: {choice: id}; its parts of class ``on-ID`` show while ID is chosen."""
+    """Show ``drawing`` below a radio button for each of ``names``: {choice: id}; its parts of class
+    ``on-ID`` show while ID is chosen."""
     first = next(iter(names))
     choices = "".join(
         f'<label><input type="radio" name="{kind}" id="{name}"{" checked" if way == first else ""}> <code>{escape(way)}</code></label>'

@@ -31,7 +31,8 @@ PARTS = {
 
 
 def by_colour(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the parts that have a colour, in the order of ``PARTS``, and the sum of all others as ``rest``.
+    """Return the parts that have a colour, in the order of ``PARTS``, and the sum of all others as
+    ``rest``.
 
     >>> by_colour({"logits": 1.0, "weights": 2.0, "libraries": 3.0, "staging": 4.0})
     {'weights': 2.0, 'logits': 1.0, 'rest': 7.0}
@@ -50,7 +51,8 @@ def parts_chart(
     unit: float = 1e6,
     name: str = "MB",
 ) -> str:
-    """Draw one stacked bar from zero for each of ``rows``, its parts in bytes. ``measured`` draws a mark in a row, ``room`` a line through all."""
+    """Draw one stacked bar from zero for each of ``rows``, its parts in bytes. ``measured`` draws a
+    mark in a row, ``room`` a line through all."""
     measured = measured or {}
     stacked = {row: by_colour(parts) for row, parts in rows.items()}
     most = max([*(sum(parts.values()) for parts in stacked.values()), *measured.values(), room or 0]) / unit

@@ -1,4 +1,5 @@
-"""Draw faults: where they strike, what supervisors decide about them, and what a model learns with a learner fewer.
+"""Draw faults: where they strike, what supervisors decide about them, and what a model learns with
+a learner fewer.
 
     what supervisors found and did    ──► fates_chart
     what the models have learned      ──► fits_chart
@@ -22,7 +23,8 @@ FOUND = {"idle": look.GREY, "busy": look.BLUE, "slow": look.PURPLE, "stuck": loo
 
 
 def four_faults() -> str:
-    """Draw a caller and a worker's process, with the place at which each of the four faults strikes."""
+    """Draw a caller and a worker's process, with the place at which each of the four faults
+    strikes."""
 
     def mark(x: int, y: int, number: int) -> str:
         return (
@@ -84,7 +86,8 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
 
 
 def fits_chart(at: Sequence[float], target: Sequence[float], fits: Mapping[str, Sequence[float]], shares: int) -> str:
-    """Draw the function to learn, and what each model has learned, side by side. Dotted lines bound the ``shares`` of the workers."""
+    """Draw the function to learn, and what each model has learned, side by side. Dotted lines bound
+    the ``shares`` of the workers."""
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, len(fits), sharey=True, squeeze=False)[0]

@@ -25,7 +25,8 @@ OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, l
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
-    """Draw the share of tasks solved in k attempts over k, a line for each policy. ``passes`` maps its name to {k: share}."""
+    """Draw the share of tasks solved in k attempts over k, a line for each policy. ``passes`` maps
+    its name to {k: share}."""
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import NullLocator

@@ -1,4 +1,5 @@
-"""Draw hosts: who lives where and who watches whom, the lives of two trainers around a fault, and a run that loses a host.
+"""Draw hosts: who lives where and who watches whom, the lives of two trainers around a fault, and a
+run that loses a host.
 
     moments at which trainers wrote, by trial        ──► lives_chart
     steps and evaluations of a run, with its kill    ──► lost_host_chart
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def two_hosts() -> str:
-    """Draw the controller with its small roles and two hosts, the watching between them, and the way of the weights."""
+    """Draw the controller with its small roles and two hosts, the watching between them, and the
+    way of the weights."""
 
     def box(x: int, y: int, width: int, name: str, colour: str) -> str:
         return (
@@ -67,7 +69,8 @@ def two_hosts() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What is known of two trainers, in seconds since the fault: when each wrote, when the first one's host was last heard, when its lease ended."""
+    """What is known of two trainers, in seconds since the fault: when each wrote, when the first
+    one's host was last heard, when its lease ended."""
 
     first: Sequence[float]
     second: Sequence[float]
@@ -81,7 +84,8 @@ class Lives:
 
 
 def lives_chart(trials: Mapping[str, Lives]) -> str:
-    """Draw two bars for each trial: from the first to the last moment at which each trainer wrote. A time in which both lived is marked."""
+    """Draw two bars for each trial: from the first to the last moment at which each trainer wrote.
+    A time in which both lived is marked."""
     names = [f"{name}: {which}" for name in trials for which in ("trainer", "successor")]
 
     def draw(figure: Figure) -> None:
@@ -144,7 +148,8 @@ class LostHost:
 
 
 def lost_host_chart(run: LostHost) -> str:
-    """Draw the steps of a run over time, as a staircase, with kill, notice and replacement, and its held-out accuracy."""
+    """Draw the steps of a run over time, as a staircase, with kill, notice and replacement, and its
+    held-out accuracy."""
 
     def draw(figure: Figure) -> None:
         axes, right = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))

@@ -1,4 +1,5 @@
-"""Draw the loop of RL as boxes and arrows, with the parts that a page is about lit in the colour of their role.
+"""Draw the loop of RL as boxes and arrows, with the parts that a page is about lit in the colour of
+their role.
 
               tools
                 ⇅
@@ -9,7 +10,8 @@
     lesson.figure(loop_drawing("generator", "tools"), "This section: …")      two parts lit
     lesson.figure(loop_drawing(), "The whole loop.")                          all of them lit
 
-Plain SVG: it needs no script, and black is the colour of the surrounding text, so it follows light and dark.
+Plain SVG: it needs no script, and black is the colour of the surrounding text, so it follows light
+and dark.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ ARROWS = {
 
 
 def loop_drawing(*lit: str) -> str:
-    """Return the loop as SVG text, with the parts named in ``lit`` in colour; all of them if none is named.
+    """Return the loop as SVG text, with the parts named in ``lit`` in colour; all of them if none
+    is named.
 
     Raises ValueError for a name that is not in ``PARTS``.
     """
@@ -81,7 +84,8 @@ def _box(name: str, lit: bool) -> str:
 
 
 def _arrow(corners: list[tuple[int, int]], lit: bool) -> str:
-    """Return a line through ``corners`` with a head at the last. Markers would need ids, and two drawings on a page would share them."""
+    """Return a line through ``corners`` with a head at the last. Markers would need ids, and two
+    drawings on a page would share them."""
     (before_x, before_y), (x, y) = corners[-2:]
     angle = math.degrees(math.atan2(y - before_y, x - before_x))
     points = " ".join(f"{x},{y}" for x, y in corners)

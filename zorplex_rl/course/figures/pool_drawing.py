@@ -1,4 +1,5 @@
-"""Draw the pool of notebook 06, with its three holes: where ``route``, ``keep_one`` and ``retry_delay`` are at work.
+"""Draw the pool of notebook 06, with its three holes: where ``route``, ``keep_one`` and
+``retry_delay`` are at work.
 
 callers ──► pool ──► replicas, one of them dead
 """

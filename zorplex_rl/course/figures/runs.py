@@ -29,7 +29,8 @@ def lags_of(timeline: Timeline) -> dict[int, int]:
 
 
 def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
-    """Draw one panel for each of ``windows``: the first ``seconds`` from its first span, with a row and a busy share for each of ``actors``."""
+    """Draw one panel for each of ``windows``: the first ``seconds`` from its first span, with a row
+    and a busy share for each of ``actors``."""
     colours = kind_colours({s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors})
     busy = {
         name: {actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds)) for actor in actors}
@@ -62,7 +63,8 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
 
 
 def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls: float) -> str:
-    """Draw the share of right answers and the tool calls of an episode over training steps, on axes that are the same for every run."""
+    """Draw the share of right answers and the tool calls of an episode over training steps, on axes
+    that are the same for every run."""
     steps = range(1, len(accuracies) + 1)
 
     def draw(figure: Figure) -> None:

@@ -1,4 +1,5 @@
-"""Draw sharded tensors: the placements and the collectives between them, a layer cut in two, and bytes by formula and as sent.
+"""Draw sharded tensors: the placements and the collectives between them, a layer cut in two, and
+bytes by formula and as sent.
 
     four placements, and what turns one into another     ──► placements_drawing
     two linear layers on two ranks                       ──► parallel_layers_drawing
@@ -26,7 +27,8 @@ CELL, SIDE = 15, 4
 
 
 def placements_drawing() -> str:
-    """Draw how two ranks hold a 4 × 4 tensor under four placements, and the collectives that lead from one placement to another."""
+    """Draw how two ranks hold a 4 × 4 tensor under four placements, and the collectives that lead
+    from one placement to another."""
 
     def ranks(x: int, y: int, name: str, holds: Callable[[int, int, int], bool], opacity: float = 0.9) -> str:
         cells = []
@@ -71,7 +73,8 @@ def placements_drawing() -> str:
 
 
 def parallel_layers_drawing() -> str:
-    """Draw the two linear layers of a block on two ranks: the first cut by outputs, the second by inputs, one sum at the end."""
+    """Draw the two linear layers of a block on two ranks: the first cut by outputs, the second by
+    inputs, one sum at the end."""
     shapes = []
     for rank, (y, colour) in enumerate(zip((60, 160), RANKS, strict=True)):
         boxes = (
@@ -103,7 +106,8 @@ def parallel_layers_drawing() -> str:
 
 
 def bytes_chart(operations: Mapping[str, tuple[float, float]]) -> str:
-    """Draw the bytes that one rank sends in each operation, as two bars from zero: (by formula, as the operating system counted)."""
+    """Draw the bytes that one rank sends in each operation, as two bars from zero: (by formula, as
+    the operating system counted)."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -124,7 +128,8 @@ def bytes_chart(operations: Mapping[str, tuple[float, float]]) -> str:
 
 
 def overlaps_drawing() -> str:
-    """Draw one matrix as two trainer ranks hold it (rows), as two generator ranks want it (columns), and the four overlaps that travel."""
+    """Draw one matrix as two trainer ranks hold it (rows), as two generator ranks want it
+    (columns), and the four overlaps that travel."""
     side, top, shapes = 150, 52, []
     lefts = {"trainers hold rows": 20, "the overlaps": 275, "generators want columns": 530}
     half = side // 2
@@ -153,7 +158,8 @@ def overlaps_drawing() -> str:
 
 
 def loads_chart(loads: Mapping[str, tuple[float, float]]) -> str:
-    """Draw the bytes through the busiest source rank as two bars from zero: (with the plan, with gather, then scatter)."""
+    """Draw the bytes through the busiest source rank as two bars from zero: (with the plan, with
+    gather, then scatter)."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -1,4 +1,5 @@
-"""Draw stale data: how far their ratios are from 1, what each loss does with such a ratio, how runs go.
+"""Draw stale data: how far their ratios are from 1, what each loss does with such a ratio, how runs
+go.
 
     ratios of the tokens, for each age      ──► ratio_chart
     weight of a token's gradient, by ratio  ──► push_chart
@@ -28,7 +29,8 @@ FURTHEST = 32.0
 
 
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
-    """Draw the ratios π/μ of tokens, one row for each age of the data, and their effective sample size (a share) at the right."""
+    """Draw the ratios π/μ of tokens, one row for each age of the data, and their effective sample
+    size (a share) at the right."""
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter
@@ -72,7 +74,8 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
 
 
 def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
-    """Draw by what factor each loss multiplies the gradient of a token, over its ratio: for a good token and for a bad one.
+    """Draw by what factor each loss multiplies the gradient of a token, over its ratio: for a good
+    token and for a bad one.
 
     ``pushes`` maps a loss to its factors at ``ratios``, for an advantage of 1 and of −1.
     """
@@ -105,10 +108,12 @@ def runs_chart(
     recorded: Mapping[str, Sequence[Sequence[tuple[int, float]]]] | None = None,
     height: int = 300,
 ) -> str:
-    """Draw the accuracy of runs over their steps: thick what was trained now, thin what was recorded, a line for each seed.
+    """Draw the accuracy of runs over their steps: thick what was trained now, thin what was
+    recorded, a line for each seed.
 
-    ``runs`` maps a name to its (step, share); ``recorded`` maps names to such lines. A name begins with its loss, which has its colour;
-    a run on fresh data, the control, is dashed. ``before`` is a dotted line.
+    ``runs`` maps a name to its (step, share); ``recorded`` maps names to such lines. A name begins
+    with its loss, which has its colour; a run on fresh data, the control, is dashed. ``before`` is
+    a dotted line.
     """
     names = dict.fromkeys([*runs, *(recorded or {})])
     colours = {name: LOSSES.get(name.partition(",")[0], look.GREY) for name in names}

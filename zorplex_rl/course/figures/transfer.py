@@ -1,4 +1,5 @@
-"""Draw weight transfers: who takes part in a read, who waits for a busy owner, and what torn copies consist of.
+"""Draw weight transfers: who takes part in a read, who waits for a busy owner, and what torn copies
+consist of.
 
     a message beside a one-sided read                ──► planes_drawing
     seconds of a read while its owner is busy        ──► waits_chart
@@ -25,7 +26,8 @@ STATE_COLOURS = (look.GREEN, look.ORANGE, look.VERMILION)
 
 
 def planes_drawing() -> str:
-    """Draw two processes: a message passes the owner's Python, a one-sided read goes to its memory and passes nobody's."""
+    """Draw two processes: a message passes the owner's Python, a one-sided read goes to its memory
+    and passes nobody's."""
 
     def box(x: int, y: int, width: int, height: int, text: str, colour: str = "") -> str:
         look_of_box = (
@@ -65,7 +67,8 @@ def planes_drawing() -> str:
 
 
 def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -> str:
-    """Draw how long a read took, a row for each transport and a mark for each state of its owner: {transport: {state: seconds}}.
+    """Draw how long a read took, a row for each transport and a mark for each state of its owner:
+    {transport: {state: seconds}}.
 
     A line marks ``busy_seconds``, for which the owner was kept busy or stopped.
     """
@@ -95,9 +98,11 @@ def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -
 
 
 def copies_chart(copies: Sequence[Sequence[int]]) -> str:
-    """Draw each copy of the weights as a strip from its first byte to its last, coloured by the version of the bytes.
+    """Draw each copy of the weights as a strip from its first byte to its last, coloured by the
+    version of the bytes.
 
-    A copy is a list of versions at equally spaced places. A version has the same colour in all strips.
+    A copy is a list of versions at equally spaced places. A version has the same colour in all
+    strips.
     """
 
     def draw(figure: Figure) -> None:

@@ -20,16 +20,17 @@
     )
     share, whose = exercise.running(lambda: idle_share, check_idle_share, idle_share_solution)
 
-``feedback`` shows the result of the check; put it into its own cell below the stub: marimo runs it again whenever the learner
-edits the stub. ``running`` returns what the page goes on with: the learner's function, once it passes, and the course's own until
-then. The ``lambda`` is for the moments in which the stub's cell has a syntax error: its name does not exist then, and without the
+``feedback`` shows the result of the check; put it into its own cell below the stub: marimo runs it
+again whenever the learner edits the stub. ``running`` returns what the page goes on with: the
+learner's function, once it passes, and the course's own until then. The ``lambda`` is for the
+moments in which the stub's cell has a syntax error: its name does not exist then, and without the
 ``lambda`` the cell would not run at all.
 
-Tests import every notebook and run each check: on the stub, which must fail, on the solution, which must pass, and on
-the right and wrong answers of ``tests/notebooks/answers``.
+Tests import every notebook and run each check: on the stub, which must fail, on the solution, which
+must pass, and on the right and wrong answers of ``tests/notebooks/answers``.
 
-Whatever the learner's code does, the cell says it in one sentence, and hints and solution stay at hand: a check runs in a thread
-of its own, which is stopped when it takes too long.
+Whatever the learner's code does, the cell says it in one sentence, and hints and solution stay at
+hand: a check runs in a thread of its own, which is stopped when it takes too long.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ Check = Callable[[Attempt], None]
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
-    """Compare ``attempt(*arguments)`` with ``result``: numbers of any kind, to the relative ``tolerance``.
+    """Compare ``attempt(*arguments)`` with ``result``: numbers of any kind, to the relative
+    ``tolerance``.
 
-    A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError with a sentence for the learner.
+    A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError
+    with a sentence for the learner.
     """
     called = quote(_call(attempt.__name__, arguments))
     found = attempt(*arguments)
@@ -87,10 +90,12 @@ def agree(
     gradients: bool = False,
     tolerance: float = 1e-5,
 ) -> None:
-    """Compare ``attempt`` with ``solution`` on ``times`` tuples of arguments, which ``draw`` makes from a seeded random generator.
+    """Compare ``attempt`` with ``solution`` on ``times`` tuples of arguments, which ``draw`` makes
+    from a seeded random generator.
 
-    Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the gradients of the result's sum
-    are compared too, for every argument that requires one. Raises AssertionError with a sentence that shows the failing call.
+    Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the
+    gradients of the result's sum are compared too, for every argument that requires one. Raises
+    AssertionError with a sentence that shows the failing call.
     """
     for seed in range(times):
         arguments = draw(random.Random(seed))
@@ -119,7 +124,8 @@ def _compare_gradients(called: str, found: tuple[Any, Any], right: tuple[Any, An
 
 
 def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
-    """Return the gradient of the sum of ``result`` for each argument, None where none is asked for or none flows."""
+    """Return the gradient of the sum of ``result`` for each argument, None where none is asked for
+    or none flows."""
     total = result[0] if isinstance(result, tuple) else result
     if getattr(total, "requires_grad", False):
         total.sum().backward()
@@ -128,7 +134,8 @@ def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
-    """Return True if both are equal as a learner means it: numbers of any kind, sequences of any kind, to ``tolerance``.
+    """Return True if both are equal as a learner means it: numbers of any kind, sequences of any
+    kind, to ``tolerance``.
 
     >>> import torch
     >>> same(torch.tensor([0.5, 2.0]), (0.5, 2)), same([1.0], 1.0), same(None, 0)
@@ -172,7 +179,8 @@ def _plain(value: Any) -> Any:
 
 
 def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | None:
-    """Run the check for at most ``seconds``. Returns one sentence (Markdown) that says what is wrong with ``attempt``, or None if it passes."""
+    """Run the check for at most ``seconds``. Returns one sentence (Markdown) that says what is
+    wrong with ``attempt``, or None if it passes."""
     name = quote(getattr(attempt, "__name__", "your code"))
     last_call: list[str] = []
 
@@ -197,7 +205,8 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
 
 
 def _unwritten(attempt: Attempt) -> bool:
-    """Return True for a function whose body is ``...``, and for a class that has such a method, or nothing at all."""
+    """Return True for a function whose body is ``...``, and for a class that has such a method, or
+    nothing at all."""
     if inspect.isclass(attempt):
         # A decorator may have put a method into an object, as Monarch's endpoints do.
         found = (getattr(part, "_method", part) for part in vars(attempt).values())
@@ -219,7 +228,8 @@ _NOTHING = frozenset(
 
 
 def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
-    """Return the stub behind a ``lambda``, None if its cell has an error, and the exercise's name."""
+    """Return the stub behind a ``lambda``, None if its cell has an error, and the exercise's
+    name."""
     name = solution.__name__.removesuffix("_solution")
     if getattr(attempt, "__name__", "") == "<lambda>":
         try:
@@ -230,7 +240,8 @@ def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
 
 
 def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
-    """Return the function that the page goes on with, and whose it is, for a sentence: "your `read`" or "the course's `read`, …".
+    """Return the function that the page goes on with, and whose it is, for a sentence: "your
+    `read`" or "the course's `read`, …".
 
     It is the learner's once it passes its check within ``seconds``, and ``solution`` until then.
     """
@@ -250,11 +261,13 @@ def feedback(
     seconds: float = 10.0,
     lines: int | None = None,
 ) -> mo.Html:
-    """Run the check for at most ``seconds`` and show its result, with a ladder of hints below: each is folded in the one before.
+    """Run the check for at most ``seconds`` and show its result, with a ladder of hints below: each
+    is folded in the one before.
 
-    ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``; ``minutes`` is what a learner
-    needs; ``hints`` (Markdown) begin with a question, go on with a sketch, and the solution is folded in the last;
-    ``lines`` says how many lines are to be written, where that is more than a few. Raises ValueError for another level.
+    ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``;
+    ``minutes`` is what a learner needs; ``hints`` (Markdown) begin with a question, go on with a
+    sketch, and the solution is folded in the last; ``lines`` says how many lines are to be written,
+    where that is more than a few. Raises ValueError for another level.
     """
     if level is not None and level not in LEVELS:
         raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
@@ -299,7 +312,8 @@ def _short(value: Any) -> str:
 
 
 def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
-    """Return ``attempt``, noting each call in ``last_call`` before it is made. Leaves alone what is no plain function."""
+    """Return ``attempt``, noting each call in ``last_call`` before it is made. Leaves alone what is
+    no plain function."""
     if not inspect.isfunction(attempt) or inspect.isgeneratorfunction(attempt) or inspect.isasyncgenfunction(attempt):
         return attempt
 
@@ -324,7 +338,8 @@ def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
 
 
 def solution_source(name: str, solution: Attempt) -> str:
-    """Return the source of ``solution`` as a function ``name``, so that a reader can paste it over the stub."""
+    """Return the source of ``solution`` as a function ``name``, so that a reader can paste it over
+    the stub."""
     source = textwrap.dedent(inspect.getsource(solution)).strip()
     begin = re.search(r"^(async )?(def|class) ", source, re.MULTILINE)
     source = source[begin.start() if begin else 0 :]

@@ -1,7 +1,8 @@
-"""Explain the terms of the course, each in one or two sentences: the only source of the glossary page and of ``lesson.term``.
+"""Explain the terms of the course, each in one or two sentences: the only source of the glossary
+page and of ``lesson.term``.
 
-The terms are in ``glossary.toml``. A term is there if a notebook uses it; a test holds that. Write it as it stands in a sentence: small letters,
-singular.
+The terms are in ``glossary.toml``. A term is there if a notebook uses it; a test holds that. Write
+it as it stands in a sentence: small letters, singular.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def anchor(term: str) -> str:
 
 
 def entry_of(shown: str) -> str | None:
-    """Return the glossary's term for a word as it stands in a text (capital letter, plural), or None.
+    """Return the glossary's term for a word as it stands in a text (capital letter, plural), or
+    None.
 
     >>> entry_of("Meshes"), entry_of("Policy versions"), entry_of("walrus")
     ('mesh', 'policy version', None)

@@ -1,4 +1,5 @@
-"""Build the parts that all notebooks share: header, prediction questions, tables, figures, recap, links.
+"""Build the parts that all notebooks share: header, prediction questions, tables, figures, recap,
+links.
 
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
@@ -15,8 +16,9 @@
 
 ``markup.py`` turns every text into HTML, so that no text can add elements to the page.
 
-Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, on the static page, and there also before any script
-runs. A notebook names the style sheet once: ``marimo.App(css_file="../zorplex_rl/course/lesson/lesson.css")``.
+Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, on the static page,
+and there also before any script runs. A notebook names the style sheet once:
+``marimo.App(css_file="../zorplex_rl/course/lesson/lesson.css")``.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def title_of(notebook: str | Path) -> str:
 
 
 def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> mo.Html:
-    """Build the top of a notebook; pass ``__file__``. The site's contents page reads the facts from this element."""
+    """Build the top of a notebook; pass ``__file__``. The site's contents page reads the facts from
+    this element."""
     title = title_of(notebook)
     facts = {"title": title, "minutes": minutes, "hardware": hardware, "goals": list(goals)}
     listed = "".join(f"<li>{inline(goal)}</li>" for goal in goals)
@@ -95,19 +98,22 @@ def machine() -> str:
 
 
 def md(markdown: str) -> mo.Html:
-    """Render Markdown with computed values: like ``mo.md``, but HTML in it is shown as text. Insert other people's texts with ``quote``."""
+    """Render Markdown with computed values: like ``mo.md``, but HTML in it is shown as text. Insert
+    other people's texts with ``quote``."""
     return mo.Html(block(markdown))
 
 
 def term(name: str, shown: str | None = None) -> str:
-    """Return Markdown that shows ``name`` (or ``shown``) with its explanation as a tooltip, on the site as a link to the glossary page.
+    """Return Markdown that shows ``name`` (or ``shown``) with its explanation as a tooltip, on the
+    site as a link to the glossary page.
 
     Raises ValueError if the glossary does not have the term.
     """
     entry = entry_of(name)
     if entry is None:
         raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml")
-    # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without a page.
+    # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without
+    # a page.
     address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
     return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
 
@@ -125,7 +131,8 @@ def tiny(value: float) -> str:
 
 
 def math(latex: str) -> mo.Html:
-    """Show a displayed formula. It becomes MathML, which browsers draw without a script. Write ``\\lt`` for <; raises ValueError otherwise.
+    """Show a displayed formula. It becomes MathML, which browsers draw without a script. Write
+    ``\\lt`` for <; raises ValueError otherwise.
 
     >>> "<msup><mi>x</mi><mn>2</mn></msup>" in math("x^2").text
     True
@@ -183,12 +190,14 @@ def figure(svg: str, caption: str = "") -> mo.Html:
 
 
 def unattended() -> bool:
-    """Return True if no reader can press a button: the notebook is exported for the site, or runs as a script."""
+    """Return True if no reader can press a button: the notebook is exported for the site, or runs
+    as a script."""
     return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
 
 
 def start_button(label: str, seconds: float) -> Any:
-    """Make a button for a long cell; its label names the ``seconds``, unless they are NaN. Returns an object that is pressed if ``unattended``.
+    """Make a button for a long cell; its label names the ``seconds``, unless they are NaN. Returns
+    an object that is pressed if ``unattended``.
 
     Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
     """
@@ -219,7 +228,8 @@ def recap(*points: str) -> mo.Html:
 
 
 def headline(result: str) -> mo.Html:
-    """State the one result of this run that a reader should remember, below the recap; the site's contents page shows it too.
+    """State the one result of this run that a reader should remember, below the recap; the site's
+    contents page shows it too.
 
     Pass a sentence with computed values, never a typed number.
     """
@@ -227,9 +237,11 @@ def headline(result: str) -> mo.Html:
 
 
 def links(notebook: str) -> mo.Html:
-    """Link the notebooks before and after this one, each with the command that opens it; pass ``__file__``.
+    """Link the notebooks before and after this one, each with the command that opens it; pass
+    ``__file__``.
 
-    The course starts at ``START``: there the first of all notebooks is named for readers to whom actors are new.
+    The course starts at ``START``: there the first of all notebooks is named for readers to whom
+    actors are new.
     """
     here = Path(notebook)
     course = sorted(here.parent.glob("[0-9]*.py"))

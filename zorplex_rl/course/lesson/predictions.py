@@ -5,8 +5,9 @@
     lesson.hold_back(question, curve)                                               what would give the result away before its cell
     lesson.predicted(1)                                                             "1 of 1 predicted, 0 right"
 
-Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its question is checked (``:has``), and counts checked
-buttons and right answers (CSS counters). So it works in `marimo edit`, on a static page, without a kernel and without scripts. Print shows all
+Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its
+question is checked (``:has``), and counts checked buttons and right answers (CSS counters). So it
+works in `marimo edit`, on a static page, without a kernel and without scripts. Print shows all
 results, and so do browsers without ``:has``.
 """
 
@@ -28,7 +29,8 @@ UNFOLD = (
 
 
 class Prediction(mo.Html):
-    """Show a question with its answers as radio buttons; ``reveal`` reads ``name`` and ``options`` from it."""
+    """Show a question with its answers as radio buttons; ``reveal`` reads ``name`` and ``options``
+    from it."""
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
         self.name = f"predict-{zlib.crc32(question.encode())}"
@@ -45,7 +47,8 @@ class Prediction(mo.Html):
 
 
 def predict(question: str, *options: str) -> Prediction:
-    """Ask a question before the measurement; the reader chooses one of ``options``. Returns what ``reveal`` needs."""
+    """Ask a question before the measurement; the reader chooses one of ``options``. Returns what
+    ``reveal`` needs."""
     return Prediction(question, options)
 
 
@@ -56,12 +59,14 @@ def reveal(
     shows: Sequence[Any] = (),
     how: str = "Measured",
 ) -> mo.Html:
-    """Show the result of a measurement, folded until the reader has chosen an answer to ``question``.
+    """Show the result of a measurement, folded until the reader has chosen an answer to
+    ``question``.
 
-    ``right`` is the index of the answer that the measurement found; give several if it does not tell them apart, and none (an empty list)
-    if it decides nothing. ``why`` is Markdown. ``shows`` holds figures, tables, widgets; a string in it is Markdown.
-    ``how`` says where the answer comes from: "Measured", "Computed" or "Simulated".
-    With a string instead of a question, show it below a summary line.
+    ``right`` is the index of the answer that the measurement found; give several if it does not
+    tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown. ``shows``
+    holds figures, tables, widgets; a string in it is Markdown. ``how`` says where the answer comes
+    from: "Measured", "Computed" or "Simulated". With a string instead of a question, show it below
+    a summary line.
 
     Raises ValueError if the question has no options, or ``right`` is not one of them.
     """
@@ -83,7 +88,8 @@ def reveal(
 
 
 def hold_back(question: Prediction, *shows: Any) -> mo.Html:
-    """Show figures or widgets that would give a result away, folded like it until the reader has chosen an answer to ``question``."""
+    """Show figures or widgets that would give a result away, folded like it until the reader has
+    chosen an answer to ``question``."""
     shown = "".join(f"<div>{mo.as_html(part).text}</div>" for part in shows)
     return mo.Html(
         f'<section class="lesson-held {question.name}"><style>{_rules(question.name, len(question.options))}</style>'
@@ -92,7 +98,8 @@ def hold_back(question: Prediction, *shows: Any) -> mo.Html:
 
 
 def predicted(count: int) -> mo.Html:
-    """Say how many of the notebook's ``count`` predictions the reader has made, and how many were right. It changes as the reader chooses."""
+    """Say how many of the notebook's ``count`` predictions the reader has made, and how many were
+    right. It changes as the reader chooses."""
     return mo.Html(
         f'<p class="lesson-predicted">Your predictions: <b class="lesson-count-made"></b> of {count} predicted, '
         '<b class="lesson-count-right"></b> right.</p>'
@@ -116,7 +123,8 @@ def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: 
 
 
 def _rules(name: str, count: int) -> str:
-    """Return the style rules of one question: CSS cannot say "of the same name", so every question brings its own."""
+    """Return the style rules of one question: CSS cannot say "of the same name", so every question
+    brings its own."""
     chosen = f":root:has(input[name={name}]:checked) .{name}"
     verdicts = ",".join(f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count))
     return f"{chosen} .lesson-result,{verdicts}{{display:block}}{chosen} :is(.lesson-hint,.lesson-measured){{display:none!important}}"

@@ -1,7 +1,9 @@
-"""Run somebody's function for a limited time, whatever it does: an endless loop, a long sleep, ``sys.exit``.
+"""Run somebody's function for a limited time, whatever it does: an endless loop, a long sleep,
+``sys.exit``.
 
-It runs in a thread of its own, so the caller goes on even if it cannot be stopped. It is stopped by an exception that Python raises in that thread;
-code that waits outside Python (a lock, a long sleep) meets it only when it comes back.
+It runs in a thread of its own, so the caller goes on even if it cannot be stopped. It is stopped by
+an exception that Python raises in that thread; code that waits outside Python (a lock, a long
+sleep) meets it only when it comes back.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ class StillRunning(OutOfTime):
 
 
 def run_within(seconds: float, function: Callable[[], object]) -> BaseException | None:
-    """Run ``function`` for at most ``seconds``. Returns what it raised, ``SystemExit`` included, or None.
+    """Run ``function`` for at most ``seconds``. Returns what it raised, ``SystemExit`` included, or
+    None.
 
-    Returns OutOfTime if it took too long and was stopped, StillRunning if it goes on in spite of that.
+    Returns OutOfTime if it took too long and was stopped, StillRunning if it goes on in spite of
+    that.
     """
     raised: list[BaseException | None] = []
     # What the caller has set (Monarch's client, for example) holds in the thread too.

@@ -1,4 +1,5 @@
-"""Publish the course as static pages: run and check every notebook; the pages need no network, kernel or server.
+"""Publish the course as static pages: run and check every notebook; the pages need no network,
+kernel or server.
 
     notebooks/*.py ──export──► raw page ──read──► cells, widgets ──verify──► render ──► site/*.html, index.html, site.zip
                    (marimo)
@@ -15,8 +16,9 @@
     widgets.js   draw the widgets in the state that the run left
     build.py     do all of this in order
 
-The pages do not use marimo's own front end. It is 27 MB of scripts that need a server, show text only after they have run, and show controls that
-no kernel answers. The pages keep the content, and the widgets bring their own code.
+The pages do not use marimo's own front end. It is 27 MB of scripts that need a server, show text
+only after they have run, and show controls that no kernel answers. The pages keep the content, and
+the widgets bring their own code.
 
 ``python -m zorplex_rl.course.site`` is what ``./build_site.sh`` calls.
 """

@@ -1,4 +1,5 @@
-"""Build the site into DIR with ``python -m zorplex_rl.course.site [DIR]``; with ``--serve``, serve it on this machine afterwards."""
+"""Build the site into DIR with ``python -m zorplex_rl.course.site [DIR]``; with ``--serve``, serve
+it on this machine afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the site and serve it on request. Returns the exit code: 2 for bad arguments, 1 if a notebook cannot be published."""
+    """Build the site and serve it on request. Returns the exit code: 2 for bad arguments, 1 if a
+    notebook cannot be published."""
     parser = Parser(prog="./build_site.sh", description="Run every notebook and publish the course as static pages.")
     parser.add_argument(
         "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
@@ -59,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def server_of(site: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """Return a server of ``site`` that only this machine can reach. Raises ConfigError if ``port`` is not available."""
+    """Return a server of ``site`` that only this machine can reach. Raises ConfigError if ``port``
+    is not available."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)

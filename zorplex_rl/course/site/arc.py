@@ -1,4 +1,5 @@
-"""Draw the whole course: the loop with a number at each part that a notebook is about, and below it what the loop stands on.
+"""Draw the whole course: the loop with a number at each part that a notebook is about, and below it
+what the loop stands on.
 
     ┌ The loop ─────────────────────────────┐
     │   dataset ► generator⁰⁵ ► … ► trainer  │   notebooks from the first that shows the loop
@@ -7,7 +8,8 @@
     │   01 …   02 …   03 …   04 …            │   notebooks before it
     └───────────────────────────────────────┘
 
-Which notebook is where follows from the drawings on its page, so there is no list of notebooks here.
+Which notebook is where follows from the drawings on its page, so there is no list of notebooks
+here.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from zorplex_rl.drawing import look
 
 _MARGIN, _ROW, _COLUMNS = 16, 30, 2
 _ROWS, _IN_A_ROW = 3, {"weights": 4}
-# Left, middle of the first row, and step to the next, of the columns of pills beside each part: clear of boxes and arrows.
+# Left, middle of the first row, and step to the next, of the columns of pills beside each part:
+# clear of boxes and arrows.
 _PLACES = {
     "dataset": [(1, 172, 21), (60, 172, 21)],
     "generator": [(148, 172, 21), (216, 172, 21)],
@@ -92,7 +95,8 @@ def _names(stations: Sequence[Station], y: float) -> str:
 
 
 def _badges(part: str, numbers: Sequence[str]) -> str:
-    """Return the pills of ``numbers`` beside the box of ``part``: in the columns that ``_PLACES`` says, a row after the other."""
+    """Return the pills of ``numbers`` beside the box of ``part``: in the columns that ``_PLACES``
+    says, a row after the other."""
     columns, in_a_row = _PLACES[part], _IN_A_ROW.get(part, 2)
     drawn = []
     for index, number in enumerate(numbers):

@@ -1,4 +1,5 @@
-"""Build the site from all notebooks of a folder, one after another, so that no notebook disturbs the timings of another."""
+"""Build the site from all notebooks of a folder, one after another, so that no notebook disturbs
+the timings of another."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.errors import ConfigError, SiteError
 
 FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)
-"""The pages that belong to no notebook. The last is there only if the library that searches is installed."""
+"""The pages that belong to no notebook. The last is there only if the library that searches is
+installed."""
 MARKER = ".zorplex-site"
-"""Name of the file that lists every file which a build wrote into the folder; it marks the folder as a build's own."""
+"""Name of the file that lists every file which a build wrote into the folder; it marks the folder
+as a build's own."""
 
 
 def build_site(
@@ -33,13 +36,15 @@ def build_site(
     record: Path | None = None,
     jobs: int = 1,
 ) -> list[Lesson]:
-    """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as ``site``.zip beside it.
+    """Run and publish every ``NN_*.py`` of ``notebooks`` into the folder ``site``, and zip it as
+    ``site``.zip beside it.
 
-    Replaces the files of an earlier build; never deletes or overwrites anything else. With ``record``, writes the seconds of every notebook there.
-    Runs ``jobs`` notebooks at a time: what they measure is disturbed then, but all is run. Returns the facts of every lesson.
+    Replaces the files of an earlier build; never deletes or overwrites anything else. With
+    ``record``, writes the seconds of every notebook there. Runs ``jobs`` notebooks at a time: what
+    they measure is disturbed then, but all is run. Returns the facts of every lesson.
 
-    Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and publishes nothing if any cell of any notebook
-    failed, was skipped or did not run.
+    Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and
+    publishes nothing if any cell of any notebook failed, was skipped or did not run.
     """
     course = sorted(notebooks.glob("[0-9]*.py"))
     if not course:
@@ -62,7 +67,8 @@ def build_site(
 
     def timed_page(notebook: Path) -> tuple[Page, float]:
         if record:
-            # A machine's speed changes within minutes, so it is measured as often as the notebooks are.
+            # A machine's speed changes within minutes, so it is measured as often as the notebooks
+            # are.
             calibrations.append(seconds_per_step())
         start = time.monotonic()
         page = Page.read(export(notebook))
@@ -101,10 +107,11 @@ def build_site(
 def publish(
     course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path, library: str | None = None
 ) -> None:
-    """Write every page, the contents page and the notebooks into ``site``; remove the files of an earlier build.
+    """Write every page, the contents page and the notebooks into ``site``; remove the files of an
+    earlier build.
 
-    ``library`` is the source of the library that searches; without it the site has no search. Raises SiteError if a page has a broken link;
-    ``site`` is unchanged then.
+    ``library`` is the source of the library that searches; without it the site has no search.
+    Raises SiteError if a page has a broken link; ``site`` is unchanged then.
     """
     searchable = library is not None
     links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
@@ -133,7 +140,8 @@ def publish(
         check_place(site, course)
         earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())
         site.mkdir(parents=True, exist_ok=True)
-        # Write the marker first, so that the next build recognises the folder of an interrupted one.
+        # Write the marker first, so that the next build recognises the folder of an interrupted
+        # one.
         (site / MARKER).write_text("\n".join(sorted({*earlier, *names})) + "\n")
         for name in earlier:
             (site / name).unlink(missing_ok=True)
@@ -143,9 +151,11 @@ def publish(
 
 
 def check_place(site: Path, course: list[Path]) -> None:
-    """Check that ``site`` and ``site``.zip are free or made by an earlier build. Raises ConfigError otherwise.
+    """Check that ``site`` and ``site``.zip are free or made by an earlier build. Raises ConfigError
+    otherwise.
 
-    A folder is made by a build if it holds ``MARKER``; a zip, if it holds the folder's ``MARKER``. Other files in such a folder stay.
+    A folder is made by a build if it holds ``MARKER``; a zip, if it holds the folder's ``MARKER``.
+    Other files in such a folder stay.
     """
     archive = site.with_name(f"{site.name}.zip") if site.name else None
     if archive is None:
@@ -171,7 +181,8 @@ def check_place(site: Path, course: list[Path]) -> None:
 
 
 def _own_files(site: Path) -> list[str]:
-    """Return the names of the files in ``site`` that an earlier build wrote. Ignores names with a folder in them: no build writes those."""
+    """Return the names of the files in ``site`` that an earlier build wrote. Ignores names with a
+    folder in them: no build writes those."""
     marker = site / MARKER
     names = marker.read_text(errors="replace").splitlines() if marker.is_file() else []
     return [name for name in names if name and name == Path(name).name and not (site / name).is_dir()]
@@ -186,7 +197,8 @@ def _is_own(archive: Path, name: str) -> bool:
 
 
 def check_links(page: Path) -> None:
-    """Check the links of ``page``. Raises SiteError if it links to a missing file or anchor, or would load anything from outside the page."""
+    """Check the links of ``page``. Raises SiteError if it links to a missing file or anchor, or
+    would load anything from outside the page."""
     source = page.read_text(encoding="utf-8")
     for address in re.findall(r'<a\b[^>]*\bhref="([^":]+)"', source):
         name, _, anchor = html.unescape(address).partition("#")
@@ -200,7 +212,8 @@ def check_links(page: Path) -> None:
 
 
 def zip_site(site: Path) -> Path:
-    """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip only by a complete one. Returns its path."""
+    """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip
+    only by a complete one. Returns its path."""
     target = site.with_name(f"{site.name}.zip")
     with tempfile.NamedTemporaryFile(dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False) as draft:
         try:

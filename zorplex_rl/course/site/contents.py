@@ -1,10 +1,12 @@
-"""Build the contents page: a run to play, the whole course in one drawing, and for every notebook its drawing, what it builds and what it measured.
+"""Build the contents page: a run to play, the whole course in one drawing, and for every notebook
+its drawing, what it builds and what it measured.
 
     pages ──card_of──► cards ──► contents page
 
-Everything comes from the pages themselves, so a new notebook needs no entry here. Its drawing is the first on its page that no prediction folds. Its
-headline is a sentence that the notebook computed while the site was built. What it builds on are the earlier notebooks that its text names. Only
-"what you will have built" stands elsewhere: in the table of README.md.
+Everything comes from the pages themselves, so a new notebook needs no entry here. Its drawing is
+the first on its page that no prediction folds. Its headline is a sentence that the notebook
+computed while the site was built. What it builds on are the earlier notebooks that its text names.
+Only "what you will have built" stands elsewhere: in the table of README.md.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Card:
     """The numbers of the notebooks that its text names, like ``07b``."""
     shows_loop: bool
     lit: tuple[str, ...]
-    """The parts of the loop that its drawings light; empty if it is about all of them, or about none."""
+    """The parts of the loop that its drawings light; empty if it is about all of them, or about
+    none."""
     built: str = ""
     """What the reader will have built, as Markdown; empty if README.md does not say."""
 
@@ -61,7 +64,8 @@ class Card:
 
 
 def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
-    """Collect the card of one notebook from its exported ``page`` and from the HTML that was ``written`` of it."""
+    """Collect the card of one notebook from its exported ``page`` and from the HTML that was
+    ``written`` of it."""
     text = " ".join(passage.text for passage in passages(file, lesson.title, written))
     named = (number for found in _NAMED.finditer(text) for number in re.findall(r"\d\d[a-z]?", found[1]))
     loops = re.findall(r'<g data-part="([^"]+)" data-lit="(true|false)">', "".join(cell.markup for cell in page.cells))
@@ -70,7 +74,8 @@ def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = ""
 
 
 def built_by(readme: Path) -> dict[str, str]:
-    """Return "what you will have built" of the table in ``readme``, as Markdown: by the notebook's name without ``.py``."""
+    """Return "what you will have built" of the table in ``readme``, as Markdown: by the notebook's
+    name without ``.py``."""
     if not readme.is_file():
         return {}
     rows = re.findall(r"^\| `(\d\w*)\.py` \| (.+?) \|$", readme.read_text(encoding="utf-8"), re.MULTILINE)
@@ -78,9 +83,11 @@ def built_by(readme: Path) -> dict[str, str]:
 
 
 def drawing_of(page: Page) -> str:
-    """Return what stands for a notebook: its first drawing that no prediction folds, else its first such chart; empty if it has none.
+    """Return what stands for a notebook: its first drawing that no prediction folds, else its first
+    such chart; empty if it has none.
 
-    A drawing or chart of its own comes first: many notebooks show the loop with the same parts lit, and all share the whole one.
+    A drawing or chart of its own comes first: many notebooks show the loop with the same parts lit,
+    and all share the whole one.
     """
     shown = [svg for cell in page.cells for svg in _unfolded(cell)]
     whole = [svg for svg in shown if "data-part=" in svg and 'data-lit="false"' not in svg]
@@ -96,10 +103,11 @@ def _split(drawings: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def headline_of(page: Page) -> str:
-    """Return the HTML of one result that the notebook computed during the build; empty if there is none.
+    """Return the HTML of one result that the notebook computed during the build; empty if there is
+    none.
 
-    It is what ``lesson.headline`` states; else the first point of the recap that is computed (an f-string in the notebook); else the last question
-    that the measurement decided, with its answer.
+    It is what ``lesson.headline`` states; else the first point of the recap that is computed (an
+    f-string in the notebook); else the last question that the measurement decided, with its answer.
     """
     markup = "".join(cell.markup for cell in page.cells)
     if given := re.search(r'<p class="lesson-headline"><strong>[^<]*</strong> (.*?)</p>', markup, re.DOTALL):
@@ -113,7 +121,8 @@ def headline_of(page: Page) -> str:
 
 
 def _computed_point(cell: Cell) -> int | None:
-    """Return which argument of ``lesson.recap`` in this cell is the first with computed values; None if there is none."""
+    """Return which argument of ``lesson.recap`` in this cell is the first with computed values;
+    None if there is none."""
     if "lesson.recap(" not in cell.code:
         return None
     for node in ast.walk(ast.parse(cell.code)):
@@ -163,14 +172,16 @@ def _lit(svg: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """Hold the run that the page plays: the model of a ``LoopPlayer``, and a sentence on where it comes from."""
+    """Hold the run that the page plays: the model of a ``LoopPlayer``, and a sentence on where it
+    comes from."""
 
     model: dict[str, Any]
     source: str
 
 
 def film_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Film:
-    """Return the first run that a page of the course plays, (file, page, lesson, HTML); simulates one if none does."""
+    """Return the first run that a page of the course plays, (file, page, lesson, HTML); simulates
+    one if none does."""
     for file, page, lesson, written in pages:
         for name, model in page.models.items():
             if model["state"].get("kind") == "LoopPlayer":
@@ -219,7 +230,8 @@ def builds_on(card: Card, cards: Sequence[Card]) -> list[Card]:
 
 
 def routes(cards: Sequence[Card]) -> str:
-    """Return where to start, and the ways through the course with the minutes of each; empty without the notebook to start with."""
+    """Return where to start, and the ways through the course with the minutes of each; empty
+    without the notebook to start with."""
     by_number = {card.number: card for card in cards}
     if START not in by_number:
         return ""

@@ -1,4 +1,5 @@
-"""Run a notebook from its first cell to its last in its own process, and return the page that marimo writes."""
+"""Run a notebook from its first cell to its last in its own process, and return the page that
+marimo writes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from zorplex_rl.errors import SiteError
 
 
 def export(notebook: Path, timeout: float = 1200.0) -> str:
-    """Run ``notebook``. Returns the HTML of the page; raises SiteError if marimo wrote no page within ``timeout`` seconds.
+    """Run ``notebook``. Returns the HTML of the page; raises SiteError if marimo wrote no page
+    within ``timeout`` seconds.
 
     Neither the page nor marimo's exit code proves that all cells ran: check ``Page.complaints``.
     """
@@ -38,7 +40,8 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
                 f"{notebook.name} has not ended within {timeout:.0f} s; export it alone to see where it waits"
             ) from None
         finally:
-            # marimo hangs on SIGINT, so send SIGTERM to the whole group; this also ends processes that the notebook left behind.
+            # marimo hangs on SIGINT, so send SIGTERM to the whole group; this also ends processes
+            # that the notebook left behind.
             _end_group(process)
             _RUNNING.discard(process)
         if not target.exists():

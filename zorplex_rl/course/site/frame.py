@@ -1,4 +1,5 @@
-"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the glossary; the search."""
+"""Assemble pages: head, style and navigation around the content of a lesson; the contents page; the
+glossary; the search."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _ICON = (
 def lesson_page(
     page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None, searchable: bool = False
 ) -> str:
-    """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is its file name."""
+    """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is
+    its file name."""
     shown = [written for cell in page.cells if (written := cell.render())]
     # A page begins with its title; the cell that only imports stands before it.
     shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
@@ -60,7 +62,8 @@ def lesson_page(
 
 
 def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -> str:
-    """Build the contents page: a run to play, the course in one drawing, and the card of every notebook."""
+    """Build the contents page: a run to play, the course in one drawing, and the card of every
+    notebook."""
     minutes = sum(card.lesson.minutes for card in cards)
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
     model = Page([], {"film": film.model})
@@ -80,7 +83,8 @@ def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -
 
 
 def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
-    """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file, title, HTML): who uses a term is named with it."""
+    """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file,
+    title, HTML): who uses a term is named with it."""
     entries = []
     for term in sorted(GLOSSARY, key=str.lower):
         users = [
@@ -107,7 +111,8 @@ def stacks_page(searchable: bool = False) -> str:
 
 
 def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
-    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary. ``library`` is the source of lunr.js."""
+    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary.
+    ``library`` is the source of lunr.js."""
     found = [passage for file, title, written in pages for passage in search.passages(file, title, main_of(written))]
     return _document(
         "Search the course", f"{_top(None, None, False)}\n{search.search_content(library, [*found, *search.terms()])}"
@@ -120,7 +125,8 @@ def main_of(written: str) -> str:
 
 
 def with_drawings(content: str, page: Page) -> str:
-    """Put into the place of every widget what its state looks like. The script that brings a widget to life hides this again."""
+    """Put into the place of every widget what its state looks like. The script that brings a widget
+    to life hides this again."""
 
     def draw(found: re.Match[str]) -> str:
         model = page.models.get(html.unescape(found[1]))
@@ -136,7 +142,8 @@ def address_of(term: str) -> str:
 
 
 def link_terms(content: str) -> str:
-    """Link the first bold mention of each term of the glossary to its explanation, unless the page links it already."""
+    """Link the first bold mention of each term of the glossary to its explanation, unless the page
+    links it already."""
     linked: set[str] = set()
 
     def link(found: re.Match[str]) -> str:
@@ -151,7 +158,8 @@ def link_terms(content: str) -> str:
 
 
 def _with_notes(content: str) -> str:
-    """Mark the first link to each term. On a wide screen the style sheet shows its tooltip as a note in the margin."""
+    """Mark the first link to each term. On a wide screen the style sheet shows its tooltip as a
+    note in the margin."""
     noted: set[str] = set()
 
     def mark(found: re.Match[str]) -> str:
@@ -164,7 +172,8 @@ def _with_notes(content: str) -> str:
 
 
 def _top(previous: Link | None, following: Link | None, searchable: bool) -> str:
-    """Return what every page begins with: the navigation, and the form that searches if the site can."""
+    """Return what every page begins with: the navigation, and the form that searches if the site
+    can."""
     return _navigation(previous, following, "Course") + (search.FORM if searchable else "")
 
 
@@ -184,7 +193,8 @@ def _navigation(previous: Link | None, following: Link | None, label: str) -> st
 
 
 def _widgets(page: Page) -> str:
-    """Return the state of the widgets and the script that draws them; empty for a page without widgets."""
+    """Return the state of the widgets and the script that draws them; empty for a page without
+    widgets."""
     if not page.models:
         return ""
     # "</script>" inside the JSON would close the element.

@@ -1,4 +1,5 @@
-"""Give every heading of a page a place that links can name, and list the sections: for the outline at the page's side.
+"""Give every heading of a page a place that links can name, and list the sections: for the outline
+at the page's side.
 
 HTML ──► anchored(HTML) ──► the same with ids ──► sections ──► outline
 """
@@ -21,7 +22,8 @@ class Section(NamedTuple):
 
 
 def anchored(content: str) -> str:
-    """Return ``content`` with an id at every ``h2`` and ``h3``: its words in small letters, numbered if they come twice."""
+    """Return ``content`` with an id at every ``h2`` and ``h3``: its words in small letters,
+    numbered if they come twice."""
     taken: set[str] = set(re.findall(r' id="([^"]*)"', content))
 
     def name(found: re.Match[str]) -> str:
@@ -38,7 +40,8 @@ def anchored(content: str) -> str:
 
 
 def sections(content: str) -> list[Section]:
-    """Return the sections of ``anchored`` content, in order. What stands before the first heading is in none."""
+    """Return the sections of ``anchored`` content, in order. What stands before the first heading
+    is in none."""
     return [Section(int(heading[1][1]), heading[2], words(heading[3])) for heading in _HEADING.finditer(content)]
 
 

@@ -1,7 +1,9 @@
-"""Read an exported page: its cells in order, their outputs, the state of its widgets, and what cannot be published.
+"""Read an exported page: its cells in order, their outputs, the state of its widgets, and what
+cannot be published.
 
-marimo writes the notebook (code), the session (outputs) and the widgets' messages into the page as JSON. A cell that ran has at least one
-output, even if it is empty. A cell without any output was skipped, whatever marimo's exit code says.
+marimo writes the notebook (code), the session (outputs) and the widgets' messages into the page as
+JSON. A cell that ran has at least one output, even if it is empty. A cell without any output was
+skipped, whatever marimo's exit code says.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class Cell:
         return next((m for m in self.data if m not in (*MARKUP, "text/plain") and not m.startswith("image/")), None)
 
     def render(self) -> str:
-        """Return the cell as plain HTML; empty if it shows nothing. The code of a hidden cell is folded if the other cells need it."""
+        """Return the cell as plain HTML; empty if it shows nothing. The code of a hidden cell is
+        folded if the other cells need it."""
         code = "" if self.hidden else self.code.strip()
         images = [(mime, value) for mime, value in self.data.items() if mime.startswith("image/")]
         folded = folded_code(self.code) if self.hidden else ""
@@ -91,7 +94,8 @@ class Page:
 
     @classmethod
     def read(cls, source: str) -> Page:
-        """Read the page from the HTML that marimo wrote. Raises SiteError if it is not such a page."""
+        """Read the page from the HTML that marimo wrote. Raises SiteError if it is not such a
+        page."""
         notebook, session = (_embedded(source, f'"{name}": ')["cells"] for name in ("notebook", "session"))
         results = {cell["id"]: cell for cell in session}
         nothing: dict[str, Any] = {"outputs": [], "console": []}
@@ -110,7 +114,8 @@ class Page:
 
     @property
     def lesson(self) -> Lesson:
-        """Return the facts that ``lesson.header`` and ``lesson.ran_on`` wrote into the page. Raises SiteError without a header."""
+        """Return the facts that ``lesson.header`` and ``lesson.ran_on`` wrote into the page. Raises
+        SiteError without a header."""
         markup = "".join(cell.markup for cell in self.cells)
         facts, ran_on = (re.search(rf'{name}="([^"]*)"', markup) for name in ("data-lesson", "data-ran-on"))
         if facts is None:
@@ -138,7 +143,8 @@ def _models(source: str) -> dict[str, dict[str, Any]]:
 
 
 def _embedded(source: str, key: str) -> Any:
-    """Parse the JSON after ``key``, which begins one of the page's lines. Raises SiteError if no line does."""
+    """Parse the JSON after ``key``, which begins one of the page's lines. Raises SiteError if no
+    line does."""
     start = re.search(rf"^\s*{re.escape(key)}(?=[\[{{])", source, re.MULTILINE)
     if start is None:
         raise SiteError(

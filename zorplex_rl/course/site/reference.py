@@ -1,8 +1,10 @@
-"""Build the reference page of stacks: a table to sort, what each stack does with its sources, and one job told to five of them.
+"""Build the reference page of stacks: a table to sort, what each stack does with its sources, and
+one job told to five of them.
 
     stacks.toml, stack_commands.toml ──► content() ──► stacks.html
 
-It is plain HTML. ``sorting.js`` makes the table's headings buttons; without scripts the table stays in the order of the alphabet, ours first.
+It is plain HTML. ``sorting.js`` makes the table's headings buttons; without scripts the table stays
+in the order of the alphabet, ours first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Render a cell as plain HTML: highlighted code and outputs, without marimo's own elements.
 
-Widgets (anywidget) become an empty element that ``widgets.js`` fills. Any other element of marimo is ``undrawable``: it needs marimo's front end,
-and most of them are controls that no kernel would answer.
+Widgets (anywidget) become an empty element that ``widgets.js`` fills. Any other element of marimo
+is ``undrawable``: it needs marimo's front end, and most of them are controls that no kernel would
+answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, s
 
 
 def folded_code(code: str) -> str:
-    """Return the code of a hidden cell below one line that opens it; empty if it only shows something, or belongs to an exercise."""
+    """Return the code of a hidden cell below one line that opens it; empty if it only shows
+    something, or belongs to an exercise."""
     body = ast.parse(code).body
     defined = [name for statement in body for name in _defines(statement)]
     if not defined or all(re.match(r"check_|.*_solution$", name) for name in defined):
@@ -45,7 +47,8 @@ def folded_code(code: str) -> str:
 
 
 def with_fewer_folds(content: str) -> str:
-    """Return ``content`` with one fold for the code of hidden cells that follow each other with nothing between them."""
+    """Return ``content`` with one fold for the code of hidden cells that follow each other with
+    nothing between them."""
     fold = r'<details class="plumbing"><summary>Plumbing, (\d+) lines?</summary>((?:(?!</details>).)*)</details>\s*'
 
     def join(run: re.Match[str]) -> str:
@@ -61,7 +64,8 @@ def _fold(what: str, count: int, code: str) -> str:
 
 
 def _defines(statement: ast.stmt) -> list[str]:
-    """Return the names that other cells may use; those that only hold something to show (``lesson.…``) do not count."""
+    """Return the names that other cells may use; those that only hold something to show
+    (``lesson.…``) do not count."""
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -86,9 +90,11 @@ def highlight(code: str) -> str:
 
 
 def hanging(code: str) -> str:
-    """Make every line of highlighted ``code`` an element that knows its indentation, so that a long line goes on further to the right.
+    """Make every line of highlighted ``code`` an element that knows its indentation, so that a long
+    line goes on further to the right.
 
-    Code is never cut then, and nothing of it has to scroll. The line break stays within its line: copied, or without a style sheet, code is the same.
+    Code is never cut then, and nothing of it has to scroll. The line break stays within its line:
+    copied, or without a style sheet, code is the same.
 
     >>> hanging("if <b>a</b>:\\n    b")
     '<span class="line" style="--in:0">if <b>a</b>:\\n</span><span class="line" style="--in:4">    b</span>'
@@ -107,7 +113,8 @@ def undrawable(markup: str) -> str | None:
 
 
 def plain(markup: str) -> str:
-    """Remove marimo's elements and everything that would run: scripts, event handlers, addresses that are programs.
+    """Remove marimo's elements and everything that would run: scripts, event handlers, addresses
+    that are programs.
 
     >>> plain('<marimo-ui-element><marimo-anywidget data-model-id="&quot;a1&quot;"></marimo-anywidget></marimo-ui-element>')
     '<div class="widget" data-model="a1"></div>'
@@ -144,7 +151,8 @@ class _Cleaner(HTMLParser):
             self.kept.append(self._without_programs(tag, attrs))
 
     def _without_programs(self, tag: str, attrs: list[tuple[str, str | None]]) -> str:
-        """Return the tag as in the source, or rewritten without the attributes that would run something."""
+        """Return the tag as in the source, or rewritten without the attributes that would run
+        something."""
         kept = [(name, value) for name, value in attrs if not _is_program(name, value or "")]
         source = self.get_starttag_text() or ""
         if kept == attrs:

@@ -1,12 +1,15 @@
-"""Build the page that searches the whole course: every section of every page and every term, with the library that finds words in them.
+"""Build the page that searches the whole course: every section of every page and every term, with
+the library that finds words in them.
 
     pages ──passages──► search.html        lunr.js makes the index in the browser and finds; search.js asks it and shows
 
-The library is lunr.js. The PyPI package ``mkdocs`` carries it (the extra ``site`` of this course installs that), so nothing of it is kept in
-the repository, and no npm is needed. Without the package a site has no search. The page holds all that it needs: it works from a folder, and
-no request leaves it. The other pages only hold a form that leads to it.
+The library is lunr.js. The PyPI package ``mkdocs`` carries it (the extra ``site`` of this course
+installs that), so nothing of it is kept in the repository, and no npm is needed. Without the
+package a site has no search. The page holds all that it needs: it works from a folder, and no
+request leaves it. The other pages only hold a form that leads to it.
 
-What a reader is meant to find out first stays out of the index: folded solutions and hints, and results that wait for a prediction.
+What a reader is meant to find out first stays out of the index: folded solutions and hints, and
+results that wait for a prediction.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ def library() -> str | None:
 
 
 def passages(file: str, title: str, content: str) -> list[Passage]:
-    """Split a page into passages: one for each ``h2`` and ``h3`` with an id, and one for what stands before the first.
+    """Split a page into passages: one for each ``h2`` and ``h3`` with an id, and one for what
+    stands before the first.
 
     >>> for found in passages("a.html", "A page", '<h1>A page</h1><p>To <b>begin</b>.</p><h2 id="x">X</h2><p>Then.</p><details>no</details>'):
     ...     print(found.anchor, "|", found.title, "|", found.text)
@@ -82,7 +86,8 @@ def terms() -> list[Passage]:
 
 
 def search_content(lunr: str, found: Sequence[Passage]) -> str:
-    """Build what the page holds below its navigation: the form, the place for results, the library and all passages."""
+    """Build what the page holds below its navigation: the form, the place for results, the library
+    and all passages."""
     # "</script>" inside the JSON would close the element.
     data = json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     # The library is quoted as it is; its own licence stands at its top.

@@ -10,8 +10,9 @@
     LiveCurve             accuracy during training                            shows rows of metrics
     ServicePlayer         requests cross the replicas of a pool, around a fault    shows recordings
 
-With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one, it looks the answer up in a table that Python
-computed for every position, if the simulator was made with ``static=True``.
+With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one,
+it looks the answer up in a table that Python computed for every position, if the simulator was made
+with ``static=True``.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""Play a run like a film: groups of episodes as dots that move through the loop, coloured by the version that wrote them.
+"""Play a run like a film: groups of episodes as dots that move through the loop, coloured by the
+version that wrote them.
 
     both = compare(setting)
     LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline})
@@ -7,7 +8,8 @@
         ▲                               │
         └─────────── weights ◄──────────┘
 
-All timelines run on one clock. A button plays; a slider moves the time by mouse, keys and touch. The page needs no kernel.
+All timelines run on one clock. A button plays; a slider moves the time by mouse, keys and touch.
+The page needs no kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from zorplex_rl.timeline import Span, Timeline
 class LoopPlayer(Widget, script="loop_player.js"):
     """Show ``timelines`` (name → timeline) side by side, first at the share ``start`` of their time. ``unit`` says what a dot is.
 
-    Raises ValueError if a timeline has no span that says which groups a step trained on (``film``), or ``start`` is not between 0 and 1.
+    Raises ValueError if a timeline has no span that says which groups a step trained on (``film``),
+    or ``start`` is not between 0 and 1.
     """
 
     runs: Any = traitlets.List().tag(sync=True)
@@ -61,9 +64,11 @@ class LoopPlayer(Widget, script="loop_player.js"):
 def film(timeline: Timeline) -> dict[str, Any]:
     """Return what the player draws of ``timeline``, in seconds from its start.
 
-    ``generate`` spans must name their ``group`` and ``version``, ``train`` spans their ``step`` and ``groups``. A dot is [version, generator,
-    begun, written, taken by the trainer, trained on, step]; the last three are None for a group that was never trained on. ``most`` is the largest
-    number of dots that wait, or are trained on, at one time. Raises ValueError if no ``train`` span names its groups.
+    ``generate`` spans must name their ``group`` and ``version``, ``train`` spans their ``step`` and
+    ``groups``. A dot is [version, generator, begun, written, taken by the trainer, trained on,
+    step]; the last three are None for a group that was never trained on. ``most`` is the largest
+    number of dots that wait, or are trained on, at one time. Raises ValueError if no ``train`` span
+    names its groups.
     """
 
     def times(span: Span) -> list[float]:
@@ -96,5 +101,6 @@ def _most(dots: list[list[Any]]) -> int:
     """Return the largest number of dots that wait in the buffer at one time."""
     arrivals = [(dot[3], 1) for dot in dots]
     departures = [(dot[4], -1) for dot in dots if dot[4] is not None]
-    # A departure at the time of an arrival comes first: the trainer takes a batch as soon as its last group arrives.
+    # A departure at the time of an arrival comes first: the trainer takes a batch as soon as its
+    # last group arrives.
     return max(accumulate(change for _, change in sorted(arrivals + departures)), default=0)

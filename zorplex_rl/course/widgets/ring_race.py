@@ -1,11 +1,13 @@
-"""Simulate one writer and one reader of the weight ring, tick by tick, with and without the seqlock.
+"""Simulate one writer and one reader of the weight ring, tick by tick, with and without the
+seqlock.
 
     writer   writes version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
     reader   copies the newest complete slot into a staging buffer, one chunk in several ticks, again and again
 
-The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is written. The reader reads the sequence number,
-copies the slot, and reads the number again. With ``seqlock`` it uses a copy only if the number has not changed; without it, it uses every copy.
-A copy is torn if it holds chunks of several versions.
+The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is
+written. The reader reads the sequence number, copies the slot, and reads the number again. With
+``seqlock`` it uses a copy only if the number has not changed; without it, it uses every copy. A
+copy is torn if it holds chunks of several versions.
 
 >>> careful, careless = (race(slots=2, ticks_per_chunk=3, pause=0, seqlock=seqlock) for seqlock in (True, False))
 >>> careless.torn_used > 0, careful.torn_used, careful.torn_found > 0
@@ -24,7 +26,8 @@ EMPTY = -1
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Hold the state after one tick. A chunk is given as the version that it belongs to; ``EMPTY`` if it was never written."""
+    """Hold the state after one tick. A chunk is given as the version that it belongs to; ``EMPTY``
+    if it was never written."""
 
     slots: tuple[tuple[int, ...], ...]
     sequences: tuple[int, ...]
@@ -46,13 +49,15 @@ class Race:
     whole: int
     """Copies that were used and hold one version only."""
     torn_found: int
-    """Copies during which the slot changed: the seqlock detected them, and the reader copied again."""
+    """Copies during which the slot changed: the seqlock detected them, and the reader copied
+    again."""
     torn_used: int
     """Torn copies that were used."""
 
 
 def race(slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int = 120) -> Race:
-    """Run both for ``ticks``. The reader takes ``ticks_per_chunk`` per chunk; the writer pauses ``pause`` ticks between two versions."""
+    """Run both for ``ticks``. The reader takes ``ticks_per_chunk`` per chunk; the writer pauses
+    ``pause`` ticks between two versions."""
     ring = [[EMPTY] * CHUNKS for _ in range(slots)]
     ring[0] = [0] * CHUNKS
     sequences = [2] + [0] * (slots - 1)

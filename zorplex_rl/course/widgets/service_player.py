@@ -1,4 +1,5 @@
-"""Play back what faults did to a pool: requests as dots that cross the replica that they were sent to.
+"""Play back what faults did to a pool: requests as dots that cross the replica that they were sent
+to.
 
     ServicePlayer([recording, another])          one stage each, on one clock; the fault is at 0 s
 
@@ -30,7 +31,8 @@ SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": 
 
 @dataclass(slots=True)
 class Life:
-    """Hold when a replica of a place was begun, when it answered first, and when it left the rotation."""
+    """Hold when a replica of a place was begun, when it answered first, and when it left the
+    rotation."""
 
     place: int
     replica: str
@@ -42,7 +44,8 @@ class Life:
 
 @dataclass(slots=True)
 class Recording:
-    """Hold that ``what`` was done to the process ``victim`` at ``at``, and what was seen of its pool in ``span``."""
+    """Hold that ``what`` was done to the process ``victim`` at ``at``, and what was seen of its
+    pool in ``span``."""
 
     what: str = ""
     victim: int = 0
@@ -50,7 +53,8 @@ class Recording:
     span: tuple[float, float] = (0.0, 0.0)
     lives: list[Life] = field(default_factory=list)
     legs: list[list[Any]] = field(default_factory=list)
-    """[endpoint, sent, place, left, lost]: one way of a request to a replica; ``None`` for what has not happened."""
+    """[endpoint, sent, place, left, lost]: one way of a request to a replica; ``None`` for what has
+    not happened."""
 
     @property
     def noticed(self) -> float:
@@ -65,7 +69,8 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """State that a place was in one state, filled by one replica, from ``start`` to ``end`` (seconds after the fault)."""
+    """State that a place was in one state, filled by one replica, from ``start`` to ``end``
+    (seconds after the fault)."""
 
     place: int
     state: str
@@ -96,7 +101,8 @@ def stretches(recording: Recording) -> list[Stretch]:
 
 
 class ServicePlayer(Widget, script="service_player.js"):
-    """Show the requests of ``recordings`` around their faults, all on one clock; first at the share ``start`` of the time.
+    """Show the requests of ``recordings`` around their faults, all on one clock; first at the share
+    ``start`` of the time.
 
     Raises ValueError if ``start`` is not between 0 and 1.
     """
@@ -152,8 +158,9 @@ class ServicePlayer(Widget, script="service_player.js"):
 def film(recording: Recording) -> dict[str, Any]:
     """Return what the player draws of one recording, in seconds after its fault.
 
-    Each of ``legs`` has its endpoint as an index and a sixth entry: its lane among the requests of its place. ``stretches`` are
-    [place, state, replica, start, end]. ``usual`` is the median time of a request, ``slots`` the most requests at one place.
+    Each of ``legs`` has its endpoint as an index and a sixth entry: its lane among the requests of
+    its place. ``stretches`` are [place, state, replica, start, end]. ``usual`` is the median time
+    of a request, ``slots`` the most requests at one place.
     """
     begin, end = recording.span
 

@@ -4,8 +4,9 @@
     simulator                                   # shows it
     simulator.setting, simulator.comparison     # what it currently shows, for other cells
 
-A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the sliders' grid: these scenarios fix the latencies,
-show them as numbers without a thumb, and say why. The reader can change the numbers of generators and steps and the lag bound.
+A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the
+sliders' grid: these scenarios fix the latencies, show them as numbers without a thumb, and say why.
+The reader can change the numbers of generators and steps and the lag bound.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
 class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
 
-    ``measured`` adds the scenario "this machine". ``static`` computes the table for a page without a kernel, in about ten seconds.
-    Raises ValueError for an unknown ``scenario``.
+    ``measured`` adds the scenario "this machine". ``static`` computes the table for a page without
+    a kernel, in about ten seconds. Raises ValueError for an unknown ``scenario``.
     """
 
     def __init__(self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced") -> None:
@@ -175,7 +176,8 @@ def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
 
 
 def _bars(run: Run, actors: list[str]) -> list[list[int]]:
-    """Return for every row gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time; the tone is the parity of the version."""
+    """Return for every row gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time;
+    the tone is the parity of the version."""
     rows: dict[str, list[int]] = {actor: [] for actor in actors}
     reached = dict.fromkeys(actors, 0)
     for span in run.timeline.spans:

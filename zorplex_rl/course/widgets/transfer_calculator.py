@@ -2,7 +2,8 @@
 
     TransferCalculator({"message": 0.3, "shared memory": 9.0}, {"a 400 Gb/s card": 50.0}, static="execute" in mo.cli_args())
 
-Sliders set the number of parameters and the bytes of each. One reader, one link, nothing else on it.
+Sliders set the number of parameters and the bytes of each. One reader, one link, nothing else on
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ AXES: Axes = {"billions": [0.001, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000], "bytes_e
 
 
 class TransferCalculator(Simulator, script="transfer_calculator.js"):
-    """Show one row for each link, in GB/s: first the ``measured`` ones, then the ``published`` ones. ``static`` is for a page without a kernel.
+    """Show one row for each link, in GB/s: first the ``measured`` ones, then the ``published``
+    ones. ``static`` is for a page without a kernel.
 
     Raises ValueError for a value that no slider offers, and for a link without bandwidth.
     """
@@ -61,7 +63,8 @@ class TransferCalculator(Simulator, script="transfer_calculator.js"):
 
 
 def answer(links: list[list[Any]], billions: float, bytes_each: int) -> dict[str, Any]:
-    """Return the size of the model as text, and for each link [name, GB/s, measured, seconds, seconds as text].
+    """Return the size of the model as text, and for each link [name, GB/s, measured, seconds,
+    seconds as text].
 
     >>> answer([["a card", 50.0, False]], billions=70, bytes_each=2)
     {'size': '140 GB', 'rows': [['a card', 50.0, False, 2.8, '2.8 s']]}

@@ -1,8 +1,10 @@
-"""Show the weight ring in slow motion: which chunk is written, which is read, and which copies are torn.
+"""Show the weight ring in slow motion: which chunk is written, which is read, and which copies are
+torn.
 
     WeightRingRace(static="execute" in mo.cli_args())
 
-Sliders set the number of slots, the speeds of reader and writer, and the tick that is shown. A switch turns the seqlock off.
+Sliders set the number of slots, the speeds of reader and writer, and the tick that is shown. A
+switch turns the seqlock off.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ AXES: Axes = {"slots": [2, 3, 4], "ticks_per_chunk": [1, 2, 3, 4], "pause": [0, 
 
 
 class WeightRingRace(Simulator, script="weight_ring_race.js"):
-    """Show one writer and one reader. ``static`` computes the table for a page without a kernel, in about a second.
+    """Show one writer and one reader. ``static`` computes the table for a page without a kernel, in
+    about a second.
 
     Raises ValueError for a value that no slider offers.
     """

@@ -1,11 +1,13 @@
-"""Turn a knob, and see what Python computes from the run on the page: sliders above; numbers, a figure, bars and a sentence below.
+"""Turn a knob, and see what Python computes from the run on the page: sliders above; numbers, a
+figure, bars and a sentence below.
 
     WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
 
     answer(form=0.2) ──► Answer([Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …])], "4 of 8 groups teach.")
     answer(lag=2)    ──► Answer(figure=timeline_chart(…), numbers=[("Wall time", "12.3 s", "simulated")])
 
-``answer`` is any function of the knobs that returns an ``Answer``. A static page gets its answers at all positions as a table.
+``answer`` is any function of the knobs that returns an ``Answer``. A static page gets its answers
+at all positions as a table.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One slider: the argument that it sets, its label, its positions, and how a position is written (for ``str.format``)."""
+    """One slider: the argument that it sets, its label, its positions, and how a position is
+    written (for ``str.format``)."""
 
     name: str
     label: str
@@ -45,7 +48,8 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar from zero to ``value``, with the number written as ``text``, in one of ``COLOURS``."""
+    """One bar from zero to ``value``, with the number written as ``text``, in one of
+    ``COLOURS``."""
 
     name: str
     value: float
@@ -65,7 +69,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the widget shows at one position. Every part may be missing; ``said`` is one sentence."""
+    """What the widget shows at one position. Every part may be missing; ``said`` is one
+    sentence."""
 
     panels: Sequence[Panel] = ()
     said: str = ""
@@ -76,7 +81,8 @@ class Answer:
 
 
 class WhatIf(Simulator, script="what_if.js"):
-    """Show the knobs, and what ``answer`` returns for their positions, ``start`` at first. ``static`` computes the table for a page without a kernel.
+    """Show the knobs, and what ``answer`` returns for their positions, ``start`` at first.
+    ``static`` computes the table for a page without a kernel.
 
     Raises ValueError if ``start`` is not one position of every knob.
     """

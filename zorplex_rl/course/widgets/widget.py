@@ -1,10 +1,12 @@
-"""Provide the base classes of all widgets: assemble the front end, and answer slider moves with or without a kernel.
+"""Provide the base classes of all widgets: assemble the front end, and answer slider moves with or
+without a kernel.
 
     with a kernel     params ──► answer(params) ──► result        a round trip to Python for every slider move
     static page       params ──► table ───────────► result        the same answers, computed when the page was made
 
-``params`` is a dict with one value for every slider. A table holds the answers at all positions, in the order of nested loops over the axes.
-It is stored as base64 of gzipped JSON, which every browser can unpack.
+``params`` is a dict with one value for every slider. A table holds the answers at all positions, in
+the order of nested loops over the axes. It is stored as base64 of gzipped JSON, which every browser
+can unpack.
 
 >>> both = tabulate({"slots": [2, 3], "seqlock": [False, True]}, lambda slots, seqlock: f"{slots} {seqlock}")
 >>> both
@@ -32,7 +34,8 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 class Widget(anywidget.AnyWidget):
-    """Load the front end: ``assets/shared.js``, ``assets/shared.css``, and the script that the subclass names as ``script``."""
+    """Load the front end: ``assets/shared.js``, ``assets/shared.css``, and the script that the
+    subclass names as ``script``."""
 
     kind = traitlets.Unicode().tag(sync=True)
     """The name of the class: a page that holds only the state finds ``drawn`` by it."""
@@ -43,7 +46,8 @@ class Widget(anywidget.AnyWidget):
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        """Return ``state`` as HTML or SVG, for a page without scripts; empty if there is nothing to draw."""
+        """Return ``state`` as HTML or SVG, for a page without scripts; empty if there is nothing to
+        draw."""
         return ""
 
     def __init_subclass__(cls, script: str = "", **options: Any) -> None:
@@ -54,7 +58,8 @@ class Widget(anywidget.AnyWidget):
 
 
 class Simulator(Widget):
-    """Answer ``params`` with ``result``. Subclasses implement ``answer`` and, for static pages, ``make_table``."""
+    """Answer ``params`` with ``result``. Subclasses implement ``answer`` and, for static pages,
+    ``make_table``."""
 
     params = traitlets.Dict().tag(sync=True)
     result = traitlets.Dict().tag(sync=True)
@@ -88,7 +93,8 @@ def tabulate(axes: Axes, answer: Callable[..., Any]) -> dict[str, Any]:
 
 
 def look_up(table: dict[str, Any], params: Params) -> Any:
-    """Return the answer in ``table`` at the position of ``params``; ignores entries that are not axes of the table."""
+    """Return the answer in ``table`` at the position of ``params``; ignores entries that are not
+    axes of the table."""
     index = 0
     for name, values in table["axes"]:
         index = index * len(values) + values.index(params[name])

@@ -1,1 +1,2 @@
-"""The machines of a run: what ``--hosts`` asks for, how they are reached, and which role lives where."""
+"""The machines of a run: what ``--hosts`` asks for, how they are reached, and which role lives
+where."""

@@ -1,4 +1,5 @@
-"""Check, before a run is started, that its hosts can be had, and show what a scheduler would be asked for.
+"""Check, before a run is started, that its hosts can be had, and show what a scheduler would be
+asked for.
 
 attach                  every address is found, no two are the same, and the certificates fit
 slurm, kubernetes       the programs, packages and settings that ``slurm.py`` and ``kubernetes.py`` need
@@ -19,7 +20,8 @@ from zorplex_rl.training.hosts.spec import HostsSpec, parse_hosts
 
 
 def check_cluster(config: Config) -> None:
-    """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the machines of a network."""
+    """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the
+    machines of a network."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
     if spec.kind == "attach":
         check_encryption(
@@ -43,7 +45,8 @@ def check_cluster(config: Config) -> None:
 
 
 def _check_network(spec: HostsSpec, listen: str | None) -> None:
-    """Raise ConfigError if a host of ``spec`` has no address or that of another one, or if nothing can listen at ``listen``. Sends them nothing."""
+    """Raise ConfigError if a host of ``spec`` has no address or that of another one, or if nothing
+    can listen at ``listen``. Sends them nothing."""
     seen: dict[tuple[str, int], str] = {}
     for address in spec.addresses:
         host, port = place_of(address)
@@ -61,7 +64,8 @@ def _check_network(spec: HostsSpec, listen: str | None) -> None:
 
 
 def cluster_request(config: Config) -> str:
-    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none. Nothing is sent."""
+    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none.
+    Nothing is sent."""
     spec = parse_hosts(config.cluster.hosts)
     match spec.kind:
         case "slurm":

@@ -2,8 +2,9 @@
 
     open_hosts ──► OPENERS[kind] ──► a Monarch host mesh for each host ──► Host: greeting, lease, files ──► Hosts
 
-A new kind of hosts is an entry in ``OPENERS``: an asynchronous context manager that makes one Monarch host mesh for each host, says by which
-address it is reached, and takes down what it has made. Everything else (leases, versions, placement) is the same for all.
+A new kind of hosts is an entry in ``OPENERS``: an asynchronous context manager that makes one
+Monarch host mesh for each host, says by which address it is reached, and takes down what it has
+made. Everything else (leases, versions, placement) is the same for all.
 """
 
 import asyncio
@@ -65,7 +66,8 @@ OPENERS: dict[str, Opener] = {
 
 @contextlib.asynccontextmanager
 async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
-    """Reach every host of ``config``, and let go of all of them at the end. Raises HostError if one does not answer or is of another version."""
+    """Reach every host of ``config``, and let go of all of them at the end. Raises HostError if one
+    does not answer or is of another version."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
     if spec.kind == "this":
         yield Hosts(config, [])

@@ -1,1 +1,2 @@
-"""Weight transfer between meshes with different shardings: what each rank holds, the smallest plan, and the transfer itself."""
+"""Weight transfer between meshes with different shardings: what each rank holds, the smallest plan,
+and the transfer itself."""

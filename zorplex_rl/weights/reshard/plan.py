@@ -1,4 +1,5 @@
-"""Plan a resharding: each destination rank fetches the pieces of its own shard, and nothing else, from the ranks that hold them.
+"""Plan a resharding: each destination rank fetches the pieces of its own shard, and nothing else,
+from the ranks that hold them.
 
     trainer: rows over 2 ranks            generator: columns over 2 ranks
 
@@ -8,18 +9,21 @@
       rank 1   │ C │ D │                    │ C │     │ D │
                └───┴───┘                    └───┘     └───┘
 
-A shard is a box of the whole tensor (``sharding.py``). A move is the overlap of a source rank's box with a destination rank's box.
+A shard is a box of the whole tensor (``sharding.py``). A move is the overlap of a source rank's box
+with a destination rank's box.
 
     minimum               the bytes of every destination rank's shard, each element fetched once, minus what its own location already holds
     gather, then scatter  source rank 0 collects the tensor and sends every destination rank its shard
 
-``plan`` moves exactly the minimum. Only bytes between different locations count. A location is a process; or a host, if transfers within a host
-should count as free. Without locations, every rank counts as having its own. Destination ranks do not forward to each other: if two of them
-want the same element, it counts twice. If several source ranks hold the same box, the plan takes one at the destination's location, else the
-one that has sent the least so far, so that replicas share the work.
+``plan`` moves exactly the minimum. Only bytes between different locations count. A location is a
+process; or a host, if transfers within a host should count as free. Without locations, every rank
+counts as having its own. Destination ranks do not forward to each other: if two of them want the
+same element, it counts twice. If several source ranks hold the same box, the plan takes one at the
+destination's location, else the one that has sent the least so far, so that replicas share the
+work.
 
-Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows become columns. The rank that gets the second column is in the
-process that holds the three rows:
+Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows become columns. The
+rank that gets the second column is in the process that holds the three rows:
 
 >>> from torch.distributed.tensor import Shard
 >>> rows, columns = Sharding((2,), (Shard(0),)), Sharding((2,), (Shard(1),))
@@ -42,7 +46,8 @@ from zorplex_rl.weights.reshard.sharding import Box, Sharding, Slices, local_box
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One piece to copy: ``source_slices`` of the source rank's shard become ``destination_slices`` of the destination rank's.
+    """One piece to copy: ``source_slices`` of the source rank's shard become ``destination_slices``
+    of the destination rank's.
 
     ``travels`` is False if both ranks are at the same location: then nothing is sent.
     """
@@ -57,7 +62,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """The location of each source rank and each destination rank: the name of its process or host."""
+    """The location of each source rank and each destination rank: the name of its process or
+    host."""
 
     source: Sequence[Hashable]
     destination: Sequence[Hashable]
@@ -71,10 +77,12 @@ def plan(
     locations: Locations | None = None,
     sent: list[int] | None = None,
 ) -> tuple[Move, ...]:
-    """Return the moves that fill every destination rank's shard of a tensor of ``shape`` with elements of ``itemsize`` bytes.
+    """Return the moves that fill every destination rank's shard of a tensor of ``shape`` with
+    elements of ``itemsize`` bytes.
 
-    ``sent`` counts the bytes that each source rank sends, and this call adds to it: pass the same list for all tensors of a model.
-    Equal arguments give equal plans, so every rank can compute the plan itself.
+    ``sent`` counts the bytes that each source rank sends, and this call adds to it: pass the same
+    list for all tensors of a model. Equal arguments give equal plans, so every rank can compute the
+    plan itself.
     """
     sent = [0] * source.ranks if sent is None else sent
     holders = _holders(shape, source)
@@ -102,7 +110,8 @@ def bytes_moved(moves: Iterable[Move]) -> int:
 def minimum_bytes(
     shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, locations: Locations | None = None
 ) -> int:
-    """Return the fewest bytes that can travel: what each destination rank wants and its location does not hold."""
+    """Return the fewest bytes that can travel: what each destination rank wants and its location
+    does not hold."""
     holders = _holders(shape, source)
     elements = 0
     for rank in range(destination.ranks):
@@ -121,7 +130,8 @@ def minimum_bytes(
 def gather_then_scatter_bytes(
     shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, locations: Locations | None = None
 ) -> int:
-    """Return the bytes that travel if source rank 0 gathers the tensor and then sends every destination rank its shard."""
+    """Return the bytes that travel if source rank 0 gathers the tensor and then sends every
+    destination rank its shard."""
     root = locations.source[0] if locations else None
     held = sum(
         sum(box.elements for box in boxes)
@@ -137,7 +147,8 @@ def gather_then_scatter_bytes(
 
 
 def _holders(shape: Sequence[int], sharding: Sharding) -> dict[tuple[Box, ...], list[int]]:
-    """Return the ranks that hold each set of boxes. Two ranks hold either the same set (replicas) or disjoint ones."""
+    """Return the ranks that hold each set of boxes. Two ranks hold either the same set (replicas)
+    or disjoint ones."""
     holders: dict[tuple[Box, ...], list[int]] = {}
     for rank in range(sharding.ranks):
         if boxes := local_boxes(shape, sharding, rank):

@@ -4,8 +4,8 @@
                                              ├──► plan_model ──► ModelPlan; every rank computes the same one
     generator rank   describe(model, mesh) ──┘
 
-A description is plain data, a few hundred bytes for each parameter, and it is equal on all ranks of a mesh. A tensor that is not a DTensor
-counts as replicated: every rank holds all of it.
+A description is plain data, a few hundred bytes for each parameter, and it is equal on all ranks of
+a mesh. A tensor that is not a DTensor counts as replicated: every rank holds all of it.
 
 >>> from torch.distributed.tensor import Replicate, Shard
 >>> rows, columns, everywhere = (Sharding((2,), (placement,)) for placement in (Shard(0), Shard(1), Replicate()))
@@ -47,7 +47,8 @@ Description = Mapping[str, ShardedWeight]
 class ModelPlan:
     """The moves of every parameter.
 
-    Parameters with the widest elements come first, so every piece is aligned although pieces are packed without gaps.
+    Parameters with the widest elements come first, so every piece is aligned although pieces are
+    packed without gaps.
     """
 
     source: Description
@@ -67,7 +68,8 @@ class ModelPlan:
 
     @property
     def gather_then_scatter_bytes(self) -> int:
-        """Bytes that would be sent if source rank 0 gathered every parameter and then sent out the shards."""
+        """Bytes that would be sent if source rank 0 gathered every parameter and then sent out the
+        shards."""
         return self._total(gather_then_scatter_bytes)
 
     def traffic(self) -> list[list[int]]:
@@ -87,7 +89,8 @@ class ModelPlan:
 
 
 def plan_model(source: Description, destination: Description, locations: Locations | None = None) -> ModelPlan:
-    """Return the plan for all parameters. Raises LayoutMismatch, which names the first difference, if the two models differ."""
+    """Return the plan for all parameters. Raises LayoutMismatch, which names the first difference,
+    if the two models differ."""
     _as_layout(destination).check(_as_layout(source))
     sent = [0] * _ranks(source)
     moves = {}
@@ -99,9 +102,11 @@ def plan_model(source: Description, destination: Description, locations: Locatio
 
 
 def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
-    """Describe every parameter and saved buffer of ``model``. Its DTensors must be on ``mesh`` or on some dimensions of it.
+    """Describe every parameter and saved buffer of ``model``. Its DTensors must be on ``mesh`` or
+    on some dimensions of it.
 
-    Raises ValueError for a parameter that is on another mesh, has a ``Partial`` placement, or has a shard of an unexpected shape.
+    Raises ValueError for a parameter that is on another mesh, has a ``Partial`` placement, or has a
+    shard of an unexpected shape.
     """
     return {
         name: ShardedWeight(tuple(tensor.shape), tensor.dtype, _sharding_on(mesh, name, tensor))
@@ -110,7 +115,8 @@ def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
 
 
 def local_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return this rank's shard of every parameter and saved buffer. The shards share memory with the model."""
+    """Return this rank's shard of every parameter and saved buffer. The shards share memory with
+    the model."""
     with torch.no_grad():
         return {
             name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -138,7 +144,8 @@ def _sharding_on(mesh: DeviceMesh, name: str, tensor: Tensor) -> Sharding:
 
 
 def _placements_on(mesh: DeviceMesh, name: str, tensor: DTensor) -> tuple:
-    """Return ``tensor``'s placement on each dimension of ``mesh``. It is replicated along the dimensions that its own mesh lacks."""
+    """Return ``tensor``'s placement on each dimension of ``mesh``. It is replicated along the
+    dimensions that its own mesh lacks."""
     if tensor.device_mesh == mesh:
         return tuple(tensor.placements)
     every, own = mesh.mesh_dim_names or (), tensor.device_mesh.mesh_dim_names or ()

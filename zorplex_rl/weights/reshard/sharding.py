@@ -11,9 +11,10 @@
     row 6            │ 2 │ 3 │                │   3   │                     │   3   │
                      └───┴───┘                └───────┘                     └───────┘
 
-Placements apply from left to right: the second one cuts the parts that the first one made. Sizes are rounded up, so later ranks may hold less
-than earlier ones, or nothing. ``_StridedShard`` cuts in the other order: ``fully_shard`` makes it when tensor parallelism has already cut the
-same dimension. Ranks are numbered in row-major order: the last dimension of the mesh counts fastest.
+Placements apply from left to right: the second one cuts the parts that the first one made. Sizes
+are rounded up, so later ranks may hold less than earlier ones, or nothing. ``_StridedShard`` cuts
+in the other order: ``fully_shard`` makes it when tensor parallelism has already cut the same
+dimension. Ranks are numbered in row-major order: the last dimension of the mesh counts fastest.
 
 >>> [local_shape((5, 8), Sharding((4,), (Shard(0),)), rank) for rank in range(4)]
 [(2, 8), (2, 8), (1, 8), (0, 8)]
@@ -36,9 +37,11 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension, applied from left to right.
+    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension, applied
+    from left to right.
 
-    Raises ValueError for a placement, like ``Partial``, that does not say which elements a rank holds.
+    Raises ValueError for a placement, like ``Partial``, that does not say which elements a rank
+    holds.
     """
 
     mesh_shape: tuple[int, ...]
@@ -68,7 +71,8 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A block of a tensor: its ``offsets`` in the whole tensor, its ``sizes``, and its ``start`` in the shard that holds it."""
+    """A block of a tensor: its ``offsets`` in the whole tensor, its ``sizes``, and its ``start`` in
+    the shard that holds it."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -80,12 +84,14 @@ class Box:
         return math.prod(self.sizes)
 
     def slices(self, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Slices:
-        """Return where a part of this box is in its shard; ``offsets`` are those of the part in the whole tensor."""
+        """Return where a part of this box is in its shard; ``offsets`` are those of the part in the
+        whole tensor."""
         inside = (at - offset + start for at, offset, start in zip(offsets, self.offsets, self.start, strict=True))
         return tuple(slice(first, first + size) for first, size in zip(inside, sizes, strict=True))
 
     def overlap(self, other: Self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the offsets and sizes of what both boxes contain, or None if they do not overlap."""
+        """Return the offsets and sizes of what both boxes contain, or None if they do not
+        overlap."""
         offsets = tuple(map(max, self.offsets, other.offsets))
         ends = map(min, self._ends(), other._ends())
         sizes = tuple(end - offset for offset, end in zip(offsets, ends, strict=True))
@@ -124,13 +130,15 @@ def _indices(shape: Sequence[int], sharding: Sharding, rank: int) -> list[np.nda
         dim: int = placement.dim  # type: ignore[attr-defined]  # every placement but Replicate and Partial has it
         if not -len(shape) <= dim < len(shape):
             raise ValueError(f"{placement} shards dimension {dim} of a tensor of shape {tuple(shape)}")
-        # A strided shard is cut into split_factor parts first, and a rank gets its share of every part.
+        # A strided shard is cut into split_factor parts first, and a rank gets its share of every
+        # part.
         parts = getattr(placement, "split_factor", 1)
         held[dim] = np.concatenate([_chunk(_chunk(held[dim], parts, part), count, index) for part in range(parts)])
     return held
 
 
 def _chunk(indices: np.ndarray, count: int, number: int) -> np.ndarray:
-    """Return chunk ``number`` of ``indices`` that are split into ``count`` chunks, as ``torch.chunk`` does. It may be empty."""
+    """Return chunk ``number`` of ``indices`` that are split into ``count`` chunks, as
+    ``torch.chunk`` does. It may be empty."""
     step = -(-len(indices) // count)
     return indices[step * number : step * (number + 1)]

@@ -1,4 +1,5 @@
-"""Carry out a resharding plan: each source rank publishes one weight ring for each destination rank that needs something from it.
+"""Carry out a resharding plan: each source rank publishes one weight ring for each destination rank
+that needs something from it.
 
     trainer                          generator
     rank 0   ring for 0 ──────────►  from 0 ┐
@@ -7,9 +8,10 @@
              ring for 1 ─┐ └──────►  from 0 ┐
                          └────────►  from 1 ┴ staged, of one version? ───► shards of rank 1
 
-A slot of such a ring holds all pieces, of all parameters, that one source rank sends to one destination rank, without gaps. So a pull is
-one large read for each pair of ranks, instead of one for each run of consecutive bytes, and reads not a byte more than the plan says. The
-ring's headers reveal a torn read (``ring.py``).
+A slot of such a ring holds all pieces, of all parameters, that one source rank sends to one
+destination rank, without gaps. So a pull is one large read for each pair of ranks, instead of one
+for each run of consecutive bytes, and reads not a byte more than the plan says. The ring's headers
+reveal a torn read (``ring.py``).
 
 A pull must not mix versions:
 
@@ -48,9 +50,11 @@ Pieces = dict[str, Tensor]
 
 
 class ShardPublisher:
-    """Publishes the shards of one source rank: one ring of ``slots`` slots for each destination rank that needs a piece of them.
+    """Publishes the shards of one source rank: one ring of ``slots`` slots for each destination
+    rank that needs a piece of them.
 
-    If ``dtype`` is given, floating-point weights travel as that type; then subscribers need the same.
+    If ``dtype`` is given, floating-point weights travel as that type; then subscribers need the
+    same.
     """
 
     def __init__(
@@ -65,13 +69,15 @@ class ShardPublisher:
             self.rings[destination] = WeightRing(pieces, slots, layout, memory)
 
     def publish(self, model: nn.Module, version: int) -> None:
-        """Publish this rank's shards as ``version``. Every source rank must publish the same version."""
+        """Publish this rank's shards as ``version``. Every source rank must publish the same
+        version."""
         for destination, pieces in outgoing(self._plan, local_weights(model), self._rank).items():
             self.rings[destination].publish(pieces, version)
 
 
 class LocalReader:
-    """Reads a ring of this process, where the source rank and the destination rank are the same process."""
+    """Reads a ring of this process, where the source rank and the destination rank are the same
+    process."""
 
     def __init__(self, ring: WeightRing) -> None:
         self.layout, self._ring = ring.layout, ring
@@ -84,10 +90,12 @@ class LocalReader:
 
 
 class ShardSubscriber:
-    """Pulls the shards of one destination rank. ``staged`` is the version in the staging buffers, ``version`` the one in the model.
+    """Pulls the shards of one destination rank. ``staged`` is the version in the staging buffers,
+    ``version`` the one in the model.
 
-    ``readers`` holds a reader for each source rank that this rank needs a piece from. ``timeout`` is how many seconds a fetch waits for a version
-    that all sources have. Raises LayoutMismatch if the readers follow another plan, ValueError if this rank holds no part of any parameter.
+    ``readers`` holds a reader for each source rank that this rank needs a piece from. ``timeout``
+    is how many seconds a fetch waits for a version that all sources have. Raises LayoutMismatch if
+    the readers follow another plan, ValueError if this rank holds no part of any parameter.
     """
 
     def __init__(
@@ -115,14 +123,16 @@ class ShardSubscriber:
         return sum(len(buffer) for buffer in self._staging.values())
 
     async def fetch(self) -> int:
-        """Read the newest version that all sources have into the staging buffers. Returns that version. Does not change the model."""
+        """Read the newest version that all sources have into the staging buffers. Returns that
+        version. Does not change the model."""
         # Until the read has succeeded, the buffers hold no whole version.
         newer_than, self.staged = self.staged, NOTHING_PUBLISHED
         self.staged = await read_together(self.readers, self._staging, newer_than, timeout=self.timeout)
         return self.staged
 
     def install(self, version: int) -> None:
-        """Copy the staging buffers into the model's shards. Raises WeightPullError if they do not hold ``version``."""
+        """Copy the staging buffers into the model's shards. Raises WeightPullError if they do not
+        hold ``version``."""
         if self.staged != version:
             raise WeightPullError(
                 f"version {version} cannot be installed: version {self.staged} was fetched; fetch it again"
@@ -140,10 +150,12 @@ async def read_together(
     attempts: int = 100,
     timeout: float = READ_TIMEOUT,
 ) -> int:
-    """Fill the ``staging`` buffers of all sources with the newest version that all of them have. Returns that version.
+    """Fill the ``staging`` buffers of all sources with the newest version that all of them have.
+    Returns that version.
 
-    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError after ``attempts`` rounds with a torn read, and
-    NothingPublished if the sources have no version in common for ``timeout`` seconds.
+    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError
+    after ``attempts`` rounds with a torn read, and NothingPublished if the sources have no version
+    in common for ``timeout`` seconds.
     """
     waiting = Backoff(timeout)
     torn = 0
@@ -181,8 +193,9 @@ async def pull_together(
 ) -> int:
     """Install the same version on all destination ranks. Returns that version.
 
-    ``fetch`` and ``install`` call the methods of ``ShardSubscriber`` on every rank. A rank that has already staged the newest version reads only
-    headers when it fetches again, so the ranks that are behind catch up. Raises WeightPullError if they do not within ``attempts`` rounds.
+    ``fetch`` and ``install`` call the methods of ``ShardSubscriber`` on every rank. A rank that has
+    already staged the newest version reads only headers when it fetches again, so the ranks that
+    are behind catch up. Raises WeightPullError if they do not within ``attempts`` rounds.
     """
     for _ in range(attempts):
         versions = set(await fetch())
@@ -196,7 +209,8 @@ async def pull_together(
 
 
 def newest_common(headers: Sequence[Tensor]) -> list[Header] | None:
-    """Return each ring's slot with the newest version that is complete in all rings, or None if they have none in common.
+    """Return each ring's slot with the newest version that is complete in all rings, or None if
+    they have none in common.
 
     >>> ahead = torch.tensor([[4, 7], [2, 6]])          # 7 is complete, 6 still there
     >>> behind = torch.tensor([[3, 5], [2, 6]])         # 7 is being written over 5
