@@ -30,7 +30,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb01
     from zorplex_rl.course.figures import actor_drawings
     from zorplex_rl.course.figures.actor_charts import in_words
-    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.services.runtime import (
         Actor,
         ActorError,
@@ -206,7 +206,7 @@ class BasketActor(Actor):
 def _():
     mo.md("""
     `spawn_procs` starts processes in two rows and two columns: a **process mesh**. `spawn` puts an
-    actor into each. `scene.enter` stops what an earlier run of the cell left running.
+    actor into each. `keep_open.enter` stops what an earlier run of the cell left running.
     """)
     return
 
@@ -215,7 +215,7 @@ def _():
 async def _():
     start_runtime()
     started = this_host().spawn_procs(per_host={"rows": 2, "columns": 2})
-    procs = await scene.enter("01", scene.stopping(started))
+    procs = await keep_open.enter("01", keep_open.stopping(started))
     baskets = procs.spawn("baskets", BasketActor)
     one_basket = baskets.slice(rows=0, columns=0)
     return one_basket, procs
@@ -826,7 +826,7 @@ def _():
 async def _(after_failure, answered, call, counts_alone, half, rally_seconds, shopped):
     # The cell uses all results above, so that it runs last.
     _last = after_failure, answered, call, counts_alone, half, rally_seconds, shopped
-    await scene.leave("01")
+    await keep_open.leave("01")
     return
 
 

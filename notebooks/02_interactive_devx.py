@@ -33,7 +33,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb02
     from zorplex_rl.course.figures.actor_charts import in_words, loss_chart
     from zorplex_rl.course.figures.actor_drawings import layers_drawing, processes_drawing
-    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb02 import seconds_of
     from zorplex_rl.services.runtime import (
         Actor,
@@ -226,7 +226,7 @@ def _():
     The endpoint `run` is the whole trick of this notebook: a function is a message, too. It is
     copied to the process and runs there, beside the model. `setup_torch_elastic_env_async` gives the
     processes what `torchrun` would: rank, number of ranks, and the address where they meet.
-    `scene.enter` stops what an earlier run of the cell has left running.
+    `keep_open.enter` stops what an earlier run of the cell has left running.
     """)
     return
 
@@ -237,8 +237,8 @@ async def _():
 
     start_runtime()
     _start = time.monotonic()
-    procs = await scene.enter(
-        "02", scene.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
+    procs = await keep_open.enter(
+        "02", keep_open.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
     )
     await setup_torch_elastic_env_async(procs)
     workers = procs.spawn("workers", Worker)
@@ -808,7 +808,7 @@ async def _(config):
     start_runtime()
     monarch.configure(enable_log_forwarding=True)
     with nb02.captured() as terminal:
-        async with scene.stopping(
+        async with keep_open.stopping(
             this_host().spawn_procs(per_host={"ranks": config.talkers})
         ) as _procs:
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)
@@ -922,7 +922,7 @@ def _(counted, first_nan, merged, whose_merge):
 async def _(answer_0, kept, new_greeting):
     # The cell uses all results above, so that it runs last.
     _results = answer_0, kept, new_greeting
-    await scene.leave("02")
+    await keep_open.leave("02")
     return
 
 

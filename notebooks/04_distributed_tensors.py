@@ -31,7 +31,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb04
     from zorplex_rl.course.figures import shard_charts
-    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb04 import counted
     from zorplex_rl.services.runtime import Actor, ActorError, endpoint
 
@@ -130,10 +130,10 @@ def _():
 
 @app.cell(hide_code=True)
 async def _(config, open_ranks):
-    await scene.leave("04")  # what an earlier run of this cell has left open
+    await keep_open.leave("04")  # what an earlier run of this cell has left open
     lesson.wait_for(open_ranks)
     with mo.status.spinner("Two processes import torch", remove_on_exit=True):
-        ranks = await scene.enter("04", nb04.process_group("ranks", config.ranks, Rank))
+        ranks = await keep_open.enter("04", nb04.process_group("ranks", config.ranks, Rank))
     return (ranks,)
 
 
@@ -844,7 +844,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
 @app.cell(hide_code=True)
 async def _(fsdp):
     fsdp  # the last use of the two processes
-    await scene.leave("04")
+    await keep_open.leave("04")
     return
 
 

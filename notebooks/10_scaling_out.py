@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb10, nb10_hosts
     from zorplex_rl.course.figures import budget_charts, host_charts
-    from zorplex_rl.course.lesson import exercise, lesson, scene
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.namespaces import why_not
     from zorplex_rl.course.nb10_hosts import HostProcess
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
@@ -753,12 +753,12 @@ async def _(hosts_config, lives, run_curve, start_run, train_flags):
     lives  # one after the other
     lesson.wait_for(start_run)
     run_curve.clear()
-    await scene.leave("10 hosts")  # what an earlier run of this cell has left open
+    await keep_open.leave("10 hosts")  # what an earlier run of this cell has left open
     with mo.status.spinner("Two hosts start, train, and one dies", remove_on_exit=True):
         run = nb10_hosts.running_on_two_hosts(train_flags, run_curve)
-        stage = await scene.enter("10 hosts", run)
+        stage = await keep_open.enter("10 hosts", run)
         await stage.lose_a_host(after=hosts_config.kill_after)
-        await scene.leave("10 hosts")
+        await keep_open.leave("10 hosts")
     lost = nb10_hosts.lost_host(stage)
     return lost, stage
 

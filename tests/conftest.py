@@ -48,8 +48,7 @@ def pytest_runtest_call(item):
 
 @pytest.fixture(autouse=True, scope="session")
 def _fonts_listed():
-    """On a new machine matplotlib starts a process, once, that lists the fonts. No test starts it.
-    """
+    """On a new machine matplotlib starts a process, once, that lists the fonts. No test starts it."""
     import matplotlib.font_manager  # noqa: F401
 
 

@@ -24,7 +24,7 @@ FILES = {
     "policy": "intervals limits",
     "task": "call_limit curriculum environment parser reward_hacks rewards tasks",
     "course": "stacks",
-    "course/lesson": "exercise glossary markup scene",
+    "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing runs_figures transfer_figures",
     "course/widgets": "drawn_widgets",
 }

@@ -25,7 +25,7 @@ from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import run_within
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.load import Policy
@@ -193,18 +193,18 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
 
         axes = figure.subplots()
         rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
-        axes.stackplot(steps, tagged, talking, rest, colors=(look.GREEN, look.ORANGE, look.GREY), alpha=0.85)
+        axes.stackplot(steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85)
         middle = len(history) - 1
         axes.text(
-            0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", va="center", fontsize=20, color=look.TEXT_ON_COLOUR
+            0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", va="center", fontsize=20, color=style.TEXT_ON_COLOUR
         )
         axes.text(
-            0.03 * middle, tagged[0] + talking[0] / 2, "So …", va="center", fontsize=20, color=look.TEXT_ON_COLOUR
+            0.03 * middle, tagged[0] + talking[0] / 2, "So …", va="center", fontsize=20, color=style.TEXT_ON_COLOUR
         )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
-        look.show_percent(axes.yaxis)
-        look.bare_axes(axes, keep=("left", "bottom"))
+        style.show_percent(axes.yaxis)
+        style.bare_axes(axes, keep=("left", "bottom"))
 
     said = f"[ANSWER goes from {tagged[0]:.0%} to {tagged[-1]:.0%}, So from {talking[0]:.0%} to {talking[-1]:.0%}"
     return render(draw, 420, "Probability mass that moves", said)

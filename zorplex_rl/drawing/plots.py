@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import WIDTH, render
 from zorplex_rl.timeline import KINDS, Timeline, Window
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KIND_COLOURS = {
-    "generate": look.BLUE,
-    "train": look.VERMILION,
-    "publish": look.ORANGE,
-    "pull": look.SKY,
-    "tool": look.PURPLE,
-    "evaluate": look.GREEN,
-    "reward": look.OLIVE,
-    "restart": look.TEXT,
-    "idle": look.GREY + "40",
+    "generate": style.BLUE,
+    "train": style.VERMILION,
+    "publish": style.ORANGE,
+    "pull": style.SKY,
+    "tool": style.PURPLE,
+    "evaluate": style.GREEN,
+    "reward": style.OLIVE,
+    "restart": style.TEXT,
+    "idle": style.GREY + "40",
 }
 
 
@@ -49,9 +49,9 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
         dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(training) == 1 else {}
         if training:
             axes.plot(
-                *zip(*training, strict=True), label="training episodes", color=look.GREY, alpha=0.8, linewidth=1, **dot
+                *zip(*training, strict=True), label="training episodes", color=style.GREY, alpha=0.8, linewidth=1, **dot
             )
-        styles = {"greedy": (look.BLUE, "o"), "sampled": (look.VERMILION, "s")}
+        styles = {"greedy": (style.BLUE, "o"), "sampled": (style.VERMILION, "s")}
         for name, points in held_out.items():
             if points:
                 label = f"held-out, {name} (last: {points[-1][1]:.0%})"
@@ -60,8 +60,8 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
                     *zip(*points, strict=True), color=colour, marker=marker, linewidth=2, markersize=5, label=label
                 )
         axes.set(ylim=(-0.02, 1.02), ylabel="accuracy")
-        look.show_percent(axes.yaxis)
-        look.bare_axes(axes, grid="both", keep=("left", "bottom"))
+        style.show_percent(axes.yaxis)
+        style.bare_axes(axes, grid="both", keep=("left", "bottom"))
         _set_step_axes(axes, sorted({step for p in (training, *held_out.values()) for step, _ in p}), rows)
         if axes.lines:
             axes.legend(loc="best", frameon=False)
@@ -109,11 +109,11 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         if not actors:
             axes.text(0.5, 0.5, "no span was recorded yet", ha="center", va="center", transform=axes.transAxes)
             axes.set_xticks([])
-        look.name_rows(axes, actors, margin=0.6)
+        style.name_rows(axes, actors, margin=0.6)
         axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
-        look.bare_axes(axes, grid="x")
+        style.bare_axes(axes, grid="x")
         if colours:
-            look.draw_legend(figure, colours, columns=5)
+            style.draw_legend(figure, colours, columns=5)
 
     height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
     said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
@@ -127,7 +127,7 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     {'generate': '#2484CE', 'train': '#D55E00', 'nap': '#808080'}
     """
     ordered = sorted(kinds, key=lambda kind: (*KINDS, kind).index(kind))
-    return {kind: KIND_COLOURS.get(kind, look.GREY) for kind in ordered}
+    return {kind: KIND_COLOURS.get(kind, style.GREY) for kind in ordered}
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:

@@ -5,13 +5,14 @@ loops (``loop.py``) talk to it only.
     trainer         comes back from its last checkpoint
     dataset, replay buffer, advantages      small, and one of each: if one of these dies, so does the run
 
-    sample, hand_in                 tasks → generator → reward → replay buffer
+    sample, score_and_store         tasks → generator → reward → replay buffer
     next_batch                      replay buffer → advantages
-    improve                         train → publish → write down → checkpoint, if one is due
+    train_step                      train → publish → write down → checkpoint, if one is due
 
 README, "How it works inside", follows an episode through the files, from sampling to loss. Only
-this file comes up twice on the way: it hands a group in (``sample``, ``hand_in``), and it takes the
-group out again with the others of its batch (``next_batch``, ``improve``).
+this file comes up twice on the way: it puts a group into the replay buffer (``sample``,
+``score_and_store``), and takes it out with the others of its batch (``next_batch``,
+``train_step``).
 
 A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Each time it is pickled and unpickled once:
 45 kB for a batch of 64 episodes, and less than a hundredth of the time that it takes to sample them. Why the controller is on the way:
@@ -117,7 +118,7 @@ class Controller:
         self._next_evaluation = 0
         self._signal = LearningSignal()
         self._around = contextlib.AsyncExitStack()
-        self._books = asyncio.Lock()
+        self._state_lock = asyncio.Lock()
         """Held while an evaluation and what follows from it are written down, and while a
         checkpoint's state is gathered."""
         self._supervised = {**self.services, "trainer": self.trainer.service}
@@ -244,7 +245,7 @@ class Controller:
             await self.replay.abandon.route(numbers)
             return []
 
-    async def hand_in(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
+    async def score_and_store(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
         """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
         if groups := await sampled:
             await self._score([episode for _, group in groups for episode in group])
@@ -262,7 +263,7 @@ class Controller:
             batch.reference_logprobs = await reference.logprobs.route(batch.episodes)
         return batch
 
-    async def improve(self, batch: Batch) -> None:
+    async def train_step(self, batch: Batch) -> None:
         """Take one training step on ``batch``, publish the new weights, write the step down, and
         write a checkpoint if one is due.
 
@@ -280,7 +281,7 @@ class Controller:
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
         if nothing_learned := self._signal.note(batch.episodes, batch.advantages):
             self.log.warn(self.step, nothing_learned)
-        # The row may have been what somebody waited for who then asked for a stop.
+        # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
         if to_be_saved or self.stop_requested:
             await self._checkpoint()
         if self.stop_requested:
@@ -317,7 +318,7 @@ class Controller:
         sampled = await generator.evaluate(tasks, self.config.temperature)
         await self._score(greedy + sampled)
         version = generator.version
-        async with self._books:
+        async with self._state_lock:
             self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
             row = self.log.evaluation(
                 version, greedy, sampled, seconds=seconds, tier=list(self._ladder[self.tier]), final=final,
@@ -357,7 +358,7 @@ class Controller:
         unfinished = folder.begin_checkpoint(self.step)
         try:
             await self.trainer.write("save", unfinished / "trainer")
-            async with self._books:
+            async with self._state_lock:
                 state = await self._state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
             folder.save_timeline(log.timeline)

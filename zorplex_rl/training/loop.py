@@ -39,10 +39,10 @@ async def train_sync(controller: Controller) -> None:
         while shares := await controller.admit_step():
             await run_together(*(controller.pull(generator) for generator in generators))
             sampled = (controller.sample(g, share) for g, share in zip(generators, shares, strict=False))
-            await run_together(*map(controller.hand_in, sampled))
+            await run_together(*map(controller.score_and_store, sampled))
         batch = await controller.next_batch()
         assert batch is not None, "there is a batch for every step"
-        await controller.improve(batch)
+        await controller.train_step(batch)
         await controller.evaluate_if_due()
 
 
@@ -59,7 +59,7 @@ async def train(controller: Controller) -> None:
     try:
         while (batch := await upcoming) is not None:
             upcoming = asyncio.create_task(controller.next_batch())
-            await controller.improve(batch)
+            await controller.train_step(batch)
     finally:
         upcoming.cancel()
         await controller.end_training()
@@ -86,7 +86,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     sampled = side.create_task(fail_if_cancelled_inside(controller.sample(generator, numbers)))
                     sampling.add(sampled)
                     sampled.add_done_callback(sampling.discard)
-                    side.create_task(controller.hand_in(sampled))
+                    side.create_task(controller.score_and_store(sampled))
                 case Admission("pull"):
                     # The next round pulls. If there is no trainer to pull from, this waits for it.
                     await controller.trainer_is_up()

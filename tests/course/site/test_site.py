@@ -28,9 +28,9 @@ from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
 from zorplex_rl.course.site import search
 from zorplex_rl.course.site.__main__ import main
-from zorplex_rl.course.site.arc import Station, arc_drawing
 from zorplex_rl.course.site.build import FRAME, MARKER, build_site, check_links, check_place, publish, zip_site
 from zorplex_rl.course.site.contents import Card, builds_on, built_by, card_of, drawing_of, headline_of, routes
+from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.page import Cell, Lesson, Page
 from zorplex_rl.course.widgets import TimelineSimulator
@@ -602,7 +602,7 @@ def test_the_drawing_of_a_notebook_is_its_first_that_no_prediction_folds():
 
 
 def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
-    drawn = arc_drawing(
+    drawn = course_map(
         [
             Station("01", "Actors", False, ()),
             Station("07", "Moving <weights>", True, ("weights",)),
@@ -616,7 +616,7 @@ def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
 
 def test_the_numbers_in_the_drawing_of_the_course_are_clear_of_its_boxes():
     numbers = [f"{number:02}" for number in range(5, 12)]
-    drawn = arc_drawing([Station(number, "A", True, tuple(PARTS)) for number in numbers])
+    drawn = course_map([Station(number, "A", True, tuple(PARTS)) for number in numbers])
     inside = drawn.split('<g transform="translate(16 44)">')[2]
     pills = [
         (float(x), float(y), float(width))

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = (look.GREY, look.BLUE, look.ORANGE, look.VERMILION)
+COLOURS = (style.GREY, style.BLUE, style.ORANGE, style.VERMILION)
 
 
 def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
@@ -30,14 +30,14 @@ def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
         axes = figure.subplots()
         for number, (name, losses) in enumerate(zip(names, curves.values(), strict=True)):
             colour, width = COLOURS[number % len(COLOURS)], 2 if number else 7
-            style = "-" if number < 2 else ("--", ":")[number % 2]
-            axes.plot(range(1, len(losses) + 1), losses, style, color=colour, linewidth=width, label=name)
+            dashes = "-" if number < 2 else ("--", ":")[number % 2]
+            axes.plot(range(1, len(losses) + 1), losses, dashes, color=colour, linewidth=width, label=name)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
         axes.minorticks_off()
         axes.set(xlabel="step", ylabel=label)
-        look.bare_axes(axes, grid="y")
+        style.bare_axes(axes, grid="y")
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     ends = "; ".join(f"{name} ends at {losses[-1]:.2g}" for name, losses in zip(names, curves.values(), strict=True))

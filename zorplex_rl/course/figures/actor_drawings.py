@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 
-REQUEST, REPLY, STUCK = look.BLUE, look.GREEN, look.VERMILION
+REQUEST, REPLY, STUCK = style.BLUE, style.GREEN, style.VERMILION
 
 WAYS = {
     "call": ("all four", "All four actors work. You get four answers, each with its place in the mesh."),

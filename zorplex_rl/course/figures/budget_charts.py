@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = {
-    "weights": look.ORANGE,
-    "masters": look.OLIVE,
-    "moments": look.VERMILION,
-    "gradients": look.PURPLE,
-    "weight ring": look.SKY,
-    "activations": look.GREEN,
-    "logits": look.DEEP_BLUE,
-    "key-value cache": look.BLUE,
-    "rest": look.GREY,
+    "weights": style.ORANGE,
+    "masters": style.OLIVE,
+    "moments": style.VERMILION,
+    "gradients": style.PURPLE,
+    "weight ring": style.SKY,
+    "activations": style.GREEN,
+    "logits": style.DEEP_BLUE,
+    "key-value cache": style.BLUE,
+    "rest": style.GREY,
 }
 """The colour of each part of a budget; a part that is not here belongs to the rest."""
 
@@ -75,14 +75,14 @@ def parts_chart(
             axes.text(at + 0.012 * most, index, text, va="center")
             if row in measured:
                 x = measured[row] / unit
-                axes.plot([x, x], [index - 0.42, index + 0.42], color=look.TEXT, linewidth=3)
+                axes.plot([x, x], [index - 0.42, index + 0.42], color=style.TEXT, linewidth=3)
         if room is not None:
-            axes.axvline(room / unit, color=look.TEXT, linestyle="--", linewidth=1.2)
+            axes.axvline(room / unit, color=style.TEXT, linestyle="--", linewidth=1.2)
         axes.set(xlim=(0, limit), xlabel=name)
-        look.name_rows(axes, list(rows))
-        look.bare_axes(axes, grid="x")
+        style.name_rows(axes, list(rows))
+        style.bare_axes(axes, grid="x")
         used = [part for part in PARTS if any(part in parts for parts in stacked.values())]
-        look.draw_legend(figure, {part: PARTS[part] for part in used}, columns=5)
+        style.draw_legend(figure, {part: PARTS[part] for part in used}, columns=5)
 
     said = "; ".join(
         f"{row}: {sum(parts.values()) / unit:,.0f} {name}, "

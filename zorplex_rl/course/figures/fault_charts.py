@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import drawing, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FOUND = {"idle": look.GREY, "busy": look.BLUE, "slow": look.PURPLE, "stuck": look.ORANGE, "dead": look.VERMILION}
+FOUND = {"idle": style.GREY, "busy": style.BLUE, "slow": style.PURPLE, "stuck": style.ORANGE, "dead": style.VERMILION}
 """Colours of what a supervisor finds."""
 
 
@@ -28,14 +28,14 @@ def four_faults() -> str:
 
     def mark(x: int, y: int, number: int) -> str:
         return (
-            f'<circle cx="{x}" cy="{y}" r="12" fill="{look.VERMILION}"/>'
-            f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="{look.TEXT_ON_COLOUR}" font-weight="600">{number}</text>'
+            f'<circle cx="{x}" cy="{y}" r="12" fill="{style.VERMILION}"/>'
+            f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="{style.TEXT_ON_COLOUR}" font-weight="600">{number}</text>'
         )
 
     shapes = (
         '<g fill="none" stroke="currentColor" stroke-width="1.5">'
         '<rect x="16" y="60" width="150" height="90" rx="6"/><rect x="300" y="28" width="250" height="164" rx="6"/>'
-        f'<rect x="326" y="66" width="198" height="104" rx="6" stroke="{look.BLUE}" stroke-width="2"/>'
+        f'<rect x="326" y="66" width="198" height="104" rx="6" stroke="{style.BLUE}" stroke-width="2"/>'
         '<rect x="346" y="112" width="158" height="38" rx="4" stroke-dasharray="4 3"/>'
         '<path d="M166 92h150m-9-5 9 5-9 5M316 122H166m9-5-9 5 9 5"/></g>'
         '<text x="91" y="100" text-anchor="middle" font-weight="600">caller</text>'
@@ -69,13 +69,13 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
                 if action == "wait":
                     axes.plot([start, end], [row, row], color=FOUND[found], linewidth=13, solid_capstyle="butt")
                     continue
-                axes.plot([start], [row], "X", color=FOUND[found], markersize=13, markeredgecolor=look.TEXT)
+                axes.plot([start], [row], "X", color=FOUND[found], markersize=13, markeredgecolor=style.TEXT)
                 axes.annotate(f" {action}", (start, row), xytext=(8, 11), textcoords="offset points", fontsize=10)
-        axes.axvline(0, color=look.TEXT, linewidth=1, linestyle="--")
+        axes.axvline(0, color=style.TEXT, linewidth=1, linestyle="--")
         axes.set(xlabel="seconds after the fault (dashed)")
-        look.name_rows(axes, list(decisions))
-        look.bare_axes(axes, grid="x")
-        look.draw_legend(figure, FOUND, len(FOUND))
+        style.name_rows(axes, list(decisions))
+        style.bare_axes(axes, grid="x")
+        style.draw_legend(figure, FOUND, len(FOUND))
 
     def fate(made: Sequence[tuple[float, str, str]]) -> str:
         acted = [f"{found}, {action} after {when:.1f} s" for when, found, action in made if action != "wait"]
@@ -92,15 +92,15 @@ def fits_chart(at: Sequence[float], target: Sequence[float], fits: Mapping[str, 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, len(fits), sharey=True, squeeze=False)[0]
         width = (at[-1] - at[0]) / shares
-        for axes, (name, values), colour in zip(panels, fits.items(), look.SERIES, strict=False):
-            axes.plot(at, target, color=look.GREY, linewidth=4, alpha=0.5)
+        for axes, (name, values), colour in zip(panels, fits.items(), style.SERIES, strict=False):
+            axes.plot(at, target, color=style.GREY, linewidth=4, alpha=0.5)
             axes.plot(at, values, color=colour, linewidth=2)
             for edge in range(1, shares):
-                axes.axvline(at[0] + edge * width, color=look.GREY, linewidth=1, linestyle=":")
+                axes.axvline(at[0] + edge * width, color=style.GREY, linewidth=1, linestyle=":")
             axes.set(xticks=[at[0] + (share + 0.5) * width for share in range(shares)], title=name)
             axes.set_xticklabels([f"{share}" for share in range(shares)])
             axes.tick_params(axis="x", length=0)
-            look.bare_axes(axes)
+            style.bare_axes(axes)
         panels[0].set_xlabel("the learner whose data these are")
 
     return render(draw, 230, "What was learned", f"grey the target; {', '.join(fits)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.task.episode import OUTCOMES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from zorplex_rl.policy.evaluate import Report
 
-OUTCOME_COLOURS = dict(zip(OUTCOMES, (look.GREEN, look.VERMILION, look.ORANGE, look.SKY, look.GREY), strict=True))
+OUTCOME_COLOURS = dict(zip(OUTCOMES, (style.GREEN, style.VERMILION, style.ORANGE, style.SKY, style.GREY), strict=True))
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
@@ -32,15 +32,15 @@ def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
         from matplotlib.ticker import NullLocator
 
         axes = figure.subplots()
-        for (name, found), colour, marker in zip(passes.items(), look.SERIES, "os^D", strict=False):
+        for (name, found), colour, marker in zip(passes.items(), style.SERIES, "os^D", strict=False):
             axes.plot(list(found), list(found.values()), color=colour, marker=marker, linewidth=2, label=name)
         ticks = sorted({k for found in passes.values() for k in found})
         axes.set_xscale("log", base=2)
         axes.set(ylim=(0, 1.03), xlabel="k attempts (each mark doubles)", ylabel="pass@k")
         axes.set_xticks(ticks, labels=[str(k) for k in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
-        look.show_percent(axes.yaxis)
-        look.bare_axes(axes, grid="both")
+        style.show_percent(axes.yaxis)
+        style.bare_axes(axes, grid="both")
         axes.legend(loc="lower right", frameon=False)
 
     said = "; ".join(
@@ -61,10 +61,10 @@ def outcome_chart(reports: Sequence[Report]) -> str:
                 share = report.outcomes[outcome]
                 axes.barh(row, share, left=left, height=0.66, color=OUTCOME_COLOURS[outcome])
                 if share >= 0.08:
-                    look.write_in_bar(axes, left + share / 2, row, f"{share:.0%}")
+                    style.write_in_bar(axes, left + share / 2, row, f"{share:.0%}")
                 left += share
         _name_shares(axes, [report.name for report in reports], "share of episodes")
-        look.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
+        style.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
     return render(draw, 78 + 36 * len(reports), "How episodes end", said)
@@ -72,7 +72,7 @@ def outcome_chart(reports: Sequence[Report]) -> str:
 
 def _name_shares(axes: Axes, names: Sequence[str], label: str) -> None:
     """Name the rows and set the axis to 0 to 100 %."""
-    look.name_rows(axes, names)
+    style.name_rows(axes, names)
     axes.set(xlim=(0, 1), xlabel=label)
-    look.show_percent(axes.xaxis)
-    look.bare_axes(axes, grid="x")
+    style.show_percent(axes.xaxis)
+    style.bare_axes(axes, grid="x")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import drawing, render
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ def two_hosts() -> str:
         '<rect x="16" y="162" width="300" height="150" rx="8"/><rect x="404" y="162" width="300" height="150" rx="8"/>'
         '<path d="M240 176V112m-5 9 5-9 5 9M270 110v64m-5-9 5 9 5-9M450 176V112m-5 9 5-9 5 9M480 110v64m-5-9 5 9 5-9"/></g>'
         '<text x="160" y="18" font-weight="600">this machine: the controller, and the run’s folder</text>'
-        + box(176, 56, 112, "dataset", look.ROLES["dataset"])
-        + box(304, 56, 112, "rewards", look.ROLES["reward"])
-        + box(432, 56, 112, "replay", look.ROLES["replay buffer"])
+        + box(176, 56, 112, "dataset", style.ROLES["dataset"])
+        + box(304, 56, 112, "rewards", style.ROLES["reward"])
+        + box(432, 56, 112, "replay", style.ROLES["replay buffer"])
         + '<text x="226" y="142" text-anchor="end" font-size="12.5">a token, every second</text>'
         '<text x="284" y="142" font-size="12.5">the same token, back</text>'
         '<text x="494" y="142" font-size="12.5">the same for this host</text>'
         + keeper(110)
         + keeper(420)
-        + box(32, 226, 130, "trainer", look.ROLES["trainer"])
-        + box(178, 226, 122, "generator_1", look.ROLES["generator"])
-        + box(420, 226, 130, "generator_0", look.ROLES["generator"])
-        + box(566, 226, 122, "a spare", look.ROLES["generator"])
-        + f'<path d="M97 262v36H485v-34m-5 9 5-9 5 9M239 298v-34m-5 9 5-9 5 9" fill="none" stroke="{look.ROLES["weights"]}" stroke-width="2.5"/>'
+        + box(32, 226, 130, "trainer", style.ROLES["trainer"])
+        + box(178, 226, 122, "generator_1", style.ROLES["generator"])
+        + box(420, 226, 130, "generator_0", style.ROLES["generator"])
+        + box(566, 226, 122, "a spare", style.ROLES["generator"])
+        + f'<path d="M97 262v36H485v-34m-5 9 5-9 5 9M239 298v-34m-5 9 5-9 5 9" fill="none" stroke="{style.ROLES["weights"]}" stroke-width="2.5"/>'
         '<text x="360" y="291" text-anchor="middle" font-size="12.5">weights</text>'
         '<text x="166" y="334" text-anchor="middle" font-weight="600">first host</text>'
         '<text x="554" y="334" text-anchor="middle" font-weight="600">second host</text>'
@@ -94,15 +94,15 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
             for row, wrote in enumerate((lives.first, lives.second), 2 * number):
                 label = "_" if row else "a trainer writes"
                 axes.barh(
-                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=look.ROLES["trainer"], label=label
+                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=style.ROLES["trainer"], label=label
                 )
             rows = (2 * number - 0.45, 2 * number + 1.45)
             heard, over = ("_", "_") if number else ("last heard", "lease over, as the controller counts")
-            axes.plot(lives.heard, 2 * number, "o", color=look.TEXT, markersize=6, label=heard)
-            axes.plot([lives.over] * 2, rows, color=look.TEXT, linewidth=1.5, linestyle="--", label=over)
+            axes.plot(lives.heard, 2 * number, "o", color=style.TEXT, markersize=6, label=heard)
+            axes.plot([lives.over] * 2, rows, color=style.TEXT, linewidth=1.5, linestyle="--", label=over)
             if lives.together > 0:
                 axes.barh(
-                    2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=look.GREY, alpha=0.4
+                    2 * number + 0.5, lives.together, left=lives.second[0], height=1.7, color=style.GREY, alpha=0.4
                 )
                 axes.text(
                     lives.second[0] + lives.together / 2,
@@ -112,10 +112,10 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
                     va="center",
                     fontweight="bold",
                 )
-        axes.axvline(0, color=look.GREY, linewidth=1)
+        axes.axvline(0, color=style.GREY, linewidth=1)
         axes.set(xlabel="seconds after the fault")
-        look.name_rows(axes, names)
-        look.bare_axes(axes, grid="x")
+        style.name_rows(axes, names)
+        style.bare_axes(axes, grid="x")
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
 
     said = "; ".join(
@@ -154,11 +154,11 @@ def lost_host_chart(run: LostHost) -> str:
     def draw(figure: Figure) -> None:
         axes, right = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         done = range(1, len(run.steps) + 1)
-        axes.step([0.0, *run.steps], [0, *done], where="post", color=look.ROLES["trainer"], linewidth=2)
-        for moments, colour, style, label in (
-            ([run.killed], look.TEXT, "-", "killed"),
-            (run.noticed, look.ORANGE, "--", "noticed"),
-            (run.replaced, look.GREEN, "-.", "replaced"),
+        axes.step([0.0, *run.steps], [0, *done], where="post", color=style.ROLES["trainer"], linewidth=2)
+        for moments, colour, dashes, label in (
+            ([run.killed], style.TEXT, "-", "killed"),
+            (run.noticed, style.ORANGE, "--", "noticed"),
+            (run.replaced, style.GREEN, "-.", "replaced"),
         ):
             for number, moment in enumerate(moments):
                 for panel in (axes, right):
@@ -166,24 +166,24 @@ def lost_host_chart(run: LostHost) -> str:
                         moment,
                         color=colour,
                         linewidth=2,
-                        linestyle=style,
+                        linestyle=dashes,
                         label="_" if number or panel is right else label,
                     )
         axes.set(ylabel="steps done", ylim=(0, None))
         times = [0.0, *run.steps]
         at = [(times[min(step, len(run.steps))], value) for step, value in run.greedy]
-        right.plot(*zip(*at, strict=True), color=look.ROLES["generator"], marker="o", linewidth=2)
+        right.plot(*zip(*at, strict=True), color=style.ROLES["generator"], marker="o", linewidth=2)
         if run.worked:
             axes.plot(
-                run.worked, [0.02 * len(run.steps)] * len(run.worked), "|", color=look.ROLES["generator"],
+                run.worked, [0.02 * len(run.steps)] * len(run.worked), "|", color=style.ROLES["generator"],
                 markersize=12, label="the replacement starts a group",
             )  # fmt: skip
         right.set(ylim=(-0.05, 1.05), xlabel="seconds", ylabel="greedy")
-        look.show_percent(right.yaxis)
+        style.show_percent(right.yaxis)
         # Outside: inside it would cover the staircase.
         figure.legend(loc="outside upper left", ncols=4, frameon=False)
         for panel in (axes, right):
-            look.bare_axes(panel, grid="both", keep=("left", "bottom"))
+            style.bare_axes(panel, grid="both", keep=("left", "bottom"))
 
     longest = max((b - a for a, b in pairwise([0.0, *run.steps])), default=0.0)
     said = (

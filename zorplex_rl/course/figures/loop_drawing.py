@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 
 WIDTH, HEIGHT = 720, 264
 BOX_WIDTH, BOX_HEIGHT = 118, 54
@@ -69,7 +69,7 @@ def loop_drawing(*lit: str) -> str:
 
 def _box(name: str, lit: bool) -> str:
     left, top, does = PARTS[name]
-    middle, colour = left + BOX_WIDTH / 2, look.ROLES[name]
+    middle, colour = left + BOX_WIDTH / 2, style.ROLES[name]
     look_of_box = (
         f'fill="{colour}" fill-opacity="0.2" stroke="{colour}" stroke-width="2.5"'
         if lit

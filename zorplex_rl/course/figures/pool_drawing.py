@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from html import escape
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import drawing
 
 
 def pool_drawing() -> str:
     """Draw callers, the pool and its replicas. Returns SVG for ``lesson.figure``."""
     callers = "".join(
-        _box(10, 52 + 64 * row, 104, 42, "a caller") + _line(f"M114,{73 + 64 * row} L206,{116 + 21 * row}", look.BLUE)
+        _box(10, 52 + 64 * row, 104, 42, "a caller") + _line(f"M114,{73 + 64 * row} L206,{116 + 21 * row}", style.BLUE)
         for row in range(3)
     )
     pool = (
-        f'<rect x="214" y="70" width="166" height="136" rx="10" fill="{look.BLUE}" fill-opacity="0.1" stroke="currentColor"/>'
+        f'<rect x="214" y="70" width="166" height="136" rx="10" fill="{style.BLUE}" fill-opacity="0.1" stroke="currentColor"/>'
         + _text(297, 96, "the pool", 15)
         + _text(297, 120, "one name for all", 13)
         + _text(297, 158, "in flight: 2, –, 1", 13)
@@ -27,15 +27,15 @@ def pool_drawing() -> str:
     )
     replicas = (
         _box(512, 18, 196, 58, "replica 0", "2 in flight")
-        + _box(512, 108, 196, 58, "replica 1", "killed", look.VERMILION)
+        + _box(512, 108, 196, 58, "replica 1", "killed", style.VERMILION)
         + _box(512, 198, 196, 58, "replica 2", "1 in flight")
     )
     ways = (
-        _line("M380,112 L504,52", look.BLUE)
-        + _line("M380,172 L504,222", look.BLUE)
-        + _line("M380,140 L504,137", look.VERMILION, dashed=True)
+        _line("M380,112 L504,52", style.BLUE)
+        + _line("M380,172 L504,222", style.BLUE)
+        + _line("M380,140 L504,137", style.VERMILION, dashed=True)
     )
-    backwards = _line("M250,206 C238,280 92,286 66,226", look.PURPLE, dashed=True)
+    backwards = _line("M250,206 C238,280 92,286 66,226", style.PURPLE, dashed=True)
     holes = (
         _code(430, 52, "route")
         + _text(452, 246, "to the one with", 12)

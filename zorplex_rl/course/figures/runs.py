@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.plots import kind_colours
 from zorplex_rl.drawing.svg import WIDTH, render
 from zorplex_rl.timeline import Timeline
@@ -48,13 +48,13 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
             for row, actor in enumerate(actors):
                 at = axes.get_yaxis_transform()
                 axes.text(1.09, row, f"{busy[name][actor]:.0%}", ha="right", va="center", transform=at)
-            look.name_rows(axes, actors, margin=0.6)
+            style.name_rows(axes, actors, margin=0.6)
             axes.set_xlim(0, seconds)
             axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
-            look.bare_axes(axes, grid="x")
+            style.bare_axes(axes, grid="x")
         panels[0].set_title("busy", loc="right", fontsize=12)
         panels[-1].set_xlabel("seconds")
-        look.draw_legend(figure, colours, columns=5)
+        style.draw_legend(figure, colours, columns=5)
 
     shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
     height = 70 + (44 + 30 * len(actors)) * len(windows)
@@ -71,16 +71,16 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
         from matplotlib.ticker import MaxNLocator
 
         right, used = figure.subplots(1, 2)
-        right.plot(steps, accuracies, color=look.BLUE, linewidth=2.2)
-        used.plot(steps, calls, color=look.PURPLE, linewidth=2.2)
+        right.plot(steps, accuracies, color=style.BLUE, linewidth=2.2)
+        used.plot(steps, calls, color=style.PURPLE, linewidth=2.2)
         right.set_title("right answers", loc="left", fontsize=12, fontweight="bold")
         used.set_title("tool calls of an episode", loc="left", fontsize=12, fontweight="bold")
         right.set(ylim=(0, 1.03), xlabel="training step")
         used.set(ylim=(0, 1.05 * most_calls), xlabel="training step")
-        look.show_percent(right.yaxis)
+        style.show_percent(right.yaxis)
         for axes in (right, used):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            look.bare_axes(axes, grid="y")
+            style.bare_axes(axes, grid="y")
 
     said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"
     return render(draw, 220, "What a shaped reward did", said)

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import drawing, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RANKS = (look.SKY, look.ORANGE)
+RANKS = (style.SKY, style.ORANGE)
 """The colour of what rank 0 holds, and of what rank 1 holds."""
 CELL, SIDE = 15, 4
 
@@ -97,7 +97,7 @@ def parallel_layers_drawing() -> str:
         shapes.append(f'<path d="M620 {y}H652V{joint}" fill="none" stroke="currentColor" stroke-width="1.5"/>')
         shapes.append(f'<text x="16" y="{y + 5}" font-weight="600">rank {rank}</text>')
     shapes.append(
-        f'<circle cx="652" cy="110" r="20" fill="none" stroke="{look.VERMILION}" stroke-width="2.5"/>'
+        f'<circle cx="652" cy="110" r="20" fill="none" stroke="{style.VERMILION}" stroke-width="2.5"/>'
         '<text x="652" y="117" text-anchor="middle" font-size="20" font-weight="600">+</text>'
         '<text x="622" y="115" text-anchor="end" font-size="13" font-family="ui-monospace, monospace">all_reduce</text>'
     )
@@ -112,14 +112,14 @@ def bytes_chart(operations: Mapping[str, tuple[float, float]]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for row, (formula, sent) in enumerate(operations.values()):
-            for shift, size, colour in ((-0.19, formula, look.GREY), (0.19, sent, look.BLUE)):
+            for shift, size, colour in ((-0.19, formula, style.GREY), (0.19, sent, style.BLUE)):
                 axes.barh(row + shift, size / 1e6, height=0.36, color=colour)
-                look.write_after_bar(axes, size / 1e6, row + shift, f"{size / 1e6:.2f}")
+                style.write_after_bar(axes, size / 1e6, row + shift, f"{size / 1e6:.2f}")
         most = max(max(pair) for pair in operations.values()) / 1e6
         axes.set(xlim=(0, 1.15 * most), xlabel="MB that each rank sends")
-        look.name_rows(axes, list(operations))
-        look.bare_axes(axes, grid="x")
-        look.draw_legend(figure, {"by formula": look.GREY, "sent": look.BLUE}, columns=2)
+        style.name_rows(axes, list(operations))
+        style.bare_axes(axes, grid="x")
+        style.draw_legend(figure, {"by formula": style.GREY, "sent": style.BLUE}, columns=2)
 
     said = "; ".join(
         f"{name}: {f / 1e6:.2f} MB by formula, {s / 1e6:.2f} MB sent" for name, (f, s) in operations.items()
@@ -164,14 +164,14 @@ def loads_chart(loads: Mapping[str, tuple[float, float]]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for row, pair in enumerate(loads.values()):
-            for shift, size, colour in zip((-0.19, 0.19), pair, (look.ORANGE, look.GREY), strict=True):
+            for shift, size, colour in zip((-0.19, 0.19), pair, (style.ORANGE, style.GREY), strict=True):
                 axes.barh(row + shift, size / 1e6, height=0.36, color=colour)
-                look.write_after_bar(axes, size / 1e6, row + shift, f"{size / 1e6:.2f}")
+                style.write_after_bar(axes, size / 1e6, row + shift, f"{size / 1e6:.2f}")
         most = max(max(pair) for pair in loads.values()) / 1e6
         axes.set(xlim=(0, 1.12 * most), xlabel="MB through the busiest trainer rank")
-        look.name_rows(axes, list(loads))
-        look.bare_axes(axes, grid="x")
-        look.draw_legend(figure, {"with the plan": look.ORANGE, "gather, then scatter": look.GREY}, columns=2)
+        style.name_rows(axes, list(loads))
+        style.bare_axes(axes, grid="x")
+        style.draw_legend(figure, {"with the plan": style.ORANGE, "gather, then scatter": style.GREY}, columns=2)
 
     said = "; ".join(
         f"{name}: {plan / 1e6:.2f} MB with the plan, {gathered / 1e6:.2f} MB with gather, then scatter"

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^"
-LOSSES = {"plain": look.BLUE, "clipped": look.VERMILION, "masked": look.GREEN}
+LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN}
 """The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
@@ -40,17 +40,17 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
             drawn = [min(max(ratio, 1 / FURTHEST), FURTHEST) for ratio in quantiles(found, DOTS)]
             # The golden ratio spreads neighbours evenly over the height of the row.
             heights = [row - 0.34 + 0.68 * ((index * 0.618) % 1) for index in range(len(drawn))]
-            axes.plot(drawn, heights, linestyle="", marker="o", markersize=3.5, alpha=0.7, color=look.BLUE)
+            axes.plot(drawn, heights, linestyle="", marker="o", markersize=3.5, alpha=0.7, color=style.BLUE)
             at = axes.get_yaxis_transform()
             axes.text(1.14, row, f"{sizes[name]:.0%}", ha="right", va="center", transform=at)
         axes.set_xscale("log", base=2)
-        axes.axvline(1.0, color=look.GREY, linewidth=1)
+        axes.axvline(1.0, color=style.GREY, linewidth=1)
         axes.set(xlim=(0.8 / FURTHEST, 1.25 * FURTHEST), xlabel="ratio π/μ of a token (each mark doubles)")
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
         )
-        look.name_rows(axes, list(ratios))
-        look.bare_axes(axes, grid="x")
+        style.name_rows(axes, list(ratios))
+        style.bare_axes(axes, grid="x")
         axes.minorticks_off()
         axes.set_title("sample size", loc="right", fontsize=12)
 
@@ -85,11 +85,11 @@ def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[floa
         panels = figure.subplots(1, 2, sharey=True)
         for axes, sign, title in zip(panels, (0, 1), ("good token, A = 1", "bad token, A = −1"), strict=True):
             for number, (name, both) in enumerate(pushes.items()):
-                style = ("-", "--", "-", ":")[number % 4]
-                axes.plot(ratios, both[sign], style, color=LOSSES[name], linewidth=2.2, label=name)
+                dashes = ("-", "--", "-", ":")[number % 4]
+                axes.plot(ratios, both[sign], dashes, color=LOSSES[name], linewidth=2.2, label=name)
             axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
             axes.set(xlabel="ratio π/μ", ylim=(-0.1, 1.08 * highest), xlim=(0, max(ratios)))
-            look.bare_axes(axes, grid="both")
+            style.bare_axes(axes, grid="both")
         panels[0].set_ylabel("weight of ∇ log π")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
@@ -116,7 +116,7 @@ def runs_chart(
     a dotted line.
     """
     names = dict.fromkeys([*runs, *(recorded or {})])
-    colours = {name: LOSSES.get(name.partition(",")[0], look.GREY) for name in names}
+    colours = {name: LOSSES.get(name.partition(",")[0], style.GREY) for name in names}
     styles = {name: "--" if "fresh" in name else "-" for name in names}
 
     def draw(figure: Figure) -> None:
@@ -131,12 +131,12 @@ def runs_chart(
             axes.plot(
                 *zip(*line, strict=True), styles[name], color=colours[name], linewidth=3, marker=marker, label=name
             )
-        axes.axhline(before, color=look.GREY, linestyle=":", linewidth=1.2)
+        axes.axhline(before, color=style.GREY, linestyle=":", linewidth=1.2)
         axes.text(1, before, "before training", ha="right", va="bottom", transform=axes.get_yaxis_transform())
         axes.set(xlabel="training step", ylabel="held-out accuracy", ylim=(-0.02, 1.04))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        look.show_percent(axes.yaxis)
-        look.bare_axes(axes, grid="y")
+        style.show_percent(axes.yaxis)
+        style.bare_axes(axes, grid="y")
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     said = "; ".join(

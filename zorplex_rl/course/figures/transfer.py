@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import drawing, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COPY_COLOURS = (*look.SERIES, look.ORANGE, look.SKY, look.GREY)
+COPY_COLOURS = (*style.SERIES, style.ORANGE, style.SKY, style.GREY)
 STATE_MARKS = ("o", "s", "^")
-STATE_COLOURS = (look.GREEN, look.ORANGE, look.VERMILION)
+STATE_COLOURS = (style.GREEN, style.ORANGE, style.VERMILION)
 
 
 def planes_drawing() -> str:
@@ -50,10 +50,10 @@ def planes_drawing() -> str:
         '<text x="125" y="24" text-anchor="middle" font-weight="600">trainer process</text>'
         '<rect x="480" y="34" width="230" height="176" rx="10" fill="none" stroke="currentColor" stroke-dasharray="4 4"/>'
         '<text x="595" y="24" text-anchor="middle" font-weight="600">generator process</text>'
-        + box(30, 54, 190, 54, "its Python: a step", look.ROLES["trainer"])
-        + box(30, 138, 190, 54, "memory: the weights", look.ROLES["weights"])
-        + box(500, 54, 190, 54, "its Python: decoding", look.ROLES["generator"])
-        + box(500, 138, 190, 54, "staging buffer", look.ROLES["weights"])
+        + box(30, 54, 190, 54, "its Python: a step", style.ROLES["trainer"])
+        + box(30, 138, 190, 54, "memory: the weights", style.ROLES["weights"])
+        + box(500, 54, 190, 54, "its Python: decoding", style.ROLES["generator"])
+        + box(500, 138, 190, 54, "staging buffer", style.ROLES["weights"])
         + line("M500 72H222m8-5-8 5 8 5", 360, 62, "message: please send")
         + line("M220 92H498m-8-5 8 5-8 5", 360, 112, "reply: a copy of the bytes", dashed=True)
         + line("M220 165H498m-8-5 8 5-8 5", 360, 155, "one-sided read")
@@ -77,7 +77,7 @@ def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.axvline(busy_seconds, color=look.GREY, linewidth=1.2, linestyle="--")
+        axes.axvline(busy_seconds, color=style.GREY, linewidth=1.2, linestyle="--")
         for place, (state, mark, colour) in enumerate(zip(states, STATE_MARKS, STATE_COLOURS, strict=False)):
             rows = [(row, found[state]) for row, found in enumerate(waits.values()) if state in found]
             shift = 0.24 * (place - (len(states) - 1) / 2)
@@ -85,9 +85,9 @@ def waits_chart(waits: Mapping[str, Mapping[str, float]], busy_seconds: float) -
             axes.hlines(at, 0, [seconds for _, seconds in rows], color=colour, linewidth=1.5, alpha=0.6)
             axes.plot([s for _, s in rows], at, mark, color=colour, markersize=9, label=state, clip_on=False)
         axes.set(xlim=(0, end), xlabel="seconds until the bytes were there")
-        look.name_rows(axes, list(waits), margin=0.6)
+        style.name_rows(axes, list(waits), margin=0.6)
         axes.tick_params(axis="y", pad=9)  # a mark at 0 does not touch the name
-        look.bare_axes(axes, grid="x")
+        style.bare_axes(axes, grid="x")
         figure.legend(loc="outside upper left", ncols=len(states), frameon=False)
 
     said = "; ".join(
@@ -112,14 +112,14 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
                 left, share = start / len(copy), width / len(copy)
                 axes.barh(row, share, left=left, height=0.7, color=COPY_COLOURS[version % len(COPY_COLOURS)])
                 if share > 0.07:
-                    look.write_in_bar(axes, left + share / 2, row, str(version))
+                    style.write_in_bar(axes, left + share / 2, row, str(version))
         axes.set(xlim=(0, 1), xlabel="place in the copy", xticks=[0, 1])
         axes.set_xticklabels(["first byte", "last byte"])
         axes.get_xticklabels()[0].set_horizontalalignment("left")
         axes.get_xticklabels()[1].set_horizontalalignment("right")
         axes.tick_params(axis="x", length=0)
-        look.name_rows(axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6)
-        look.bare_axes(axes, keep=())
+        style.name_rows(axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6)
+        style.bare_axes(axes, keep=())
 
     said = "; ".join(f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1))
     return render(draw, 56 + 34 * len(copies), "What some copies are made of", said)

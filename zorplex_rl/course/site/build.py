@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from zorplex_rl.course.site import reference, search
-from zorplex_rl.course.site.contents import built_by, card_of, film_of
+from zorplex_rl.course.site.contents import animation_of, built_by, card_of
 from zorplex_rl.course.site.export import end_exports, export
 from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_page, search_page, stacks_page
 from zorplex_rl.course.site.page import Lesson, Page
@@ -128,7 +128,7 @@ def publish(
         ]
         built = built_by(course[0].parent.parent / "README.md") if course else {}
         cards = [card_of(*part, built.get(notebook.stem, "")) for part, notebook in zip(parts, course, strict=True)]
-        contents = contents_page(cards, film_of(parts), searchable)
+        contents = contents_page(cards, animation_of(parts), searchable)
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
         (draft / reference.PAGE).write_text(stacks_page(searchable), encoding="utf-8")

@@ -171,7 +171,7 @@ def _lit(svg: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Film:
+class Animation:
     """Hold the run that the page plays: the model of a ``LoopPlayer``, and a sentence on where it
     comes from."""
 
@@ -179,7 +179,7 @@ class Film:
     source: str
 
 
-def film_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Film:
+def animation_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Animation:
     """Return the first run that a page of the course plays, (file, page, lesson, HTML); simulates
     one if none does."""
     for file, page, lesson, written in pages:
@@ -193,11 +193,11 @@ def film_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Film:
                     f'Computed by the notebook <a href="{html.escape(place)}">{html.escape(lesson.title)}</a> when this site was built; '
                     f"{where} says from what."
                 )
-                return Film(_playing(model), source)
+                return Animation(_playing(model), source)
     return _simulated()
 
 
-def _simulated() -> Film:
+def _simulated() -> Animation:
     from zorplex_rl.course.widgets import LoopPlayer
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.simulation.simulate import compare
@@ -214,7 +214,7 @@ def _simulated() -> Film:
         f"Simulated for this page: a group takes a generator {setting.generation_seconds:g} s on average, a training step takes "
         f"{setting.training_seconds:g} s, and new weights are there {setting.sync_seconds:g} s later."
     )
-    return Film(_playing(model), source)
+    return Animation(_playing(model), source)
 
 
 def _playing(model: dict[str, Any]) -> dict[str, Any]:

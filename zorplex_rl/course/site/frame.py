@@ -12,8 +12,8 @@ from importlib.resources import files
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.course.lesson.lesson import inline
 from zorplex_rl.course.site import reference, search
-from zorplex_rl.course.site.arc import Station, arc_drawing
-from zorplex_rl.course.site.contents import Card, Film, entry, routes
+from zorplex_rl.course.site.contents import Animation, Card, entry, routes
+from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.outline import anchored, outline
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.course.site.render import plain, with_fewer_folds
@@ -61,21 +61,21 @@ def lesson_page(
     return _document(lesson.title, body)
 
 
-def contents_page(cards: Sequence[Card], film: Film, searchable: bool = False) -> str:
+def contents_page(cards: Sequence[Card], film: Animation, searchable: bool = False) -> str:
     """Build the contents page: a run to play, the course in one drawing, and the card of every
     notebook."""
     minutes = sum(card.lesson.minutes for card in cards)
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
     model = Page([], {"film": film.model})
     player = with_drawings('<div class="widget" data-model="film"></div>', model)
-    arc = arc_drawing([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
+    map_of_course = course_map([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
     machines = dict.fromkeys(card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on)
     ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
     body = (
         f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
         f'<div class="film">{player}<p class="source">{film.source} {MAX_LAG}</p></div>\n<p class="lead">{LEAD}</p>\n'
         f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n{routes(cards)}"
-        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{arc}</figure>\n'
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{map_of_course}</figure>\n'
         f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
         f"{_widgets(model)}<script>\n{_file('course/site/scrolling.js')}</script>"
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class LiveCurve(Widget, script="live_curve.js"):
 
         def draw(figure: Figure) -> None:
             axes = figure.subplots()
-            for (name, points), colour in zip(state["series"], cycle(look.SERIES), strict=False):
+            for (name, points), colour in zip(state["series"], cycle(style.SERIES), strict=False):
                 axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name)
             axes.set(xlim=(0, shown["total_steps"]), xlabel="training step", ylabel=shown["title"])
             if shown["percent"]:
                 axes.set_ylim(-0.02, 1.02)
-                look.show_percent(axes.yaxis)
-            look.bare_axes(axes, grid="both", keep=("left", "bottom"))
+                style.show_percent(axes.yaxis)
+            style.bare_axes(axes, grid="both", keep=("left", "bottom"))
             if state["series"]:
                 axes.legend(loc="best", frameon=False)
 

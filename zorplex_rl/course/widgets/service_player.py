@@ -20,10 +20,10 @@ from typing import Any
 import traitlets
 
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import WIDTH, drawing
 
-STATES = {"in rotation": look.GREEN, "gone, and nobody knows": look.VERMILION, "being replaced": look.ORANGE}
+STATES = {"in rotation": style.GREEN, "gone, and nobody knows": style.VERMILION, "being replaced": style.ORANGE}
 
 
 SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}

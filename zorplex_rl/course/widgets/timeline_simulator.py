@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.simulation.bounds import Mode, lower_bounds
 from zorplex_rl.simulation.setting import Setting
@@ -117,7 +117,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
             for axes, (name, loop) in zip(figure.subplots(len(loops), sharex=True), loops.items(), strict=True):
                 actors = ["trainer", "weights", *(f"generator {number}" for number in range(len(loop["bars"]) - 2))]
                 for row, (bars, colour) in enumerate(
-                    zip(loop["bars"], [look.VERMILION, look.GREY, *[look.BLUE] * 64], strict=False)
+                    zip(loop["bars"], [style.VERMILION, style.GREY, *[style.BLUE] * 64], strict=False)
                 ):
                     reached = 0
                     for gap, width, tone in zip(*[iter(bars)] * 3, strict=True):
@@ -126,9 +126,9 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
                             row, width * scale, left=start * scale, height=0.8, color=colour, alpha=1 - 0.35 * tone
                         )
                         reached = start + width
-                look.name_rows(axes, actors)
+                style.name_rows(axes, actors)
                 axes.set(title=f"{name}: {loop['seconds']:g} s", xlim=(0, longest))
-                look.bare_axes(axes, grid="x")
+                style.bare_axes(axes, grid="x")
             axes.set_xlabel("seconds")
 
         said = ", ".join(f"{name} {loop['seconds']:g} s" for name, loop in loops.items())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.widgets.ring_race import race
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
             axes = figure.subplots()
             for row, chunks in enumerate(rows.values()):
                 for chunk, version in enumerate(chunks):
-                    colour = look.SERIES[version % len(look.SERIES)] if version >= 0 else "none"
-                    axes.barh(row, 0.94, left=chunk, height=0.8, color=colour, edgecolor=look.GREY)
+                    colour = style.SERIES[version % len(style.SERIES)] if version >= 0 else "none"
+                    axes.barh(row, 0.94, left=chunk, height=0.8, color=colour, edgecolor=style.GREY)
                     if version >= 0:
-                        look.write_in_bar(axes, chunk + 0.47, row, str(version))
-            look.name_rows(axes, list(rows), margin=0.7)
+                        style.write_in_bar(axes, chunk + 0.47, row, str(version))
+            style.name_rows(axes, list(rows), margin=0.7)
             axes.set(xlim=(0, len(staging)), xticks=[])
-            look.bare_axes(axes, keep=())
+            style.bare_axes(axes, keep=())
 
         protected = "with" if params["seqlock"] else "without"
         said = (

@@ -17,20 +17,20 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.widgets.widget import Params, Simulator, tabulate
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {
-    "blue": look.BLUE,
-    "vermilion": look.VERMILION,
-    "green": look.GREEN,
-    "purple": look.PURPLE,
-    "orange": look.ORANGE,
-    "sky": look.SKY,
-    "grey": look.GREY,
+    "blue": style.BLUE,
+    "vermilion": style.VERMILION,
+    "green": style.GREEN,
+    "purple": style.PURPLE,
+    "orange": style.ORANGE,
+    "sky": style.SKY,
+    "grey": style.GREY,
 }
 """The colours of bars by the names that the style sheet of the widgets has for them."""
 
@@ -127,10 +127,10 @@ class WhatIf(Simulator, script="what_if.js"):
                 for row, bar in enumerate(panel["bars"]):
                     axes[0].barh(row, bar["value"], height=0.7, color=COLOURS[bar["colour"]])
                     axes[0].text(panel["most"], row, f" {bar['text']}", va="center")
-                look.name_rows(axes[0], [bar["name"] for bar in panel["bars"]])
+                style.name_rows(axes[0], [bar["name"] for bar in panel["bars"]])
                 axes[0].set(title=panel["title"], xlim=(panel["least"], panel["most"]), xticks=[])
-                axes[0].axvline(0, color=look.GREY, linewidth=0.8)
-                look.bare_axes(axes[0], keep=())
+                axes[0].axvline(0, color=style.GREY, linewidth=0.8)
+                style.bare_axes(axes[0], keep=())
 
         height = sum(56 + 30 * len(panel["bars"]) for panel in panels)
         bars = render(draw, height, title, f"{at}. {result['said']}") if panels else ""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from zorplex_rl.course.lesson import scene
+from zorplex_rl.course.lesson import keep_open
 
 
 @asynccontextmanager
@@ -22,13 +22,13 @@ async def noted(log, name):
 def test_what_is_entered_again_is_closed_first():
     async def scenario():
         log = []
-        assert await scene.enter("a", noted(log, "first")) == "first"
-        await scene.enter("b", noted(log, "other"))
-        await scene.enter("a", noted(log, "second"))
+        assert await keep_open.enter("a", noted(log, "first")) == "first"
+        await keep_open.enter("b", noted(log, "other"))
+        await keep_open.enter("a", noted(log, "second"))
         assert log == ["open first", "open other", "close first", "open second"]
-        await scene.leave("a")
-        await scene.leave("a")
-        await scene.leave("b")
+        await keep_open.leave("a")
+        await keep_open.leave("a")
+        await keep_open.leave("b")
         assert log[4:] == ["close second", "close other"]
 
     asyncio.run(scenario())
@@ -42,15 +42,15 @@ def test_what_cannot_be_opened_is_not_kept():
 
     async def scenario():
         with pytest.raises(OSError, match="no room"):
-            await scene.enter("a", broken())
-        await scene.leave("a")
+            await keep_open.enter("a", broken())
+        await keep_open.leave("a")
 
     asyncio.run(scenario())
 
 
 def test_what_an_event_loop_has_taken_with_it_is_forgotten():
     log = []
-    asyncio.run(scene.enter("a", noted(log, "first")))
-    asyncio.run(scene.enter("a", noted(log, "second")))
+    asyncio.run(keep_open.enter("a", noted(log, "first")))
+    asyncio.run(keep_open.enter("a", noted(log, "second")))
     assert log.count("open second") == 1
-    asyncio.run(scene.leave("a"))
+    asyncio.run(keep_open.leave("a"))

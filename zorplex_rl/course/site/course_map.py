@@ -20,7 +20,7 @@ from html import escape
 from typing import NamedTuple
 
 from zorplex_rl.course.figures.loop_drawing import HEIGHT, PARTS, WIDTH, loop_drawing
-from zorplex_rl.drawing import look
+from zorplex_rl.drawing import style
 
 _MARGIN, _ROW, _COLUMNS = 16, 30, 2
 _ROWS, _IN_A_ROW = 3, {"weights": 4}
@@ -47,7 +47,7 @@ class Station(NamedTuple):
     """The parts of the loop that it is about; empty for all of them."""
 
 
-def arc_drawing(stations: Sequence[Station]) -> str:
+def course_map(stations: Sequence[Station]) -> str:
     """Return the course as SVG text. ``stations`` stand in the order of reading."""
     first = next((index for index, station in enumerate(stations) if station.shows_loop), len(stations))
     below, above = stations[:first], stations[first:]
@@ -58,11 +58,11 @@ def arc_drawing(stations: Sequence[Station]) -> str:
     height = top_height + (14 + bottom_height if below else 0)
     inner = re.sub(r"^<svg[^>]*>|</svg>$", "", loop_drawing())
     badges = "".join(_badges(part, [station.number for station in above if part in station.lit]) for part in PARTS)
-    drawn = _frame(0, width, top_height, "The loop", look.BLUE)
+    drawn = _frame(0, width, top_height, "The loop", style.BLUE)
     drawn += f'<g transform="translate({_MARGIN} 44)">{inner}</g><g transform="translate({_MARGIN} 44)">{badges}</g>'
     drawn += _names(above, 44 + HEIGHT + 20)
     if below:
-        drawn += _frame(top_height + 14, width, bottom_height, "What it stands on", look.GREY)
+        drawn += _frame(top_height + 14, width, bottom_height, "What it stands on", style.GREY)
         drawn += _names(below, top_height + 14 + 44)
     told = [f"{station.number} {station.name}" for station in stations]
     said = (
@@ -117,6 +117,6 @@ def _badge(x: float, y: float, number: str) -> str:
     """Return a number in a pill that stands out on light and dark."""
     width = _pill(number)
     return (
-        f'<g transform="translate({x:g} {y:g})"><rect x="{-width / 2:g}" y="-10" width="{width:g}" height="20" rx="10" fill="{look.DEEP_BLUE}"/>'
+        f'<g transform="translate({x:g} {y:g})"><rect x="{-width / 2:g}" y="-10" width="{width:g}" height="20" rx="10" fill="{style.DEEP_BLUE}"/>'
         f'<text y="4.5" text-anchor="middle" font-size="12" font-weight="600" fill="#ffffff">{escape(number)}</text></g>'
     )
