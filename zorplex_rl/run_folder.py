@@ -227,7 +227,7 @@ class RunFolder:
         except Timeout:
             return True
         except (OSError, NotImplementedError):
-            # A folder that cannot be written, as one that was put on a shelf.
+            # A folder that cannot be written, for example one on a read-only disk.
             return False
 
     def save_config(self, config: Config) -> None:
