@@ -16,8 +16,7 @@ LISTEN_SECONDS = 1.0
 
 
 def listen_at(address: str) -> None:
-    """Have this process's Monarch listen at ``address`` (``tls://HOST:PORT`` or ``tcp://…``, and
-    nowhere else), for hosts that are not this one.
+    """Have Monarch listen for hosts at ``tls://HOST:PORT`` or ``tcp://…``, and nowhere else.
 
     Raises RuntimeError once the runtime has started: a process has one transport.
     """
@@ -27,11 +26,9 @@ def listen_at(address: str) -> None:
 
 
 def serve_as_host(address: str, ready: Callable[[], None]) -> None:
-    """Make this process a host on which a controller may start processes. Returns when it has been
-    shut down. Calls ``ready`` once it listens.
+    """Be a host for controllers until it is shut down. Calls ``ready`` once it listens.
 
-    Monarch listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``) and nowhere else. It runs
-    what it is sent; see ``addressed``.
+    Monarch listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``), and runs what it is sent.
     """
     configure(streams=1)
     with quiet_stderr():
@@ -49,8 +46,7 @@ def attach(address: str) -> Any:
 
 
 def addressed(address: str) -> str:
-    """Return ``address`` with the name that a host answers to, where the environment variable
-    ``ZORPLEX_SECRET`` is set.
+    """Return ``address`` with the name that a host answers to, if ``ZORPLEX_SECRET`` is set.
 
     Without TLS nobody is known. But a host agent drops what is addressed to another name than its
     own, and this name, 64 bits, is made of the secret. So without the secret nobody starts

@@ -100,8 +100,7 @@ class Traffic:
         self.turn = next(_turns)
 
     def note(self, own_before: int, serving: int, waiting: int, answered: set[str]) -> None:
-        """Take over what a probe has said, before which ``own_before`` requests were in flight
-        here."""
+        """Take over what a probe has said, with ``own_before`` requests in flight here before."""
         # An estimate: some of this process's own requests may have been answered meanwhile.
         self.elsewhere = max(0, serving - max(own_before, len(self.in_flight)))
         self.waiting_elsewhere = waiting

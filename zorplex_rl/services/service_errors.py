@@ -19,12 +19,10 @@ class GivenUp(ServiceError):
 
 
 class ReplicaFailed(ServiceError):
-    """Report that the replica of the request failed. The message says whether it may have been
-    carried out."""
+    """Report that the request's replica failed. The message says whether it may have been done."""
 
     def __init__(self, replica: str, message: str) -> None:
-        # Both go to the base class, which pickles them: an endpoint may raise this to its own
-        # caller.
+        # Both go to the base class, which pickles them: an endpoint may raise this to its caller.
         super().__init__(replica, message)
         self.replica, self.message = replica, message
 

@@ -4,8 +4,8 @@
                │ no                       │ no: it had died
                └──► start ──► it fails ───┴──► back off, start, …    after ``max_failures`` in a row: GiveUp
 
-Spares are set up and get no requests. What a set-up raises is no accident of its process: the first
-replica of a place has one more attempt after it, and none if it is a ConfigError.
+Spares are set up and get no requests. If a set-up raises, the first replica of a place gets one
+more attempt, but not after ConfigError.
 """
 
 import asyncio
@@ -28,8 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GiveUp(Exception):
-    """Say, also from within a start, that further attempts are pointless. Callers that wait get
-    ``error``."""
+    """Say, also from within a start, that further attempts are pointless. Callers get ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -37,15 +36,13 @@ class GiveUp(Exception):
 
 
 class Streak:
-    """Count the failures in a row of one place: of starts, and of replicas that finished
-    nothing."""
+    """Count the failures in a row of one place: of starts, and of replicas without an answer."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name, self.options, self.count = name, options, 0
 
     async def add(self, last: str) -> None:
-        """Count a failure, and wait, the longer the more there were. Raises GiveUp after too
-        many."""
+        """Count a failure, and wait, longer each time. Raises GiveUp after too many."""
         self.count += 1
         if self.count > self.options.max_failures:
             times = f"has failed {self.count} times in a row without finishing anything"
@@ -75,13 +72,11 @@ class Supply:
         return Streak(self.name, self._options)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is ready, or cannot be started, so that their start does not
-        disturb later requests."""
+        """Wait until every spare is ready or cannot start, so that none disturbs requests."""
         await asyncio.gather(*self._spares, return_exceptions=True)
 
     async def take(self, streak: Streak, first: bool = False) -> Replica:
-        """Return a replica that has just answered a probe; ``first`` says that it is the first of
-        its place.
+        """Return a replica that has just answered a probe; ``first`` means the first of its place.
 
         Raises GiveUp, or what the set-up of a first one raised.
         """

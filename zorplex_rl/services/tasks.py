@@ -24,8 +24,7 @@ class Background(set[asyncio.Task[Any]]):
 
 
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Run all to their end. If one fails, cancels the others, waits for them, and raises its
-    exception."""
+    """Run all to their end. If one fails, cancels the others, waits for them, and raises why."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
@@ -61,8 +60,7 @@ def is_being_cancelled() -> bool:
 
 
 async def done_before(doing: Awaitable[Result], event: asyncio.Event) -> "asyncio.Future[Result] | None":
-    """Return the done future of ``doing``, or None, and cancel it, if ``event`` is set before
-    that."""
+    """Return the done future of ``doing``, or None, cancelling it, if ``event`` is set first."""
     asked, happened = asyncio.ensure_future(doing), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({asked, happened}, return_when=asyncio.FIRST_COMPLETED)
