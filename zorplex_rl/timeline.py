@@ -42,14 +42,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
 MOST_SECONDS = 1e11
-"""A time of a trace is between this and its negative: three thousand years, in microseconds still
-exact."""
+"""A trace's times are within ±this: three thousand years, exact to a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details
-    for readers of the trace."""
+    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds), with ``args``."""
 
     actor: str
     kind: str
@@ -80,8 +78,7 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
-        """Record the time of the body, also if it raises. Yields ``args``; the body may add
-        entries."""
+        """Record the body's time, also if it raises. Yields ``args``, for the body's entries."""
         start = self._clock()
         try:
             yield args
@@ -94,8 +91,7 @@ class SpanRecorder:
             self._spans.append(span)
 
     def drain(self) -> list[Span]:
-        """Remove and return the spans that ended since the last drain, in the order in which they
-        ended."""
+        """Remove and return the spans that ended since the last drain, in that order."""
         with self._lock:
             spans = list(self._spans)
             self._spans.clear()
@@ -103,8 +99,7 @@ class SpanRecorder:
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return (number, version, seconds of the slowest episode, seconds which that episode waited
-    for tools) for every group.
+    """Return of each group (number, version, slowest episode's seconds, those on tools).
 
     The ``groups`` argument of a ``train`` span holds this list.
     """
@@ -152,13 +147,11 @@ class Timeline:
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
     def shifted(self, seconds: float) -> "Timeline":
-        """Return the same timeline ``seconds`` later, to align it with the clock of another
-        machine, or of this one before a reboot."""
+        """Return the timeline ``seconds`` later, for the clock of another machine or boot."""
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults
-        to the whole timeline.
+        """Return the share, 0 to 1, of the window (by default all) in which ``actor`` was busy.
 
         Time in which several spans overlap counts once.
         """
@@ -167,11 +160,9 @@ class Timeline:
         return _covered(busy) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
-        """Return for every actor its share of the window in each kind, and under ``idle`` the share
-        in which it was not busy.
+        """Return each actor's shares of the window by kind, and under ``idle`` the rest.
 
-        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to
-        more than 1.
+        Overlapping kinds count in full, so an actor's shares may sum to more than 1.
         """
         start, end = window or (self.start, self.end)
         seconds = end - start if end > start else math.inf
@@ -186,8 +177,7 @@ class Timeline:
         }
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev
-        and chrome://tracing.
+        """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
 
         Each actor becomes a process of the trace. Times are whole microseconds from the timeline's
         start. Overlapping spans of one actor go into separate lanes (threads of the trace), because
@@ -217,8 +207,7 @@ class Timeline:
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves
-        either the old file or the whole new one."""
+        """Write the Chrome trace to ``path`` in one step: a crash leaves the old file or new."""
         # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
         write_whole(Path(path), json.dumps(self.to_chrome_trace(), default=str))
 
@@ -263,8 +252,7 @@ def _lanes(spans: list[Span]) -> list[int]:
 
 
 def _finite(value: Any) -> Any:
-    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one
-    bare NaN."""
+    """Return ``value``, as text if infinite or NaN: one bare NaN spoils a whole trace."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,5 +1,4 @@
-"""Run a model: ``prefill`` all prompts at once, then decode step by step: feed what is new in every
-row, return the logits of the next tokens.
+"""Run a model: ``prefill`` the prompts, then feed each row's new tokens, step by step.
 
 A step for 64 rows of a small model is about two hundred small tensor operations, and much of its
 time goes into calling them. ``LeanDecoder`` writes the step out for Llama and Qwen2 models,
@@ -31,11 +30,9 @@ if TYPE_CHECKING:
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds
-    to them.
+    """Return ``model``'s arguments to read keys and values from ``cache`` and add to them.
 
-    Transformers 5.24 calls the argument ``cache``; earlier ones, and some models,
-    ``past_key_values``.
+    Transformers 5.24 says ``cache``; earlier ones, and some models, ``past_key_values``.
     """
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}
@@ -76,8 +73,7 @@ def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
 def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
     """Return the logits [..., V] of hidden states [..., hidden_size], as ``forward`` computes them.
 
-    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output
-    layer is then added up in float32, too.
+    Float32 states give float32 logits and sums of gradients, also in a bfloat16 model.
     """
     layer, config = model.get_output_embeddings(), model.config
     bias = None if layer.bias is None else layer.bias.to(states.dtype)

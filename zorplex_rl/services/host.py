@@ -13,9 +13,8 @@ must not exist twice (the trainer) is started elsewhere only then (``until_ended
 may start at once, because a replica that has failed answers nobody: ``router.py`` drops what
 arrives later.
 
-That a host is lost shows in the end of a TCP connection, before its lease is over
-(``lifeline.py``). One that only stands still is given up at its lease's end. Monarch's errors prove
-neither.
+A lost host shows in the end of a TCP connection, before its lease is over (``lifeline.py``). One
+that only stands still is given up at its lease's end. Monarch's errors prove neither.
 """
 
 import asyncio

@@ -40,8 +40,7 @@ PROCESS_SECONDS = 120.0
 ODD_ARGUMENTS = (
     "", "no such thing", "-1", "0", "1e999", "9" * 5000, "1/0", "None", "a" * 10_000, "'", '"', "\\", "\x00", "⁷", "٣", "<b>", "a,b", "2**9**9",
 )  # fmt: skip
-"""What a policy that is still learning writes between the brackets. Brackets and line breaks cannot
-occur."""
+"""What a learning policy writes between the brackets: no bracket, no line break."""
 
 
 class Broken(Exception):
@@ -94,8 +93,7 @@ def findings_of(
     also: Mapping[str, Callable[["Sample"], str]],
     if_all_hold: Mapping[str, Callable[["Sample"], str]],
 ) -> Iterator[Finding]:
-    """Yield one finding for each check, after ``begin(name)``. What the user's code prints goes to
-    standard error.
+    """Yield a finding for each check, after ``begin(name)``. The user's prints go to stderr.
 
     ``also`` are further checks, ``if_all_hold`` those that say little about a task that is not in
     order. Nothing follows if no task can be drawn.
@@ -139,8 +137,7 @@ def _finding(name: str, check: Callable[[], str], seconds: float) -> Finding:
 
 
 class Sample:
-    """The first tasks of both splits, and the checks on them. Each check returns what it found, or
-    raises Broken or TaskError."""
+    """The first tasks of both splits, and their checks, which raise Broken or TaskError."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         self.source, self.environment = source, source.make()
@@ -159,8 +156,7 @@ class Sample:
         return "the same when drawn again, in the reverse order, and from a new environment"
 
     def draw_elsewhere(self) -> str:
-        """Draw the tasks in another process, whose sets and dictionaries have another order of
-        hashes."""
+        """Draw the tasks in another process, where sets and dictionaries hash differently."""
         try:
             ended = subprocess.run(
                 [sys.executable, "-c", "from zorplex_rl.task.checks import draw; draw()"],
@@ -225,8 +221,7 @@ class Sample:
         return f"the best constant answer, {answer!r:.40}, is right in {share:.1%}"
 
     def call_tools(self) -> str:
-        """Call every tool with odd arguments and with words of the question, here and in an
-        environment that has drawn no task."""
+        """Call tools with odd arguments and the question's words, also in a new environment."""
         for index, task in enumerate(self.few):
             arguments = (*ODD_ARGUMENTS, *task.question.split())
             for name in self.environment.tools:
@@ -300,8 +295,7 @@ class Sample:
 
 
 def draw() -> None:
-    """Read an EnvironmentSource from standard input, and write the keys of its first tasks to
-    standard output, pickled."""
+    """Read an EnvironmentSource from stdin, and write its first tasks' keys to stdout, pickled."""
     source: EnvironmentSource = pickle.load(sys.stdin.buffer)
     with redirect_stdout(sys.stderr):
         environment: Environment = source.make()

@@ -37,8 +37,7 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
 )
 TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
 VALUES = range(10, 50)
-"""The values that a word can have: two digits, so sums and differences have one to three digits and
-a sign."""
+"""The values that a word can have: two digits, so sums have up to three and a sign."""
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3

@@ -353,8 +353,7 @@ class Controller:
         return {"step": self.step, "steps": self.config.steps, "services": services}
 
     async def _state(self) -> dict[str, Any]:
-        """Return what controller and small actors know; a resumed run begins at the end of the
-        log."""
+        """Return what controller and small actors know. A resumed run starts at the log's end."""
         replay, stages = await asyncio.gather(self.replay.state.route(), self.dataset.state.route())
         own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
         return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()

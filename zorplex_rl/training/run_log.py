@@ -18,8 +18,7 @@ from zorplex_rl.timeline import Span, Timeline
 
 
 class RunLog:
-    """The log of a run. ``show`` gets rows, ``say`` remarks; a thread calls ``draw`` per
-    evaluation."""
+    """The log of a run. ``show`` gets rows, ``say`` remarks; evaluations call ``draw``, aside."""
 
     def __init__(
         self,

@@ -149,8 +149,7 @@ class TrainerHandle:
         return self.replica.state is State.READY
 
     async def actor(self) -> Any:
-        """Return the actor to read weights from, waiting for it. Raises ServiceError without
-        one."""
+        """Return the actor to read weights from, waiting for it; else raises ServiceError."""
         return (await self.service.replica_at(0)).actor
 
     async def step(self, *batch: Any) -> dict[str, float]:

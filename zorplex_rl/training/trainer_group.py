@@ -12,10 +12,9 @@ version once. No process ever puts the weights together to send them. Only a che
 trained policy are gathered, tensor by tensor, on rank 0. Both are what a trainer of one process
 writes, so a run can be continued with another number of processes.
 
-The ranks are all on one host. They meet, and talk to each other, on its loopback address only.
-Generators on other hosts read each rank's ring from a socket of its own. When that host is lost,
-the group starts again on another one, as late as a trainer of one process does
-(``services/host.py``).
+The ranks are all on one host, and talk on its loopback address only. Generators on other hosts read
+each rank's ring from a socket of its own. When that host is lost, the group starts again on another
+one, as late as a single trainer does (``services/host.py``).
 """
 
 import asyncio

@@ -304,8 +304,7 @@ class Subscriber:
         return transport_of(self.reader)
 
     async def fetch(self) -> int:
-        """Fetch the newest weights, and return their version. After WeightPullError, do not
-        ``swap``."""
+        """Fetch the newest weights. Returns the version. After WeightPullError do not ``swap``."""
 
         async def read_slot(slot: int) -> None:
             await self.reader.read_slot(slot, self._staging)
