@@ -428,9 +428,7 @@ def _types() -> dict[str, tuple[str | None, Any]]:
 
 def _typed(name: str, value: Any, expected: Any) -> Any:
     """Return ``value`` as a field of type ``expected`` has it: a whole number may become a float.
-
-    Raises ConfigError for other types. True and False are no numbers here.
-    """
+    Raises ConfigError for other types. True and False are no numbers here."""
     if expected == TaskName | str:
         expected = str
     if get_origin(expected) is Literal:

@@ -47,9 +47,7 @@ ENVIRONMENT = "environment.json"
 
 class RunFolder:
     """One run's files. ``create`` and ``reopen`` raise ConfigError before anything is changed.
-
-    Later, whatever writes raises StorageError when it cannot.
-    """
+    Later, whatever writes raises StorageError when it cannot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -332,10 +330,8 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def intact_checkpoint(self, step: int | None = None) -> Path:
-        """Return the checkpoint of ``step``, or the newest, after reading it all.
-
-        Raises ConfigError if it is broken or missing; the message offers another, if any.
-        """
+        """Return the checkpoint of ``step``, or the newest, after reading it all. Raises
+        ConfigError if it is broken or missing; the message offers another, if any."""
         found = {step_of(path): path for path in self.checkpoints()}
         if step is not None and step not in found:
             raise ConfigError(

@@ -99,10 +99,8 @@ class SpanRecorder:
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return of each group (number, version, slowest episode's seconds, those on tools).
-
-    The ``groups`` argument of a ``train`` span holds this list.
-    """
+    """Return of each group (number, version, slowest episode's seconds, those on tools). The
+    ``groups`` argument of a ``train`` span holds this list."""
     groups: dict[int, tuple[int, float, float]] = {}
     for episode in episodes:
         version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
@@ -152,18 +150,14 @@ class Timeline:
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
         """Return the share, 0 to 1, of the window (by default all) in which ``actor`` was busy.
-
-        Time in which several spans overlap counts once.
-        """
+        Time in which several spans overlap counts once."""
         start, end = window or (self.start, self.end)
         busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
         return _covered(busy) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
         """Return each actor's shares of the window by kind, and under ``idle`` the rest.
-
-        Overlapping kinds count in full, so an actor's shares may sum to more than 1.
-        """
+        Overlapping kinds count in full, so an actor's shares may sum to more than 1."""
         start, end = window or (self.start, self.end)
         seconds = end - start if end > start else math.inf
         by_kind: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
@@ -179,9 +173,9 @@ class Timeline:
     def to_chrome_trace(self) -> dict[str, Any]:
         """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
 
-        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's
-        start. Overlapping spans of one actor go into separate lanes (threads of the trace), because
-        viewers read overlap within one lane as nesting.
+        Each actor becomes a process of the trace. Times are whole microseconds from the start.
+        Overlapping spans of an actor get lanes of their own (threads): viewers read overlap as
+        nesting.
         """
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
         lanes = _lanes(self.spans)
@@ -213,10 +207,8 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a timeline that ``save`` wrote; times are rounded to microseconds.
-
-        Raises ValueError if the file is not such a trace.
-        """
+        """Read a timeline that ``save`` wrote; times are rounded to microseconds. Raises ValueError
+        if the file is not such a trace."""
         try:
             trace = json.loads(Path(path).read_text(encoding="utf-8"))
             origin = trace.get("otherData", {}).get("origin_microseconds", 0)

@@ -36,11 +36,9 @@ def parse_command(
     default: Any = tyro.MISSING_NONPROP,
     description: str | None = None,
 ) -> Any:
-    """Return one of the dataclasses ``commands``, from ``arguments``, else from ``default``.
-
-    Raises ConfigError for an unknown command or flag, naming the nearest, and for a missing or
-    wrong value. ``--help`` prints the help and exits.
-    """
+    """Return one of the dataclasses ``commands``, from ``arguments``, else from ``default``. Raises
+    ConfigError for an unknown command or flag, naming the nearest, and for a missing or wrong
+    value. ``--help`` prints the help and exits."""
     words = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
     complaint = io.StringIO()
     try:
@@ -101,10 +99,8 @@ def _values() -> tyro.constructors.ConstructorRegistry:
 
 
 def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Return how one of several texts is read; tyro's own message would rate the choices.
-
-    A union of choices and text is a choice that may also be something else, which is checked later.
-    """
+    """Return how one of several texts is read; tyro's own message would rate the choices. A union
+    of choices and text is a choice that may also be something else, which is checked later."""
     named = next((kind for kind in (info.type, *get_args(info.type)) if get_origin(kind) is Literal), None)
     if named is None:
         return None

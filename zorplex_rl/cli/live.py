@@ -40,10 +40,8 @@ LEAST_BAR = 10
 
 
 class LiveView:
-    """Show the rows given to ``update`` on ``stream`` (default: standard output).
-
-    Use it as a context manager. ``clock`` returns seconds, which pass between rows, too.
-    """
+    """Show the rows given to ``update`` on ``stream`` (default: standard output). Use it as a
+    context manager. ``clock`` returns seconds, which pass between rows, too."""
 
     def __init__(
         self, total_steps: int, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic

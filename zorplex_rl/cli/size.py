@@ -111,9 +111,7 @@ def budget(config: Config) -> list[Process]:
 
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
-
-    For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found.
-    """
+    For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
     from zorplex_rl.sizing.run_time import RunTime
 
     shape, _, source = _shape(config.policy)
@@ -130,9 +128,7 @@ def expect_fit(
     environment: EnvironmentSource,
 ) -> None:
     """Warn if a run of ``config`` may outgrow this machine's memory; raise ConfigError if it must.
-
-    ``source`` is the folder of the policy, ``devices`` says where each role computes.
-    """
+    ``source`` is the folder of the policy, ``devices`` says where each role computes."""
     shape, stored = _read_shape(Path(source))
     prompt, _ = _prompt_tokens(config, count_tokens, environment)
     gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})

@@ -61,9 +61,7 @@ class Train(Command):
 
 def cluster_of(earlier: HostsConfig) -> HostsConfig:
     """Return the hosts of ``earlier`` if all are on this machine, else "": where a run goes on.
-
-    Others have to be named again: a host is trusted, and the folder could name anybody's.
-    """
+    Others have to be named again: a host is trusted, and the folder could name anybody's."""
     if earlier.is_elsewhere:
         return HostsConfig(hosts="")
     return HostsConfig(
@@ -168,9 +166,7 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bo
 
 def _what_failed(error: Exception, cause: BaseException, config: Config, folder: RunFolder, resume: Path | None) -> str:
     """Return what the user is told of ``error``, from ``cause``: what to do, where to read.
-
-    ``resume`` is the checkpoint that was being restored.
-    """
+    ``resume`` is the checkpoint that was being restored."""
     match cause:
         case StorageError():
             return f"{cause}; free some space; {_how_to_go_on(folder)}"

@@ -14,9 +14,7 @@ from zorplex_rl.task.checks import try_apart
 
 def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     """Check what a run of ``config`` needs, in ``folder`` if resumed. Returns its policy's folder.
-
-    Raises ConfigError for the first thing that is wrong.
-    """
+    Raises ConfigError for the first thing that is wrong."""
     if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
         # At these levels, read at its first import, Monarch records no spans for a trace. A program
         # that has imported ``runtime.py`` and started this one has left them: errors alone.

@@ -40,10 +40,8 @@ _ROOT_RULES = (
 
 
 def render(draw: Callable[[Figure], None], height: int, title: str, description: str, width: int = WIDTH) -> str:
-    """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text.
-
-    A screen reader reads ``title`` and ``description``, so put the important numbers there.
-    """
+    """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text. A
+    screen reader reads ``title`` and ``description``, so put the important numbers there."""
     # Where its cache cannot be written, it says so at every import.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib

@@ -25,10 +25,8 @@ RANDOM_STATE = "torch_rng"
 
 
 def save_learner(learner: Learner, folder: Path) -> None:
-    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError.
-
-    A sharded learner writes the same. All its ranks must call this; rank 0 writes.
-    """
+    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError. A sharded
+    learner writes the same. All its ranks must call this; rank 0 writes."""
     if (state := learner.whole_state()) is None:
         return
     try:
@@ -40,9 +38,7 @@ def save_learner(learner: Learner, folder: Path) -> None:
 
 def load_learner(learner: Learner, folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
-
-    Raises CheckpointError if that is no learner, or one of another model.
-    """
+    Raises CheckpointError if that is no learner, or one of another model."""
     with _reading(folder) as read:
         learner.restore(read)
         random_state = read(RANDOM_STATE)

@@ -46,10 +46,8 @@ def read_state(checkpoint: Path, file: str, config: Config | None = None) -> dic
 
 
 def _contradiction(state: dict[str, Any], config: Config, step: int) -> str | None:
-    """Return what cannot be true of a run of ``config`` after ``step`` steps, or None.
-
-    Every group that was ever started has been trained on, or is to be generated again.
-    """
+    """Return what cannot be true of a run of ``config`` after ``step`` steps, or None. Every group
+    that was ever started has been trained on, or is to be generated again."""
     replay, stages, tiers = state["replay"], state["stages"], tiers_of(config)
     trained, again = step * config.prompts_per_step, replay["again"]
     firsts = [first for first, _ in stages]

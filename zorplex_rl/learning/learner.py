@@ -40,11 +40,9 @@ Result = TypeVar("Result")
 
 
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` is the number of steps taken, from 0.
-
-    After the warm-up the learning rate falls linearly to a tenth at step ``decay_steps`` (0:
-    never). Episodes were sampled at ``temperature``.
-    """
+    """Trains ``policy``'s model in place. ``version`` is the number of steps taken, from 0. After
+    the warm-up the learning rate falls linearly to a tenth at step ``decay_steps`` (0: never).
+    Episodes were sampled at ``temperature``."""
 
     def __init__(
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
@@ -206,11 +204,9 @@ class Learner:
             raise TrainingDiverged(f"the {what} of step {self.version + 1} is {value}")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that the next step depends on, by name: masters, optimizer and version.
-
-        The first two are the learner's own tensors, not copies. The rest of the optimizer is
-        configuration; its learning rate follows from the version.
-        """
+        """Return all that the next step depends on, by name: masters, optimizer and version. The
+        first two are the learner's own tensors, not copies. The rest of the optimizer is
+        configuration; its learning rate follows from the version."""
         state = {"version": torch.tensor(self.version)}
         for i, master in enumerate(self._masters):
             state[f"masters.{i}"] = master.detach()
@@ -220,10 +216,8 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, read: Callable[[str], Tensor]) -> None:
-        """Continue from a ``state_dict``; ``read`` returns its tensor of a name, unsharded.
-
-        Raises CheckpointError for another model's learner, or numbers that are not finite.
-        """
+        """Continue from a ``state_dict``; ``read`` returns its tensor of a name, unsharded. Raises
+        CheckpointError for another model's learner, or numbers that are not finite."""
         for name, own in self.state_dict().items():
             whole = read(name)
             if (whole.shape, whole.dtype) != (own.shape, own.dtype):
@@ -259,10 +253,8 @@ def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is.
-
-    The logits, the largest tensor of a step, are computed for sampled positions only.
-    """
+    """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
+    logits, the largest tensor of a step, are computed for sampled positions only."""
     chosen = batch.mask.bool()
     states = response_states(policy.model, batch)[chosen]
     # In bfloat16 the output layer's gradient, a sum over all tokens, would lose small terms.
@@ -277,9 +269,7 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
 
 def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     """Return the last hidden states [B, T, hidden_size] that predict each token of the responses.
-
-    Each prompt runs once; the gradients of all its responses add up in its keys and values.
-    """
+    Each prompt runs once; the gradients of all its responses add up in its keys and values."""
     from transformers.cache_utils import DynamicCache
 
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]

@@ -107,9 +107,7 @@ class _Together(nn.Module):
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard ``model`` over ``mesh`` by layer. Returns the module through which to call it.
-
-    Gradients are added up over the ranks in float32, not averaged.
-    """
+    Gradients are added up over the ranks in float32, not averaged."""
     together = _Together(model)
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in kinds]

@@ -16,9 +16,7 @@ from zorplex_rl.task.rewards import outcome_shares
 @dataclass(frozen=True, slots=True)
 class Report:
     """The result for one kind of task. Times are seconds of an episode, sampled in a batch.
-
-    ``interval`` (95 %) of the accuracy counts tasks with the same words once (``intervals.py``).
-    """
+    ``interval`` (95 %) of the accuracy counts tasks with the same words once (``intervals.py``)."""
 
     name: str
     episodes: int

@@ -27,10 +27,8 @@ class Need:
 
 
 def needs(zorplex: Zorplex | Environment, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
-    """Return the needs of the first tasks of ``name``, ``kind:difficulty``, by ``count_tokens``.
-
-    A user's environment knows no shortest answer: prompt, turns and the answer itself count.
-    """
+    """Return the needs of the first tasks of ``name``, ``kind:difficulty``, by ``count_tokens``. A
+    user's environment knows no shortest answer: prompt, turns and the answer itself count."""
     if not isinstance(zorplex, Zorplex):
         return [
             Need(
@@ -58,10 +56,8 @@ def check_limits(
     positions: int | None = None,
 ) -> list[str]:
     """Return a warning for each kind in ``names`` with tasks that the limits rule out.
-
     ``positions`` is the number of tokens that the model can read, if known. Raises ConfigError if a
-    response of ``max_tokens`` does not fit into it, or if no task of any kind can be answered.
-    """
+    response of ``max_tokens`` does not fit into it, or if no task of any kind can be answered."""
     of_kind = {name: needs(zorplex, name, count_tokens) for name in names}
     everything = [need for found in of_kind.values() for need in found]
     longest, shortest = max(need.prompt for need in everything), min(need.tokens for need in everything)

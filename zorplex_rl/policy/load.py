@@ -44,11 +44,9 @@ class Policy:
 
 
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
-    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded.
-
-    Raises PolicyError if there is no such policy, or if it is not a causal language model, has no
-    chat template, too few embeddings for its tokenizer, or weights that are not finite.
-    """
+    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. Raises
+    PolicyError if there is no such policy, or if it is not a causal language model, has no chat
+    template, too few embeddings for its tokenizer, or weights that are not finite."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -98,10 +96,8 @@ def _check_projection(name: str, model: PreTrainedModel) -> None:
 
 
 def check_policy(name: str) -> str:
-    """Check the files of policy ``name``. Returns the argument for ``from_pretrained``.
-
-    Loads no weights and no tokenizer, so it is quick. Raises PolicyError, too.
-    """
+    """Check the files of policy ``name``. Returns the argument for ``from_pretrained``. Loads no
+    weights and no tokenizer, so it is quick. Raises PolicyError, too."""
     if name == EMBEDDED:
         return str(EMBEDDED_PATH)
     if not name.strip():
@@ -187,9 +183,7 @@ def check_weights(name: str, source: str) -> None:
 
 def positions_of(config: PretrainedConfig | str) -> int | None:
     """Return how many tokens a model can read; ``config`` is its configuration or its folder.
-
-    Returns None if the configuration does not say.
-    """
+    Returns None if the configuration does not say."""
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
     return positions if isinstance(positions, int) else None

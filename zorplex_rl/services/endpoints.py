@@ -85,11 +85,9 @@ def _begins(reply: Any, load: Load) -> bool:
 
 
 def _answer_with(error: BaseException, reply: Any, method: Callable[..., Any]) -> None:
-    """Tell the caller of ``error``, which ``method`` has raised.
-
-    A cancellation from outside means that the actor is being stopped and answers nothing more. To
-    the caller that is the death of its process. Any other CancelledError is an error like another.
-    """
+    """Tell the caller of ``error``, which ``method`` has raised. A cancellation from outside means
+    that the actor is being stopped and answers nothing more. To the caller that is the death of its
+    process. Any other CancelledError is an error like another."""
     if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
         reply.exception(ReplicaDied(f"its actor was stopped during {method.__qualname__}"))
         raise error

@@ -16,20 +16,16 @@ LISTEN_SECONDS = 1.0
 
 
 def listen_at(address: str) -> None:
-    """Have Monarch listen for hosts at ``tls://HOST:PORT`` or ``tcp://…``, and nowhere else.
-
-    Raises RuntimeError once the runtime has started: a process has one transport.
-    """
+    """Have Monarch listen for hosts at ``tls://HOST:PORT`` or ``tcp://…``, and nowhere else. Raises
+    RuntimeError once the runtime has started: a process has one transport."""
     if start_runtime.cache_info().currsize:
         raise RuntimeError("this process has started Monarch already, so it cannot begin to listen for other hosts")
     monarch.actor.enable_transport(address)
 
 
 def serve_as_host(address: str, ready: Callable[[], None]) -> None:
-    """Be a host for controllers until it is shut down. Calls ``ready`` once it listens.
-
-    Monarch listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``), and runs what it is sent.
-    """
+    """Be a host for controllers until it is shut down. Calls ``ready`` once it listens. Monarch
+    listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``), and runs what it is sent."""
     configure(streams=1)
     with quiet_stderr():
         serving = monarch.actor.start_worker_loop_forever(address=addressed(address), ca="trust_all_connections")

@@ -42,10 +42,8 @@ class Load:
             self.answered.add(endpoint)
 
     async def drain(self, quiet_seconds: float) -> None:
-        """Refuse requests from now on.
-
-        Returns when all begun requests are answered and none has arrived for ``quiet_seconds``.
-        """
+        """Refuse requests from now on. Returns when all begun requests are answered and none has
+        arrived for ``quiet_seconds``."""
         with self._lock:
             self._draining, self._last_arrival = True, time.monotonic()
         while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
@@ -56,10 +54,8 @@ _load = Load()
 
 
 def load_of_this_process() -> Load:
-    """Return the count of this process.
-
-    A function, because an actor class from a notebook is copied with the globals that it uses.
-    """
+    """Return the count of this process. A function, because an actor class from a notebook is
+    copied with the globals that it uses."""
     return _load
 
 

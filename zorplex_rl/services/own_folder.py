@@ -30,9 +30,7 @@ def temporary_folder() -> Path:
 
 def own_folder(kind: str = "", socket: str = "host") -> Path:
     """Return a new folder for this user only. It is removed when this process ends, or later.
-
-    ``socket`` is the longest path of a socket in it. Raises ConfigError if none can be made.
-    """
+    ``socket`` is the longest path of a socket in it. Raises ConfigError if none can be made."""
     above = temporary_folder()
     longest = len(os.fsencode(above.absolute())) + len(f"/{PREFIX}{kind}12345678/{socket}")
     if longest > MOST_BYTES:

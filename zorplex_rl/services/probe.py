@@ -79,10 +79,8 @@ async def answer_in_time(
     timeout: float,
     busy_timeout: float = 0.0,
 ) -> Result:
-    """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds.
-
-    It begins again whenever the process computes, up to ``busy_timeout`` in all.
-    """
+    """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds. It begins again
+    whenever the process computes, up to ``busy_timeout`` in all."""
     now = was_busy_at = time.monotonic()
     give_up_at = now + max(timeout, busy_timeout)
     # More often than once a ``timeout``: a stopped process has had no time for anything since.

@@ -51,9 +51,7 @@ def _how_it_ended(file: int) -> str:
 
 def _status(file: int) -> int:
     """Return the status of a pidfd's ended process, as ``os.wait`` does. Raises OSError if unknown.
-
-    Its parent may have waited for it. Linux keeps the status since 6.15 (``PIDFD_INFO_EXIT``).
-    """
+    Its parent may have waited for it. Linux keeps the status since 6.15 (``PIDFD_INFO_EXIT``)."""
     with contextlib.suppress(ChildProcessError):
         if found := os.waitid(os.P_PIDFD, file, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
@@ -78,10 +76,8 @@ def kill(pids: Collection[int]) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill this user's other processes whose environment has ``mark``, NAME=VALUE, and copies.
-
-    So a program ends what a task's code has left behind, which may have forked or started programs.
-    """
+    """Kill this user's other processes whose environment has ``mark``, NAME=VALUE, and copies. So a
+    program ends what a task's code has left behind, which may have forked or started programs."""
     wanted = mark.encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -215,9 +215,7 @@ async def list_services() -> dict[str, str]:
 
 async def get_service(name: str) -> ServiceClient:
     """Return the service ``name``; in one event loop always the same client, to keep its bounds.
-
-    Raises UnknownService, or StaleService if nothing behind the entry answers.
-    """
+    Raises UnknownService, or StaleService if nothing behind the entry answers."""
     key = (name, asyncio.get_running_loop())
     if key not in _searches:
         _searches[key] = asyncio.create_task(_find(name))

@@ -115,18 +115,14 @@ class Replica:
 
     async def meet(self, modules: Sequence[str]) -> None:
         """Learn which processes it has, watch them from now on, and have them import ``modules``.
-
-        Raises ReplicaFailed if one ends.
-        """
+        Raises ReplicaFailed if one ends."""
         beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
         self.process.watch([beat.pid for _, beat in beats], self.fail)
         await self.unless_lost(self.probe.prepare.call(modules).as_asyncio())
 
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
-        """Return what ``doing`` returns.
-
-        Raises ReplicaFailed, and cancels it, as soon as this has failed with its process or host.
-        """
+        """Return what ``doing`` returns. Raises ReplicaFailed, and cancels it, as soon as this has
+        failed with its process or host."""
         try:
             if done := await done_before(doing, self.ended):
                 return done.result()
@@ -202,10 +198,8 @@ async def spawn(
 def replicas_of(
     actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, host: Host | None = None, **kwargs: Any
 ) -> ReplicaStart:
-    """Return a function that starts the actor on ``procs`` processes and calls any ``setup``.
-
-    A ``named`` actor is also given the replica's name, as its first argument.
-    """
+    """Return a function that starts the actor on ``procs`` processes and calls any ``setup``. A
+    ``named`` actor is also given the replica's name, as its first argument."""
 
     async def start(name: str) -> Replica:
         replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, host=host, **kwargs)

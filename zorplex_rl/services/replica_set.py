@@ -109,10 +109,8 @@ class ReplicaSet:
         return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced.
-
-        Raises ServiceError when that takes longer than a start may.
-        """
+        """Return the replica at ``place``; waits while it is being replaced. Raises ServiceError
+        when that takes longer than a start may."""
         try:
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
@@ -128,9 +126,7 @@ class ReplicaSet:
 
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered.
-
-        If a new replica cannot be started, raises why. Then, or if cancelled, those up stay.
-        """
+        If a new replica cannot be started, raises why. Then, or if cancelled, those up stay."""
         if number < 1:
             raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
         if number > len(self.replicas):

@@ -27,10 +27,8 @@ class Method:
     session: "Session | None" = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of several processes, the list of answers.
-
-        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
-        """
+        """Return the answer of one ready replica; of several processes, the list of answers. Raises
+        what the endpoint raised (ActorError), ReplicaFailed or Overloaded."""
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -46,10 +44,8 @@ class Method:
 
 
 class Session:
-    """Send requests to one replica, in order, as long as it lives.
-
-    Then another replica takes over, without the first one's memory.
-    """
+    """Send requests to one replica, in order, as long as it lives. Then another replica takes over,
+    without the first one's memory."""
 
     def __init__(self, router: Any) -> None:
         self._router = router

@@ -68,10 +68,8 @@ class Router:
     async def route(
         self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
     ) -> Any:
-        """Carry out a request, from arrival to count. Returns the answer; see ``Method.route``.
-
-        A request for ``only`` one replica is sent to it without waiting for a slot.
-        """
+        """Carry out a request, from arrival to count. Returns the answer; see ``Method.route``. A
+        request for ``only`` one replica is sent to it without waiting for a slot."""
         request = Request(next(self._numbers), method, args, kwargs, session, only)
         self.metrics.requests += 1
         try:
@@ -216,10 +214,8 @@ class Router:
             self._free_slot(request, request.replica)  # Its reply had come in the same moment.
 
     def _enqueue(self, request: Request) -> None:
-        """Put ``request`` into the queue. One that was sent before gets its old position.
-
-        Raises Overloaded if the queue is full, and why the service is closed if it is.
-        """
+        """Put ``request`` into the queue. One that was sent before gets its old position. Raises
+        Overloaded if the queue is full, and why the service is closed if it is."""
         if self._error:
             raise self._error
         if not request.sent and len(self.queue) >= self.options.max_queue:

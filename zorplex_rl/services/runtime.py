@@ -46,11 +46,9 @@ def start_runtime() -> None:
 
 
 def _note_fault(report: str) -> None:
-    """Log what Monarch reports of a fault.
-
-    It reports one for every actor of a dead process, so not under this package's name. A message
-    that no host takes is no news: its sender waits for the host, and says so.
-    """
+    """Log what Monarch reports of a fault. It reports one for every actor of a dead process, so not
+    under this package's name. A message that no host takes is no news: its sender waits for the
+    host, and says so."""
     is_news = "undeliverable message to host_agent." not in report
     logging.getLogger("monarch.supervision").log(logging.WARNING if is_news else logging.DEBUG, "%s", report)
 

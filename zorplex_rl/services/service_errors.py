@@ -12,10 +12,8 @@ class Overloaded(ServiceError):
 
 
 class GivenUp(ServiceError):
-    """Report that a service was given up: its replicas failed again and again.
-
-    The message names it, the last cause, and what to do.
-    """
+    """Report that a service was given up: its replicas failed again and again. The message names
+    it, the last cause, and what to do."""
 
 
 class ReplicaFailed(ServiceError):

@@ -14,10 +14,8 @@ from zorplex_rl.services.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Describe one replica.
-
-    ``in_flight`` requests are all processes'; ``queued`` ones its sessions'; ``up`` in seconds.
-    """
+    """Describe one replica. ``in_flight`` requests are all processes'; ``queued`` ones its
+    sessions'; ``up`` in seconds."""
 
     place: int
     replica: str

@@ -52,10 +52,8 @@ class Streak:
 
 
 class Supply:
-    """Start the replicas of one service with ``start(name)``, and keep its spares.
-
-    ``spawn`` runs on the side what ends those that nobody wants any more.
-    """
+    """Start the replicas of one service with ``start(name)``, and keep its spares. ``spawn`` runs
+    on the side what ends those that nobody wants any more."""
 
     def __init__(self, name: str, start: ReplicaStart, options: ServiceOptions, spawn: Spawn) -> None:
         self.name, self._start, self._options, self._spawn = name, start, options, spawn
@@ -77,9 +75,7 @@ class Supply:
 
     async def take(self, streak: Streak, first: bool = False) -> Replica:
         """Return a replica that has just answered a probe; ``first`` means the first of its place.
-
-        Raises GiveUp, or what the set-up of a first one raised.
-        """
+        Raises GiveUp, or what the set-up of a first one raised."""
         while True:
             spare = bool(self._spares)
             starting = self._spares.pop(0) if spare else asyncio.create_task(self._start_one(streak, first))
@@ -126,9 +122,7 @@ class Supply:
 
 async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Replica:
     """Start a replica, wait for its set-up, and probe it. Leaves no process behind if that fails.
-
-    Raises TimeoutError after ``start_timeout`` seconds.
-    """
+    Raises TimeoutError after ``start_timeout`` seconds."""
     async with asyncio.timeout(start_timeout):
         replica = await start(name)
         try:

@@ -69,9 +69,7 @@ class Worker:
 
     async def serve_a_run(self, most_seconds: float | None = None) -> None:
         """Start Monarch, and end all it has started when its owner has gone, or it has ended.
-
-        Returns also when nobody has become its owner for ``most_seconds``.
-        """
+        Returns also when nobody has become its owner for ``most_seconds``."""
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         host = urlsplit(self.address).hostname or ""

@@ -60,10 +60,8 @@ class Bounds:
 
 
 def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
-    """Compute lower bounds on the wall time of a run with these ``latencies``.
-
-    ``setting`` gives the counts and the lag bound; its latencies are ignored. Returns seconds.
-    """
+    """Compute lower bounds on the wall time of a run with these ``latencies``. ``setting`` gives
+    the counts and the lag bound; its latencies are ignored. Returns seconds."""
     lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
     per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
 

@@ -81,9 +81,7 @@ MODELS: dict[str, ModelShape] = {
 @dataclass(frozen=True, slots=True)
 class Side:
     """One side of a split: ``processes`` of ``tensor`` GPUs, seconds of a step, bytes of a GPU.
-
-    ``slots``: rows that a generator decodes at once, 0 for a trainer; ``fits``: there is a way.
-    """
+    ``slots``: rows that a generator decodes at once, 0 for a trainer; ``fits``: there is a way."""
 
     gpus: int
     processes: int

@@ -45,9 +45,7 @@ Role = Literal["trainer", "generator"]
 @dataclass(frozen=True, slots=True)
 class Case:
     """``prompts`` groups of ``group_size`` episodes: ``prompt_tokens``, then ``max_tokens``.
-
-    ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer.
-    """
+    ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer."""
 
     role: Role
     folder: str
@@ -68,9 +66,7 @@ class Case:
 @dataclass(slots=True)
 class Measured:
     """What a process took: bytes above ``baseline`` at each phase's highest, and processor seconds.
-
-    ``prompt_tokens``: the longest prompt as it was; ``decode_steps``: those of the generator.
-    """
+    ``prompt_tokens``: the longest prompt as it was; ``decode_steps``: those of the generator."""
 
     baseline: int
     peaks: dict[str, int] = field(default_factory=dict)

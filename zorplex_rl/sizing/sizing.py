@@ -336,10 +336,8 @@ def _returned(size: int, blocks: int = 1) -> int:
 
 
 def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
-    """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
-
-    The first hidden state is the prompt's last, so a response's pass is a token shorter.
-    """
+    """Return what autograd keeps of ``batch`` for its backward pass, without the logits. The first
+    hidden state is the prompt's last, so a response's pass is a token shorter."""
     e = BYTES[dtype]
     h, a, k, i = shape.hidden, shape.attention, shape.keys, shape.intermediate
     steps = batch.response - 1
@@ -364,10 +362,8 @@ def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = Paral
 def generator_memory(
     shape: ModelShape, work: Workload, parallel: Parallel = Parallel(), mapped_ring: bool = False
 ) -> Memory:
-    """Return what a generator of ``shape`` needs for ``work``, above its libraries.
-
-    ``mapped_ring`` counts the trainer's ring, too, which a reader through shared memory maps.
-    """
+    """Return what a generator of ``shape`` needs for ``work``, above its libraries. ``mapped_ring``
+    counts the trainer's ring, too, which a reader through shared memory maps."""
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
         "weights": e * n // parallel.tensor,

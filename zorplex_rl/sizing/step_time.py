@@ -223,10 +223,8 @@ CALLS_PER_LAYER = 300.0
 
 
 def traffic_bytes(shape: ModelShape, tokens: int, keys: int, dtype: str) -> int:
-    """Return the elementwise bytes of a forward pass; ``keys`` are the copies for responses.
-
-    For each token and layer, in numbers: two norms and residuals 20·h, rotation 9·(a + k), MLP 5·i.
-    """
+    """Return the elementwise bytes of a forward pass; ``keys`` are the copies for responses. For
+    each token and layer, in numbers: two norms and residuals 20·h, rotation 9·(a + k), MLP 5·i."""
     e = BYTES[dtype]
     token = 2 * _norm_bytes(dtype) * shape.hidden + e * (9 * (shape.attention + shape.keys) + 5 * shape.intermediate)
     copied = 4 * shape.keys + (2 * shape.attention if shape.heads > shape.kv_heads else 0)
@@ -239,10 +237,8 @@ def _norm_bytes(dtype: str) -> int:
 
 
 def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: int | None = None) -> dict[str, float]:
-    """Return the seconds by part for sampling ``tasks`` · ``group_size`` in ``slots``.
-
-    ``steps`` is the number of decode steps if it is known.
-    """
+    """Return the seconds by part for sampling ``tasks`` · ``group_size`` in ``slots``. ``steps`` is
+    the number of decode steps if it is known."""
     e = BYTES[work.dtype]
     episodes = work.tasks * work.group_size
     rows: float = min(work.slots, episodes)

@@ -145,10 +145,8 @@ def last_call(name: str) -> Call | None:
 
 
 async def in_thread(function: Callable[..., Result], *args: Any, executor: Executor | None = None) -> Result:
-    """Return ``function(*args)``, run in a thread (one of ``executor``).
-
-    Raises TaskError when a call here takes too long, this or one that this waits for.
-    """
+    """Return ``function(*args)``, run in a thread (one of ``executor``). Raises TaskError when a
+    call here takes too long, this or one that this waits for."""
 
     def run() -> Result:
         try:

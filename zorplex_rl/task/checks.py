@@ -1,5 +1,4 @@
-"""Check a task of the user against what a run relies on. Each check looks at a sample of the tasks,
-so an *ok* means that nothing was found.
+"""Check a user's task against what a run relies on. Each check looks at a sample of the tasks.
 
 Sample(source)                    the first tasks of both splits
   .draw_again() … .score_garbage()    the checks: what each found, or Broken, with an example
@@ -48,11 +47,8 @@ class Broken(Exception):
 
 
 def try_apart(source: EnvironmentSource, seconds: float) -> None:
-    """Draw the first tasks of ``source`` in a process of their own, before this one does.
-
-    Raises TaskError for what is wrong with one, and if one ends its process, or takes longer than
-    ``seconds`` and cannot be interrupted.
-    """
+    """Draw the first tasks of ``source`` in a process of their own, before this one does. Raises
+    TaskError for what is wrong, also for one that ends its process or outlasts ``seconds``."""
     program = "from zorplex_rl.task.checks import report_first_tasks; report_first_tasks()"
     for finding in findings_apart(program, (source, seconds), seconds):
         raise TaskError(finding.said)
@@ -94,10 +90,8 @@ def findings_of(
     if_all_hold: Mapping[str, Callable[["Sample"], str]],
 ) -> Iterator[Finding]:
     """Yield a finding for each check, after ``begin(name)``. The user's prints go to stderr.
-
     ``also`` are further checks, ``if_all_hold`` those that say little about a task that is not in
-    order. Nothing follows if no task can be drawn.
-    """
+    order. Nothing follows if no task can be drawn."""
     try:
         with redirect_stdout(sys.stderr), call_limit.interrupting(seconds):
             sample = Sample(source)

@@ -31,9 +31,7 @@ from zorplex_rl.task.specs import Split, TaskSpec, get_spec, run_tool
 
 class Environment(Protocol):
     """Tasks with tools and a score. It must have ``task``, and ``execute`` if it names ``tools``.
-
-    ``data`` is the text of the file that ``--task-data`` names.
-    """
+    ``data`` is the text of the file that ``--task-data`` names."""
 
     tools: tuple[str, ...] = ()
     """The names that make a call, as in ``NAME[argument]``. Without any, an episode is one turn."""

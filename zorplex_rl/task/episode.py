@@ -98,9 +98,7 @@ class Score:
 @dataclass(slots=True)
 class Episode:
     """One finished attempt; ``finish``: by end-of-text token, complete answer line or limit.
-
-    Versions are the policy's at the first and last sampled token. Times are in seconds.
-    """
+    Versions are the policy's at the first and last sampled token. Times are in seconds."""
 
     task: Task
     prompt_ids: list[int]

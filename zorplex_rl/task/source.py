@@ -80,10 +80,8 @@ class EnvironmentSource:
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
     def limit_calls(self, seconds: float, name: str) -> None:
-        """Limit each call of the user's code here from now on, and leave marks as actor ``name``.
-
-        A task of the package needs neither.
-        """
+        """Limit each call of the user's code here from now on, and leave marks as actor ``name``. A
+        task of the package needs neither."""
         if not self.is_own:
             return
         call_limit.seconds = seconds

@@ -226,9 +226,7 @@ class ReplayBufferActor(Actor):
     @concurrent_endpoint
     async def admit(self, version: int, count: int) -> Admission:
         """Return what a generator with weights ``version`` may do, as soon as it may do something.
-
-        It is given up to ``count`` group numbers, all of one step.
-        """
+        It is given up to ``count`` group numbers, all of one step."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if numbers := self._buffer.admit(version, min(count, self._buffer.left_of_step)):
@@ -299,11 +297,9 @@ class ReplayBufferActor(Actor):
 
 
 class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages.
-
-    A process of its own for the course: a system would call the function. Here every stage of the
-    batch is a role that can be seen, killed and replaced, and this is the smallest.
-    """
+    """Turns the rewards of a batch into advantages. A process of its own for the course: a system
+    would call the function. Here every stage of the batch is a role that can be seen, killed and
+    replaced, and this is the smallest."""
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]

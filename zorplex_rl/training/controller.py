@@ -86,10 +86,8 @@ class Batch:
 
 
 class Controller:
-    """The roles of one run, brought up together and stopped together.
-
-    ``published``: version of the newest weights for generators; ``step``: steps done and written.
-    """
+    """The roles of one run, brought up together and stopped together. ``published``: version of the
+    newest weights for generators; ``step``: steps done and written."""
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log, self.hosts = config, log, hosts
@@ -246,10 +244,8 @@ class Controller:
         return batch
 
     async def train_step(self, batch: Batch) -> None:
-        """Train on ``batch``, publish the weights, write the step and, if due, a checkpoint.
-
-        Raises StopRequest after the checkpoint if a stop was asked for.
-        """
+        """Train on ``batch``, publish the weights, write the step and, if due, a checkpoint. Raises
+        StopRequest after the checkpoint if a stop was asked for."""
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
         self.step += 1
@@ -288,9 +284,7 @@ class Controller:
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
         """Measure ``generator`` on held-out tasks, and maybe climb the curriculum. Returns the row.
-
-        The row's ``seconds`` are those when the evaluation began: of these weights.
-        """
+        The row's ``seconds`` are those when the evaluation began: of these weights."""
         began, seconds = time.monotonic(), self.log.seconds
         tasks = await self.dataset.held_out.route(self.config.eval_tasks)
         greedy = await generator.evaluate(tasks, 0.0)

@@ -33,11 +33,9 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
 
 
 def prepare(device: str, threads: int) -> None:
-    """Set this process up to compute on ``device``: CPU threads, and TF32 where a GPU has it.
-
-    With TF32 (Ampere and later) tensor cores multiply float32 with 10 bits of mantissa instead of
-    23, and add in float32. That is finer than bfloat16's 7 bits. Older GPUs ignore it.
-    """
+    """Set this process up to compute on ``device``: CPU threads, and TF32 where a GPU has it. With
+    TF32 (Ampere and later) tensor cores multiply float32 with 10 bits of mantissa instead of 23,
+    and add in float32. That is finer than bfloat16's 7 bits. Older GPUs ignore it."""
     import torch
 
     if device == "cpu":

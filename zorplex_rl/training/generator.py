@@ -91,9 +91,7 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def pull(self) -> int | None:
         """Pull the newest published weights. Returns their version, or None if they cannot be read.
-
-        They arrive while sampling goes on, and are put into the model between two of its steps.
-        """
+        They arrive while sampling goes on, and are put into the model between two of its steps."""
         from zorplex_rl.weights.ring import WeightPullError
 
         try:

@@ -136,9 +136,7 @@ class WholeSubscriber:
 
 async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transport: str) -> WholeSubscriber:
     """Return the subscriber of a whole ``model`` to the ``ranks`` ranks of the actor ``trainer``.
-
-    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works.
-    """
+    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
     actors = [trainer.slice(procs=rank) for rank in range(ranks)]
     sources: list[GroupSource] = [await answer_of(actor.source.call_one()) for actor in actors]
     # The ``message`` transport asks the rank itself.

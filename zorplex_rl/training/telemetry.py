@@ -34,10 +34,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-    """Collect the telemetry of processes started here, and write ``report()`` once a second.
-
-    Of other hosts' processes it has what the controller sees: replicas and calls.
-    """
+    """Collect the telemetry of processes started here, and write ``report()`` once a second. Of
+    other hosts' processes it has what the controller sees: replicas and calls."""
     start_runtime()
     # Only now: importing it before the runtime's settings are made would undo them.
     from monarch._src.job.job_sidecar import job_sidecar_lock_path, spawn_module
@@ -131,10 +129,8 @@ def _job() -> Any:
 
 
 def _watcher(pid: int, rubbish: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that ends ``pid`` and removes ``rubbish`` after this one's end.
-
-    Monarch's collecting process is made to outlive the program that has started it.
-    """
+    """Start a process that ends ``pid`` and removes ``rubbish`` after this one's end. Monarch's
+    collecting process is made to outlive the program that has started it."""
     program = 'cat >/dev/null; kill -9 "$0"; rm -rf "$@"'
     quiet = subprocess.DEVNULL
     # Its input ends when this process does. In its own session it gets no Ctrl-C.

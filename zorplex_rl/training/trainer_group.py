@@ -178,10 +178,8 @@ class _Answer:
 
 
 async def _first_of(answers: Sequence[asyncio.Future[Any]]) -> Any:
-    """Return the first of all ``answers``. Raises ReplicaDied if a rank is gone, else an error.
-
-    A rank whose partner dies reports a broken connection: the step can be taken again.
-    """
+    """Return the first of all ``answers``. Raises ReplicaDied if a rank is gone, else an error. A
+    rank whose partner dies reports a broken connection: the step can be taken again."""
     _, missing = await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
     if missing:
         # They may wait for the rank that has failed, for ever.

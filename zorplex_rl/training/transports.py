@@ -62,10 +62,8 @@ class RdmaHandles:
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """All that a reader needs, in some hundred bytes: layout, and a handle per transport.
-
-    ``owner`` answers ``ring_headers`` and ``ring_slot``; ``dtype``: weights are rounded to it.
-    """
+    """All that a reader needs, in some hundred bytes: layout, and a handle per transport. ``owner``
+    answers ``ring_headers`` and ``ring_slot``; ``dtype``: weights are rounded to it."""
 
     layout: Layout
     dtype: torch.dtype | None
@@ -262,10 +260,8 @@ class MessageReader:
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
-    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError.
-
-    Without a limit this would wait on: Monarch says nothing of a stopped, then killed process.
-    """
+    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError. Without
+    a limit this would wait on: Monarch says nothing of a stopped, then killed process."""
     seconds = read_seconds(size)
     try:
         async with asyncio.timeout(seconds):

@@ -22,9 +22,7 @@ class Reached(NamedTuple):
 
 async def attach_to(addresses: Sequence[str], listen: str | None, needed: str) -> list[Reached]:
     """Start this process's Monarch, at ``listen`` or its own address, and attach ``addresses``.
-
-    Each is a mesh of its own, so a silent one keeps no other waiting. Raises HostError.
-    """
+    Each is a mesh of its own, so a silent one keeps no other waiting. Raises HostError."""
     if addresses[0].startswith("tls://"):
         await asyncio.gather(*(asyncio.to_thread(ask, address) for address in addresses))
     listen_at(listen or own_address(addresses[0]))

@@ -91,9 +91,7 @@ class Hosts:
         self, on: Callable[[Config, Sequence[str], Host | None], ReplicaStart], devices: Sequence[str]
     ) -> ReplicaStart:
         """Return what starts replicas in their places, as ``on(config, devices, host)`` says.
-
-        ``devices`` are this machine's. On a host, processes take turns with its own.
-        """
+        ``devices`` are this machine's. On a host, processes take turns with its own."""
 
         async def start(name: str) -> Replica:
             host = self.place(name)
