@@ -209,6 +209,9 @@ class Config:
     transfer_dtype: Literal["same", "bfloat16"] = "same"
     """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32;
     metrics report the mismatch that it causes."""
+    full_weights_every: int = 1
+    """Versions between two that a generator reads whole; of those in between it reads what has
+    changed (weights/delta.py). Pays with --transfer-dtype bfloat16 and low learning rates."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; there is always one before and one after
     training."""
@@ -302,6 +305,11 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
+        if self.full_weights_every > 1 and self.services.trainer_processes > 1:
+            raise ConfigError(
+                f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
+                "leave it out, or use --trainer-processes 1"
+            )
         if self.prompts_per_step < generators:
             raise ConfigError(
                 f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
@@ -370,7 +378,7 @@ _ZORPLEX_ONLY = {
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas trainer_processes "
-    "eval_every eval_tasks checkpoint_every threads start_seconds"
+    "eval_every eval_tasks checkpoint_every threads start_seconds full_weights_every"
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
@@ -394,7 +402,8 @@ _AT_MOST = {
     ),
     **dict.fromkeys("prompts_per_step group_size eval_tasks slots max_turns updates_per_batch".split(), MOST_EPISODES),
     **dict.fromkeys(
-        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every".split(), MOST_STEPS
+        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every full_weights_every".split(),
+        MOST_STEPS,
     ),
 }
 

@@ -60,7 +60,9 @@ class TrainerActor(ModelActor):
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
-        self._publisher = Publisher(self.policy.model, dtype=dtype, readers=Readers.of(config))
+        self._publisher = Publisher(
+            self.policy.model, dtype=dtype, readers=Readers.of(config), full_every=config.full_weights_every
+        )
 
     @concurrent_endpoint
     async def step(
@@ -91,9 +93,9 @@ class TrainerActor(ModelActor):
         return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int) -> "Tensor":
-        """Return the bytes of one slot, for the ``message`` transport."""
-        return self._publisher.read_slot(slot)
+    async def ring_slot(self, slot: int, size: int) -> "Tensor":
+        """Return the first ``size`` bytes of one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def save(self, folder: str) -> None:
