@@ -13,9 +13,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.worker import HOST_ADDRESS
+from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError
 
@@ -44,6 +47,7 @@ class WriterActor(Actor):
 
     def __init__(self, begin: int) -> None:
         self.weights = Weights().go_to(begin - 1)
+        os.environ[HOST_ADDRESS] = "127.0.0.1"
         self.publisher = Publisher(self.weights, 4, full_every=FULL_EVERY)
 
     @concurrent_endpoint
@@ -94,7 +98,7 @@ async def follow(writer, transport, until, expected, chance):
     return sizes
 
 
-@pytest.mark.parametrize(("transport", "pause"), [("shm", 0.001), ("message", 0.004), ("rdma", 0.004)])
+@pytest.mark.parametrize(("transport", "pause"), [("shm", 0.001), ("tcp", 0.002), ("message", 0.004), ("rdma", 0.004)])
 def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit(transport, pause):
     async def run():
         expected, chance = Weights(), random.Random(0)
@@ -140,3 +144,14 @@ def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
             await writer.stop()
 
     asyncio.run(run())
+
+
+def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(tmp_path):
+    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6)
+    runs = [train_here(config.changed(full_weights_every=n), tmp_path / str(n)) for n in (1, 100)]
+    assert same_weights(*(final_weights(run.path) for run in runs))
+    whole, changes = (
+        [span.args["bytes"] for span in Timeline.load(run.timeline).spans if span.kind == "pull"] for run in runs
+    )
+    assert len(set(whole)) == 1 and changes[0] == whole[0]
+    assert max(changes[1:]) < whole[0] / 10
