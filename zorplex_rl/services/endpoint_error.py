@@ -1,5 +1,4 @@
-"""What a caller gets when an endpoint raises: plain text, and the exception itself only where it
-survives the way.
+"""What a caller gets when an endpoint raises: text, and the exception where it survives the way.
 
     endpoint raises ──► EndpointError.of    traceback, type, message and notes as text; the exception pickled, if what is unpickled is the same
                               │
@@ -25,8 +24,7 @@ MOST_CHARACTERS = 20_000
 
 
 class RemoteException(Exception):
-    """Stand for an exception of another process that could not be sent: its type and its
-    message."""
+    """Stand for an exception of another process that could not be sent: its type and message."""
 
     def __init__(self, type_name: str, message: str) -> None:
         super().__init__(type_name, message)
@@ -37,8 +35,7 @@ class RemoteException(Exception):
 
 
 class EndpointError(ActorError):
-    """Report what an endpoint raised. ``exception_formatted`` is its traceback in the process of
-    the endpoint, with notes and causes."""
+    """Report what an endpoint raised; ``exception_formatted`` is its traceback, with causes."""
 
     def __init__(
         self, message: str, exception_formatted: str, stand_in: RemoteException, pickled: bytes | None
@@ -46,15 +43,14 @@ class EndpointError(ActorError):
         # ActorError's own __init__ would keep the exception, which is what must not be sent.
         Exception.__init__(self, message, exception_formatted, stand_in, pickled)
         self.message, self.exception_formatted = message, exception_formatted
-        self._stand_in, self._pickled = stand_in, pickled
+        self.stand_in, self._pickled = stand_in, pickled
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.args
 
     @classmethod
     def of(cls, error: BaseException, message: str) -> Self:
-        """Return what stands for ``error``, with ``message`` as the first line. Raises nothing,
-        whatever ``error`` is."""
+        """Return what stands for ``error``, below a line ``message``. Raises nothing at all."""
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         try:
             said = str(error)
@@ -73,14 +69,14 @@ class EndpointError(ActorError):
     @cached_property
     def exception(self) -> BaseException:
         """The original where it has survived, else a RemoteException."""
-        return self._stand_in if self._pickled is None else _unpickled(self._pickled) or self._stand_in
+        return self.stand_in if self._pickled is None else _unpickled(self._pickled) or self.stand_in
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the cause in a few words.
-
-    Monarch's report of a dead process first names everything that died with it, and the cause last.
-    """
+    """Return the cause in a few words. Monarch's report of a dead process first names everything
+    that died with it, and the cause last."""
+    if isinstance(error, EndpointError):
+        return f"{error.message.rstrip('.')}: {error.stand_in}".splitlines()[0]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 

@@ -11,8 +11,7 @@
     message   the bytes in the reply to a call: the baseline that needs nothing
     auto      the first of these that works
 
-All read the same ring with the same seqlock (``weights/ring.py``). The model changes only after a
-whole version has arrived.
+All read one ring with one seqlock (``weights/ring.py``); the model changes by whole versions.
 
 A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
@@ -21,6 +20,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -31,12 +31,14 @@ from zorplex_rl.config import Config
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.services.tls import client_context, server_context
 from zorplex_rl.services.worker import HOST_ADDRESS
+from zorplex_rl.weights.delta import CHANGES, ChangeMismatch, capacity
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
     Reader,
     WeightPullError,
     WeightRing,
+    follow_changes,
     read_ring,
     ring_bytes,
     ring_views,
@@ -55,20 +57,17 @@ SLOTS = 3
 
 @dataclass(frozen=True, slots=True)
 class RdmaHandles:
-    """Monarch's buffers of the headers and of each slot."""
+    """Monarch's buffers of the headers and of each slot. A buffer is read whole, so a slot for
+    changes has several, each of its first bytes: 4,096, twice as many, and so on to all."""
 
     headers: Any
-    slots: tuple[Any, ...]
+    slots: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """All that a reader needs, in some hundred bytes: the layout, and one handle for each way to
-    the ring.
-
-    ``owner`` is the publisher's actor, with endpoints ``ring_headers`` and ``ring_slot``; ``dtype``
-    is set if weights are rounded to travel.
-    """
+    """All that a reader needs, in some hundred bytes: layout, and a handle per transport. ``owner``
+    answers ``ring_headers`` and ``ring_slot``; ``dtype``: weights are rounded to it."""
 
     layout: Layout
     dtype: torch.dtype | None
@@ -77,12 +76,13 @@ class WeightSource:
     socket: SocketHandle | None = None
     rdma: RdmaHandles | None = None
     owner: Any = None
+    changes: int = 0
+    """More slots, for what has changed (``weights/delta.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Who will read: through which ``transport`` (None: any of them), and whether all of them are
-    on this machine (``are_here``)."""
+    """Who will read: by which ``transport`` (None: any); ``are_here``: all on this machine."""
 
     transport: str | None = None
     are_here: bool = False
@@ -93,8 +93,7 @@ class Readers:
         return cls(config.transport, not config.cluster.is_elsewhere)
 
     def need_rdma(self, shared: SharedHandle | None, socket: SocketHandle | None) -> bool:
-        """Return whether RDMA is asked for, or ``auto`` would come to it. Starting it opens a
-        socket to which others can connect."""
+        """Return whether RDMA may be used. Starting it opens a socket that others can reach."""
         if self.transport == "auto":
             return socket is None and (shared is None or not self.are_here)
         return self.transport in (None, "rdma")
@@ -104,31 +103,34 @@ ANY = Readers()
 
 
 class Publisher:
-    """Holds a ring in this process's memory, and the handles through which other processes read
-    it."""
+    """Holds a ring in this process's memory, and handles for other processes to read it."""
 
     def __init__(
-        self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None, readers: Readers = ANY
+        self,
+        model: nn.Module,
+        slots: int = SLOTS,
+        dtype: torch.dtype | None = None,
+        readers: Readers = ANY,
+        full_every: int = 1,
     ) -> None:
         layout = Layout.of(model, dtype)
-        memory, shared = allocate_for(model, ring_bytes(layout, slots))
-        self.ring = WeightRing(model, slots, layout, memory)
+        memory, shared = allocate_for(model, ring_bytes(layout, slots, CHANGES if full_every > 1 else 0))
+        self.ring = WeightRing(model, slots, layout, memory, full_every)
         self._source = offer(self.ring, shared, dtype, readers)
 
     def publish(self, model: nn.Module, version: int) -> None:
         self.ring.publish(model, version)
 
     def source(self, owner: Any = None) -> WeightSource:
-        """Return what readers need. ``owner`` is the actor that answers for the ``message``
-        transport."""
+        """Return what readers need; ``owner`` is the actor behind transport ``message``."""
         return replace(self._source, owner=owner)
 
     def read_headers(self) -> Tensor:
         return self.ring.headers.clone()
 
-    def read_slot(self, slot: int) -> Tensor:
+    def read_slot(self, slot: int, size: int) -> Tensor:
         # A clone: a reply with a view would carry the whole ring.
-        return self.ring.slots[slot].clone()
+        return self.ring.slots[slot][:size].clone()
 
 
 def offer(
@@ -137,11 +139,10 @@ def offer(
     dtype: torch.dtype | None = None,
     readers: Readers = ANY,
 ) -> WeightSource:
-    """Return what ``readers`` of ``ring`` need. Call this once for a ring: its memory stays
-    registered."""
+    """Return what ``readers`` need. Call once for a ``ring``: its memory stays registered."""
     socket = _serve(ring)
     rdma = _register(ring) if readers.need_rdma(shared, socket) else None
-    return WeightSource(ring.layout, dtype, len(ring.slots), shared, socket, rdma)
+    return WeightSource(ring.layout, dtype, ring.whole, shared, socket, rdma, changes=ring.changes)
 
 
 def _register(ring: WeightRing) -> RdmaHandles:
@@ -149,12 +150,22 @@ def _register(ring: WeightRing) -> RdmaHandles:
 
     _start_rdma()
     headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
-    return RdmaHandles(headers, tuple(RDMABuffer(slot) for slot in ring.slots))
+    whole = ((RDMABuffer(slot),) for slot in ring.slots[: ring.whole])
+    changes = (tuple(RDMABuffer(slot[:size]) for size in _doubling(len(slot))) for slot in ring.slots[ring.whole :])
+    return RdmaHandles(headers, (*whole, *changes))
+
+
+def _doubling(size: int) -> list[int]:
+    """Return 4,096, twice as many, and so on below ``size``, and ``size``.
+
+    >>> _doubling(10_000)
+    [4096, 8192, 10000]
+    """
+    return [step for n in range(40) if (step := 4096 << n) < size] + [size]
 
 
 def _serve(ring: WeightRing) -> SocketHandle | None:
-    """Serve ``ring`` to other hosts if this process lives on one, at the address that its worker
-    was given, and has no RDMA hardware."""
+    """Serve ``ring`` to other hosts at the worker's address, on a host without RDMA hardware."""
     from monarch.rdma import is_ibverbs_available
 
     if not (host := os.environ.get(HOST_ADDRESS)) or is_ibverbs_available():
@@ -167,8 +178,7 @@ def _serve(ring: WeightRing) -> SocketHandle | None:
 
 
 def read_seconds(size: int) -> int:
-    """Return how long a read of ``size`` bytes may take: as long as over the slowest way that still
-    makes sense, and a little more.
+    """Return how long a read of ``size`` bytes may take: a bit more than at the slowest rate.
 
     >>> read_seconds(1_000_000), read_seconds(988_000_000)
     (10, 29)
@@ -177,8 +187,7 @@ def read_seconds(size: int) -> int:
 
 
 class SharedReader:
-    """Reads memory that it shares with the publisher. The publisher does nothing for it; the memory
-    stays readable after its end."""
+    """Reads memory shared with the publisher, which does nothing, and may have ended."""
 
     def __init__(self, source: WeightSource) -> None:
         if source.shared is None:
@@ -190,13 +199,13 @@ class SharedReader:
         except OSError as error:
             raise WeightPullError(f"the trainer's memory cannot be shared: {error}") from error
         self.layout = source.layout
-        self._headers, self._slots = ring_views(memory, source.layout, source.slots)
+        self._headers, self._slots = ring_views(memory, source.layout, source.slots, source.changes)
 
     async def read_headers(self) -> Tensor:
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await asyncio.to_thread(staging.copy_, self._slots[slot])
+        await asyncio.to_thread(staging.copy_, self._slots[slot][: len(staging)])
 
 
 class SocketReader:
@@ -207,7 +216,7 @@ class SocketReader:
             raise WeightPullError(
                 "the trainer serves no socket: it does so on a host of --hosts attach:… that has no RDMA hardware; use --transport rdma, or auto"
             )
-        self.layout, self._handle, self._number = source.layout, source.socket, source.slots
+        self.layout, self._handle, self._number = source.layout, source.socket, source.slots + source.changes
         self._ring: SocketRing | None = None
 
     async def read_headers(self) -> Tensor:
@@ -241,14 +250,18 @@ class RdmaReader:
             )
         _start_rdma()
         self.layout, self._buffers = source.layout, source.rdma
-        self._headers = torch.zeros(source.slots, 2, dtype=torch.int64)
+        self._headers = torch.zeros(source.slots + source.changes, 2, dtype=torch.int64)
 
     async def read_headers(self) -> Tensor:
         await self._read(self._buffers.headers, self._headers.view(-1).view(torch.uint8))
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await self._read(self._buffers.slots[slot], staging)
+        buffer = next(buffer for buffer in self._buffers.slots[slot] if buffer.size() >= len(staging))
+        target = staging if buffer.size() == len(staging) else torch.zeros(buffer.size(), dtype=torch.uint8)
+        await self._read(buffer, target)
+        if target is not staging:
+            staging.copy_(target[: len(staging)])
 
     async def _read(self, source: Any, target: Tensor) -> None:
         try:
@@ -269,16 +282,12 @@ class MessageReader:
         return await answer_of(self._owner.ring_headers.call_one())
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        staging.copy_(await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes))
+        staging.copy_(await answer_of(self._owner.ring_slot.call_one(slot, staging.nbytes), staging.nbytes))
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
-    """Return what the publisher's actor answers to ``call``, about ``size`` bytes. Raises
-    WeightPullError if it is gone or silent.
-
-    Without the limit a caller would wait on: of a process that was stopped before it was killed,
-    Monarch says nothing.
-    """
+    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError. Without
+    a limit this would wait on: Monarch says nothing of a stopped, then killed process."""
     seconds = read_seconds(size)
     try:
         async with asyncio.timeout(seconds):
@@ -303,31 +312,50 @@ def transport_of(reader: Reader) -> str:
 
 class Subscriber:
     """Pulls weights into ``model`` through ``reader``. ``version`` is that of the weights now in
-    the model."""
+    the model, ``bytes_read`` what the last fetch has read of slots."""
 
     def __init__(self, reader: Reader, source: WeightSource, model: nn.Module) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
         self._layout = Layout.of(model, source.dtype)
         self._layout.check(source.layout)
-        self.reader, self._model = reader, model
+        self.reader, self._model, self._whole = reader, model, source.slots
+        self.bytes_read = 0
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
+        self._change = torch.zeros(capacity(self._layout), dtype=torch.uint8) if source.changes else None
 
     @property
     def transport(self) -> str:
-        """The name of the transport that carries the weights, such as the one that ``auto`` has
-        found."""
+        """The name of the transport in use, such as the one that ``auto`` has found."""
         return transport_of(self.reader)
 
     async def fetch(self) -> int:
-        """Fetch the newest published weights into the staging buffer. Returns their version. After
-        a WeightPullError, do not call ``swap``."""
+        """Fetch the newest published weights into the staging buffer: what has changed, where the
+        publisher offers it, else all. Returns their version. After a WeightPullError, do not call
+        ``swap``."""
+        self.bytes_read = 0
+        self._fetched, known = NOTHING_PUBLISHED, self._fetched
+        if self._change is not None and known != NOTHING_PUBLISHED:
+            with suppress(ChangeMismatch):
+                known, newest = await follow_changes(
+                    self.reader.read_headers, self._read, self._whole, self._change, self._staging, known
+                )
+                if known >= newest:
+                    self._fetched = known
+                    return known
 
         async def read_slot(slot: int) -> None:
-            await self.reader.read_slot(slot, self._staging)
+            await self._read(slot, self._staging)
 
-        self._fetched, known = NOTHING_PUBLISHED, self._fetched
-        self._fetched = await read_ring(self.reader.read_headers, read_slot, newer_than=max(known, self.version))
+        async def read_headers() -> Tensor:
+            return (await self.reader.read_headers())[: self._whole]
+
+        newer_than = max(known, self.version)
+        self._fetched = await read_ring(read_headers, read_slot, newer_than)
         return self._fetched
+
+    async def _read(self, slot: int, target: Tensor) -> None:
+        await self.reader.read_slot(slot, target)
+        self.bytes_read += target.nbytes
 
     def swap(self) -> int:
         """Copy the fetched weights into the model. Returns their version."""
@@ -337,21 +365,18 @@ class Subscriber:
         return self.version
 
     async def pull(self) -> int:
-        """Fetch and swap. Returns the version. Raises WeightPullError; the model is then
-        unchanged."""
+        """Fetch and swap. Returns the version. On WeightPullError the model is unchanged."""
         await self.fetch()
         return self.swap()
 
 
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
-    """Return a subscriber through ``transport``. Raises LayoutMismatch for another model's weights,
-    WeightPullError if no transport works."""
+    """Return a subscriber by ``transport``. Raises LayoutMismatch or WeightPullError."""
     return Subscriber(await connect(source, transport), source, model)
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:
-    """Return a reader through ``transport`` that has read the headers once. Raises WeightPullError,
-    with what was tried, if none works."""
+    """Return a reader by ``transport`` that has read the headers, or raise WeightPullError."""
     if transport not in ("auto", *READERS):
         raise ValueError(f"transport {transport!r} is unknown; expected one of auto, {', '.join(READERS)}")
     failures = []
@@ -367,8 +392,7 @@ async def connect(source: WeightSource, transport: str = "auto") -> Reader:
 
 
 def _start_rdma() -> None:
-    """Hide the messages in which Monarch's native code says, once, which RDMA hardware and drivers
-    it has not found."""
+    """Hide what Monarch's native code says, once, of RDMA hardware that it has not found."""
     from monarch.rdma import RDMABuffer
 
     with quiet_stderr():
