@@ -21,7 +21,21 @@ from zorplex_rl.errors import ConfigError
 
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
-LossName = Literal["reinforce", "grpo", "dapo", "tis", "decoupled_ppo"]
+LossName = Literal[
+    "reinforce",
+    "grpo",
+    "dapo",
+    "gspo",
+    "maxrl",
+    "tis",
+    "cispo",
+    "decoupled_ppo",
+    "icepop",
+    "dppo",
+    "m2po",
+    "sequence_rejection",
+    "geometric_rejection",
+]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -30,10 +44,23 @@ TASKS_WITH_TIERS = ("compositional", "mix")
 """Tasks for --curriculum; every other task has one tier."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
 """Their advantage does not compare a prompt's samples with each other: one will do."""
+_BOUNDED = (
+    "grpo",
+    "dapo",
+    "gspo",
+    "maxrl",
+    "cispo",
+    "decoupled_ppo",
+    "icepop",
+    "dppo",
+    "sequence_rejection",
+    "geometric_rejection",
+)
 LOSS_KNOBS = {
-    "clip_low": ("grpo", "dapo", "decoupled_ppo"),
-    "clip_high": ("grpo", "dapo", "decoupled_ppo"),
-    "truncation": ("tis", "decoupled_ppo"),
+    "clip_low": _BOUNDED,
+    "clip_high": _BOUNDED,
+    "truncation": ("tis", "decoupled_ppo", "dppo"),
+    "second_moment": ("m2po",),
 }
 """Settings that only some losses have, with their defaults in the loss's signature."""
 
@@ -43,7 +70,16 @@ class LearnerConfig:
     """How the learner makes the next version of the weights from a batch."""
 
     loss: LossName = "grpo"
-    """tis is truncated importance sampling; losses.py says what each is."""
+    """What is done about stale data; losses.py and masks.py have the formulas. reinforce: nothing,
+    for fresh data and one update a batch. grpo: no token moves far from where it was sampled; the
+    first choice. dapo: grpo that lets rare good tokens grow more. gspo: grpo by whole episodes, for
+    long ones. maxrl: grpo in which hard prompts count more. tis: an importance weight for every
+    token, truncated; for little lag. cispo: tis with bounds on both sides. decoupled_ppo: tis for
+    the lag and grpo's clip within a step, for lag and several updates. icepop: leaves out tokens
+    with an extreme ratio, for a sampler that computes otherwise than the trainer. dppo: leaves out
+    tokens by probability and not by ratio, where rare tokens matter. m2po: leaves out as few tokens
+    as hold the second moment down, for much lag; computes the batch twice. sequence_rejection and
+    geometric_rejection: leave out whole episodes that are far off, as a safeguard."""
     learning_rate: float = 2e-4
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
@@ -53,14 +89,19 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the
-    default of losses.py: 0.2."""
+    """How far a token's ratio may fall below 1; in gspo, sequence_rejection and geometric_rejection
+    an episode's; in dppo how far a token's probability itself may fall. None is the loss's own: 0.2
+    in grpo, dapo, maxrl and decoupled_ppo, 0.03 in gspo and geometric_rejection, 0.15 in dppo, 0.5
+    in icepop and sequence_rejection, 1 (no bound) in cispo."""
     clip_high: float | None = None
-    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of
-    losses.py: 0.28 in dapo, else 0.2."""
+    """How far it may rise above 1. None is the loss's own: 0.2 in grpo, maxrl and decoupled_ppo,
+    0.28 in dapo, 0.04 in gspo, 0.03 in geometric_rejection, 0.15 in dppo, 1 in sequence_rejection,
+    3 in cispo, 4 in icepop."""
     truncation: float | None = None
-    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of
-    losses.py: 2."""
+    """Largest importance weight of a token, in tis, decoupled_ppo and dppo. None is the loss's own:
+    2, in dppo 20."""
+    second_moment: float | None = None
+    """Largest mean square of log-ratios, in m2po. None is 0.04."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 a reference process is
     started."""

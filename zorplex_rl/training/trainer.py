@@ -33,7 +33,7 @@ from zorplex_rl.training.actors import ModelActor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zorplex_rl.learning.losses import Diagnostics
+    from zorplex_rl.learning.ratios import Diagnostics
     from zorplex_rl.training.transports import WeightSource
 
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
