@@ -16,15 +16,7 @@ from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.sizing.sizing import (
-    BYTES,
-    Memory,
-    ModelShape,
-    Workload,
-    generator_memory,
-    logit_bytes,
-    trainer_memory,
-)
+from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Workload, generator_memory, logit_bytes, trainer_memory
 
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone

@@ -281,14 +281,8 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     """Return what a trainer of ``shape`` needs for ``work``, above its libraries."""
     n, e = shape.parameters, BYTES[work.dtype]
     low = e < 4
-    weights = {
-        "weights": e * n // parallel.of("weights"),
-        "masters": 4 * n // parallel.of("masters") if low else 0,
-    }
-    base = weights | {
-        "moments": 8 * n // parallel.of("moments"),
-        "weight ring": RING_SLOTS * BYTES[work.transfer] * n,
-    }
+    weights = {"weights": e * n // parallel.of("weights"), "masters": 4 * n // parallel.of("masters") if low else 0}
+    base = weights | {"moments": 8 * n // parallel.of("moments"), "weight ring": RING_SLOTS * BYTES[work.transfer] * n}
     table, of_gradients = 4 * shape.table // parallel.tensor, parallel.of("gradients")
     whole = {"gradients": 4 * n // of_gradients}
     small_gradients = 4 * (n - (shape.tables if table >= RETURNED else 0)) // of_gradients
