@@ -82,10 +82,9 @@ def memory() -> Finding:
 
 def cores() -> Finding:
     """Check the number of cores that this process may use."""
-    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        count = min(count, quota / period)
+    from zorplex_rl.sizing.fit import available_cores
+
+    count = available_cores()
     if count < 2:
         return Finding(
             "note",

@@ -9,7 +9,9 @@ Only what cannot fit is refused, and the computed bytes may be a fifth too high 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,14 @@ before it does anything. From ``Private_Dirty`` of the processes of a run on the
 SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
 EMPTY = "cache of slots that stay empty"
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""In a group of version 2 and of version 1: limit, bytes in use, and its droppable files' entry."""
+CORE_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+"""Likewise: microseconds of processors, in each period of so many microseconds."""
 TOLERANCE = 1.2
 """Computed ÷ available bytes that refuse a run: beyond their error (benchmarks/LOG.md)."""
 
@@ -78,40 +88,50 @@ def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mappin
     return found
 
 
-def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Return the bytes of main memory still free to this process and its children, or None."""
     found = []
-    try:
+    with suppress(OSError, ValueError, IndexError):
         lines = (proc / "meminfo").read_text().splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        groups = (proc / "self" / "cgroup").read_text().splitlines()
-    except (OSError, ValueError, IndexError):
-        groups = []
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found += _left(cgroups, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            found += _left(cgroups / "memory", path, *names)
+        found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    for group in _groups("memory", proc, cgroups):
+        for limit, used, droppable in MEMORY_FILES:
+            with suppress(OSError, ValueError):  # No such group here, or "max": no limit.
+                most = int((group / limit).read_text())
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                found.append(max(0, most - int((group / used).read_text()) + int(stat.get(droppable, 0))))
     return min(found, default=None)
 
 
-def _left(root: Path, path: str, limit: str, used: str, droppable: str) -> Iterator[int]:
-    """Yield what is left below the limit of the group at ``path`` and of every group above it."""
-    # In a container the path may be that outside, and the container's own group is the root.
-    for group in dict.fromkeys((root, *(root / part for part in _prefixes(path)))):
-        try:
-            most = int((group / limit).read_text())
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            yield max(0, most - int((group / used).read_text()) + int(stat.get(droppable, 0)))
-        except (OSError, ValueError):  # No such group here, or "max": no limit.
-            continue
+def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """Return how many cores this process and its children may use at a time."""
+    found = [float(allowed_cores())]
+    for group in _groups("cpu", proc, cgroups):
+        for files in CORE_FILES:
+            with suppress(OSError, ValueError):  # As above.
+                quota, period = (int(word) for file in files for word in (group / file).read_text().split())
+                found += [quota / period] if quota > 0 else []
+    return min(found)
 
 
-def _prefixes(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+def allowed_cores() -> int:
+    """Return on how many cores the system may run this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Yield the folder of each cgroup that may limit this process, of versions 1 and 2."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers or controller in controllers.split(","):
+            # In a container the path may be that outside, and the container's own group is the root.
+            group = cgroups / controller if controllers else cgroups
+            yield group
+            for part in (part for part in path.split("/") if part not in ("", "..")):
+                yield (group := group / part)
 
 
 def check_fit(
