@@ -40,7 +40,7 @@ class Check(Command):
     Takes about half a minute."""
 
 
-def check() -> int:
+def check(command: Check) -> int:
     """Print the findings and each notebook's seconds. Returns 1 if notebooks will fail, else 0."""
     findings = []
     for look in (python, memory, cores, disk, shared_memory, processes, browser, gpu):

@@ -40,6 +40,10 @@ class Policy:
     action: Build | Show
 
 
+def build_or_show(command: Policy) -> int:
+    return build(command.action) if isinstance(command.action, Build) else show(command.action)
+
+
 def build(command: Build) -> int:
     from rich.progress import Progress
 
