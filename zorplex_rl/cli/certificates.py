@@ -34,9 +34,7 @@ def certify(command: Certificates) -> int:
     from zorplex_rl.services.certificates import AUTHORITY_FOLDER, CONTROLLER, make_certificates
 
     if not command.hosts:
-        raise ConfigError(
-            "no host is named; expected one or more, as in: zorplex-rl certificates --to FOLDER gpu1,10.0.0.2"
-        )
+        raise ConfigError("no host is named; expected one or more: zorplex-rl certificates --to FOLDER gpu1,10.0.0.2")
     check_range("days", command.days, 0.01, 36500)
     for folder in make_certificates(command.to, command.hosts, command.controller, command.days):
         if folder.name == CONTROLLER:

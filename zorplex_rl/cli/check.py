@@ -118,9 +118,7 @@ def shared_memory() -> Finding:
         reason = "this system has no memfd"
     except OSError as error:
         reason = str(error)
-    return Finding(
-        "note", "shared memory", f"none ({reason}); 07 measures one transport fewer, and all else uses `rdma`"
-    )
+    return Finding("note", "shared memory", f"none ({reason}); 07 measures one transport fewer, all else uses `rdma`")
 
 
 def processes() -> Finding:

@@ -95,9 +95,8 @@ def evaluate(command: Eval) -> int:
         )
         sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
         console = Console()
-        reports = accuracy_of(
-            console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
-        )
+        environments = {name: source.make((name,)) for name in names}
+        reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
     console.print(
         accuracy_table(
             f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports
@@ -124,9 +123,8 @@ def accuracy_of(
     for name, environment in environments.items():
         with console.status(f"{name} …"):
             held_out = [environment.task(index, "held_out") for index in range(tasks)]
-            reports.append(
-                measure(policy, name, held_out, environment.execute, sampling, seed, environment=environment)[0]
-            )
+            report, _ = measure(policy, name, held_out, environment.execute, sampling, seed, environment)
+            reports.append(report)
     return reports
 
 

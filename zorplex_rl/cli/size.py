@@ -54,9 +54,8 @@ def size(command: Size) -> int:
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = Console(highlight=False)
-    table = Table(
-        title=f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}", title_justify="left"
-    )
+    title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
+    table = Table(title=title, title_justify="left")
     for column in ("process", "when", "part"):
         table.add_column(column)
     table.add_column("bytes", justify="right")

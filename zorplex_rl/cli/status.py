@@ -213,9 +213,8 @@ def _print_table(title: str, rows: Rows) -> None:
 
 def _query(url: str, sql: str) -> Rows:
     """Return Monarch's rows for ``sql``. Raises OSError for silence, ValueError for no rows."""
-    request = urllib.request.Request(
-        f"{url}/api/query", json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
-    )
+    asked, kind = json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/api/query", asked, kind)
     # A proxy that is set for the web cannot reach this machine's loopback interface.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(request, timeout=QUERY_SECONDS) as answer:

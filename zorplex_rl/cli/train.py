@@ -64,9 +64,8 @@ def cluster_of(earlier: HostsConfig) -> HostsConfig:
     Others have to be named again: a host is trusted, and the folder could name anybody's."""
     if earlier.is_elsewhere:
         return HostsConfig(hosts="")
-    return HostsConfig(
-        earlier.hosts, trainer_host=earlier.trainer_host, generators_on=earlier.generators_on, lease=earlier.lease
-    )
+    kept = {name: getattr(earlier, name) for name in ("hosts", "trainer_host", "generators_on", "lease")}
+    return HostsConfig(**kept)
 
 
 def train(command: Train) -> int:
@@ -217,9 +216,8 @@ async def _train(
     def say_last(text: str) -> None:
         _complain(errors, text) if output.is_lost else view.log(text)
 
-    training = asyncio.ensure_future(
-        run_training(config, folder, resume, show, view.log, lambda: draw_curve(folder), wish.begin)
-    )
+    running = run_training(config, folder, resume, show, view.log, lambda: draw_curve(folder), wish.begin)
+    training = asyncio.ensure_future(running)
     wish.listen(training, output)
     try:
         before, after = await training

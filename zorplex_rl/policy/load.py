@@ -68,9 +68,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
     except Exception as error:
         raise PolicyError(f"policy {name!r} has no weights that can be loaded: {_first_line(error)}") from error
     if missing := sorted(found["missing_keys"]):
-        raise PolicyError(
-            f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
-        )
+        raise PolicyError(f"policy {name!r} lacks {len(missing)} weights, {missing[0]!r} first; download it again")
     # The embedded policy and its descendants have the template that the package ships.
     if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
         check_chat_template(name, tokenizer)

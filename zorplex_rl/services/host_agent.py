@@ -65,9 +65,8 @@ class HostAgent(Actor):
     @uncounted_endpoint
     async def info(self) -> HostInfo:
         """Return what there is on this host."""
-        return HostInfo(
-            socket.gethostname(), self._taken, __version__, source_digest(), await asyncio.to_thread(_cuda_count)
-        )
+        gpus = await asyncio.to_thread(_cuda_count)
+        return HostInfo(socket.gethostname(), self._taken, __version__, source_digest(), gpus)
 
     @uncounted_endpoint
     async def renew(self, token: float) -> tuple[float, float]:

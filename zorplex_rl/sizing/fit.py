@@ -68,9 +68,8 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
 def run_bytes(shape: ModelShape, work: Workload, config: Config, cuda: bool = False) -> int:
     """Return the bytes of main memory that all processes of ``config`` take together."""
     found = processes(shape, work, config)
-    small = (
-        SMALL_PROCESSES + config.services.reward_replicas + config.services.tool_replicas * (config.tool_latency > 0)
-    )
+    tools = config.services.tool_replicas * (config.tool_latency > 0)
+    small = SMALL_PROCESSES + config.services.reward_replicas + tools
     models = sum(process.count * (process.memory.on_host(cuda) + MODEL_PROCESS) for process in found)
     # The controller has loaded what a model process has, but no model.
     return models + small * SMALL_PROCESS + MODEL_PROCESS
@@ -159,19 +158,16 @@ def check_fit(
             needs["main memory"] = run_bytes(shape, work, settings, cuda=bool(gpus))
             have["main memory"] = available
         short = [name for name in needs if needs[name] > tolerance * have[name]]
-        return (
-            f"about {gigabytes(needs[short[0]])} of {short[0]}, and {gigabytes(have[short[0]])} are there"
-            if short
-            else None
-        )
+        if not short:
+            return None
+        return f"about {gigabytes(needs[short[0]])} of {short[0]}, and {gigabytes(have[short[0]])} are there"
 
     lacking = short_of(config, shortest, TOLERANCE)
     at_most = short_of(config, config.max_tokens, 1.0)
     if not lacking and not at_most:
         return None
-    fitting = [
-        change for change in _smaller(config, prompt) if not short_of(config.changed(**change), config.max_tokens, 1.0)
-    ]
+    smaller, most = _smaller(config, prompt), config.max_tokens
+    fitting = [change for change in smaller if not short_of(config.changed(**change), most, 1.0)]
     advice = (
         f"it would fit with {_flags(fitting[0])}"
         if fitting
@@ -185,9 +181,8 @@ def check_fit(
 def _smaller(config: Config, prompt: int) -> Iterator[dict[str, Any]]:
     """Yield changes that take less memory: harmless ones one at a time, then all together."""
     least = prompt + config.max_tokens
-    budgets = [b for b in _halves(config.learner.token_budget) if b >= least] or [
-        min(least, config.learner.token_budget)
-    ]
+    budget = config.learner.token_budget
+    budgets = [b for b in _halves(budget) if b >= least] or [min(least, budget)]
     slots = list(_halves(config.slots))
     yield from ({"token_budget": budget} for budget in budgets)
     yield from ({"slots": count} for count in slots)

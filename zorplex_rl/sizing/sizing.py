@@ -271,9 +271,7 @@ class Memory:
     def on_gpu(self) -> int:
         """Return the bytes in the memory of a GPU, if the model is on one."""
         without = (*HOST_PARTS, KEPT, LIBRARIES)
-        highest = max(
-            sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values()
-        )
+        highest = max(sum(parts[part] for part in parts if part not in without) for parts in self.phases.values())
         return highest + self.reserved
 
 
@@ -407,9 +405,8 @@ def _sampling(
     new = prompts * (work.prompt - shared)
     prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, parallel)
     repeated = 2 * shape.copied_keys if shared and shape.heads > shape.kv_heads > 1 else 0
-    layer = (
-        e * (new * (4 * shape.intermediate + 4 * shape.attention) + prompts * work.prompt * repeated) // parallel.tensor
-    )
+    of_layer = new * 4 * (shape.intermediate + shape.attention) + prompts * work.prompt * repeated
+    layer = e * of_layer // parallel.tensor
     layer += new * (8 + e) * shape.hidden + e * prompts * (work.prompt - shared) * work.prompt
     prefill = {
         # The model's cache, stacked by layer, and stacked once more; then a copy for each prompt.

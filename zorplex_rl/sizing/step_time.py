@@ -186,9 +186,8 @@ def _calibrate(
 
 def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: int = 1) -> dict[str, float]:
     """Return the seconds of a training step by part, if no response is shorter than the longest."""
-    parts = dict.fromkeys(
-        ("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls"), 0.0
-    )
+    kinds = ("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls")
+    parts = dict.fromkeys(kinds, 0.0)
     for batch, count in work.micro_batches:
         steps = batch.response - 1
         width = batch.prompt + steps

@@ -239,13 +239,9 @@ def _has(found: type, method: str) -> bool:
 
 def _shown(argument: Any) -> Any:
     """Return what stands for ``argument`` in a message: a task's question, a call's text."""
-    return (
-        argument.question
-        if isinstance(argument, Task)
-        else str(argument)
-        if isinstance(argument, ToolCall)
-        else argument
-    )
+    if isinstance(argument, Task):
+        return argument.question
+    return str(argument) if isinstance(argument, ToolCall) else argument
 
 
 def split_name(task: str) -> tuple[str | None, str]:

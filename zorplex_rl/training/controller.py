@@ -100,9 +100,8 @@ class Controller:
         self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
         self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
         """Why the run cannot go on."""
-        self.generators = [
-            GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
-        ]
+        generators = range(config.services.generators)
+        self.generators = [GeneratorHandle(self.services["generator"], index) for index in generators]
         self.published = -1
         self.step = self.episodes = self.tier = 0
         self.stop_requested = False

@@ -22,9 +22,8 @@ def check_cluster(config: Config) -> None:
     """Raise ConfigError if ``--hosts`` lacks a scheduler's programs, or a network's machines."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
     if spec.kind == "attach":
-        check_encryption(
-            "--hosts", [*spec.addresses, *filter(None, [settings.listen])], settings.tls, settings.insecure
-        )
+        addresses = [*spec.addresses, *filter(None, [settings.listen])]
+        check_encryption("--hosts", addresses, settings.tls, settings.insecure)
     elif spec.kind == "kubernetes" and not settings.insecure:
         raise ConfigError(
             f"--hosts is {settings.hosts!r}, and Monarch's channel to pods is plain TCP, which others may read and use; "
@@ -65,9 +64,7 @@ def cluster_request(config: Config) -> str:
     spec = parse_hosts(config.cluster.hosts)
     match spec.kind:
         case "slurm":
-            return (
-                f"submitted {spec.count} times, each with names and ids of its own:\n\n{slurm_script(config.cluster)}"
-            )
+            return f"submitted {spec.count} times, each with its own names and ids:\n\n{slurm_script(config.cluster)}"
         case "kubernetes":
             return json.dumps(kubernetes_objects(spec.count, config.cluster), indent=2)
     return ""

@@ -108,9 +108,7 @@ class Hosts:
         if not wanted:
             return []
         if self.config.device == "cuda" and not count:
-            raise GiveUp(
-                HostError(f"--device is cuda, but host {host.name} has no CUDA device; use --device auto or cpu")
-            )
+            raise GiveUp(HostError(f"--device is cuda, but {host.name} has no CUDA device; use --device auto or cpu"))
         if self.config.device == "cpu" or not count:
             return ["cpu"] * wanted
         if wanted > count:
