@@ -80,9 +80,10 @@ class HostAgent(Actor):
         return await serve(os.environ.get(HOST_ADDRESS) or address, server_context())
 
     @uncounted_endpoint
-    async def kill(self, pids: Collection[int]) -> None:
-        """Kill processes of this host."""
+    async def kill(self, pids: Collection[int]) -> bool:
+        """Kill processes of this host. Returns True."""
         processes.kill(pids)
+        return True
 
     @concurrent_endpoint
     async def until_one_ends(self, pids: Collection[int]) -> str:

@@ -77,16 +77,6 @@ def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
     there = sorted([*replica_set.replicas.values(), *replica_set.draining], key=lambda replica: replica.place)
     metrics = router.metrics
     latencies = np.quantile(metrics.latencies or [0.0], (0.5, 0.95, 0.99), method="higher")
-    return ServiceStatus(
-        router.name,
-        tuple(map(row_of, there)),
-        metrics.requests,
-        metrics.answered,
-        metrics.application_errors,
-        metrics.errors,
-        metrics.retries,
-        replica_set.restarts,
-        len(router.queue),
-        router.in_flight,
-        *(1000 * latencies).tolist(),
-    )
+    counts = metrics.requests, metrics.answered, metrics.application_errors, metrics.errors, metrics.retries
+    now_there = replica_set.restarts, len(router.queue), router.in_flight
+    return ServiceStatus(router.name, tuple(map(row_of, there)), *counts, *now_there, *(1000 * latencies).tolist())
