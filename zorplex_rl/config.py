@@ -53,22 +53,17 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the
-    default of losses.py: 0.2."""
+    """How far a token's ratio may fall below 1 (grpo, dapo, decoupled_ppo). None: 0.2."""
     clip_high: float | None = None
-    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of
-    losses.py: 0.28 in dapo, else 0.2."""
+    """How far it may rise above 1 (grpo, dapo, decoupled_ppo). None: 0.28 in dapo, else 0.2."""
     truncation: float | None = None
-    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of
-    losses.py: 2."""
+    """Largest importance weight of a token, in tis and decoupled_ppo. None is 2."""
     kl_coefficient: float = 0.0
-    """Weight of the KL penalty towards the starting policy; above 0 a reference process is
-    started."""
+    """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
     token_budget: int = 8192
-    """Padded tokens that go through the trainer's model at once; bounds memory. Changes the
-    gradient by rounding only, in bfloat16 by 0.5 %."""
+    """Padded tokens at once in the trainer's model. Bounds memory; rounds gradients otherwise."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +73,13 @@ class ServicesConfig:
     generators: int = 1
     """Generator processes."""
     spares: int = 1
-    """Loaded generators kept in reserve; one replaces a generator that dies within about a second,
-    not after loading torch."""
+    """Loaded generators in reserve; one replaces a dead generator within about a second."""
     tool_replicas: int = 1
     """Tool processes, where tools have processes of their own."""
     reward_replicas: int = 1
     """Reward processes."""
     trainer_processes: int = 1
-    """Trainer processes; each keeps a part of weights, gradients and optimizer (FSDP2), for models
-    too large for one GPU. No gain in speed."""
+    """Trainer processes that share weights and optimizer (FSDP2): for large models, not speed."""
 
 
 @dataclass(frozen=True)
@@ -106,21 +99,17 @@ class HostsConfig:
     kubernetes:N (Monarch's channel to a pod is plain TCP). Nothing is encrypted then, and whoever
     reaches a worker can run programs as its user: for trusted networks only."""
     listen: str | None = None
-    """Address at which this machine listens for the hosts: tls://HOST:PORT. None is its own address
-    on the network that leads to the first host."""
+    """Where this machine listens for hosts: tls://HOST:PORT. None is its own address there."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
-    """Where generators, tools and reference live: spread over all hosts, or on all others than the
-    trainer's, if there are any."""
+    """Where generators, tools and reference live: on all hosts, or on others than the trainer's."""
     lease: float = 10.0
-    """Seconds after which a host that was not heard of ends its processes; the trainer is started
-    elsewhere only after that. At least 4."""
+    """Seconds without contact until a host ends, and a trainer starts elsewhere; 4 or more."""
     start_seconds: float = 600.0
     """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
     slurm_options: str | None = None
-    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1
-    time=04:00:00'."""
+    """With --hosts slurm:N: sbatch's options for every node: 'partition=gpu time=04:00:00'."""
     image: str | None = None
     """With --hosts kubernetes:N: the container image, with this version of zorplex-rl in it."""
     namespace: str = "default"
@@ -155,26 +144,23 @@ class Config:
     (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your
     own task"."""
     task_data: str | None = None
-    """A text file for a task of your own, such as one question a line; its text goes to every
-    process and into the run's folder."""
+    """A text file for a task of your own; its text goes to every process and the run's folder."""
     task_timeout: float = 60.0
-    """Longest time in seconds that one call of a task of your own may take: drawing a task, running
-    a tool, scoring. A call that takes longer ends the run. What --tool-latency simulates does not
-    count."""
+    """Longest time in seconds of one call of a task of your own: drawing, a tool, scoring. A longer
+    one ends the run. What --tool-latency simulates does not count."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
     curriculum: bool = False
-    """Begin with the easiest tier and move on when held-out accuracy passes
-    --curriculum-threshold."""
+    """Begin with the easiest tier, and move on when held-out accuracy passes the threshold."""
     curriculum_threshold: float = 0.9
     """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = 1
-    """How many versions old the weights that sampled a group may be when it is trained on. At 0
-    generation and training take turns, on-policy; above 0 they run side by side."""
+    """How many versions old a group's weights may be when it is trained on. At 0 generation and
+    training take turns, on-policy; above 0 they run side by side."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -186,8 +172,7 @@ class Config:
     max_tokens: int = 96
     """Longest response in tokens, tool results included."""
     max_turns: int = 6
-    """Most stretches of sampled text in an episode; one less is the number of tool calls that are
-    answered."""
+    """Most stretches of sampled text in an episode: one more than the answered tool calls."""
     slots: int = 64
     """Episodes that a generator decodes at once."""
     tool_latency: float = 0.0
@@ -197,18 +182,15 @@ class Config:
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
     update: Literal["groups", "in-flight"] = "groups"
-    """When a generator takes new weights: groups (between groups, so that each is of one version)
-    or in-flight (between decode steps)."""
+    """When new weights are taken: between groups (one version each), or in-flight, at any step."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
     (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
     works)."""
     transfer_dtype: Literal["same", "bfloat16"] = "same"
-    """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32;
-    metrics report the mismatch that it causes."""
+    """What weights travel as: same, or bfloat16, half of float32; metrics report the mismatch."""
     eval_every: int = 10
-    """Steps between evaluations on held-out tasks; there is always one before and one after
-    training."""
+    """Steps between evaluations on held-out tasks; one more before and one after training."""
     eval_tasks: int = 100
     """Held-out tasks in an evaluation, each answered once greedily and once sampled."""
     checkpoint_every: int = 20

@@ -165,9 +165,9 @@ class RunFolder:
     def environment(self, config: Config) -> EnvironmentSource:
         """Return where the run's environment comes from: for a user's task, the copy in here.
 
-        The user's file may be gone: another machine need not have it. Raises TaskError if the file
-        has changed since, or the copy, or if the copy is code that the user has not named on this
-        machine (``task/known_code.py``).
+        The user's file may be gone: another machine need not have it. Raises TaskError if file or
+        copy has changed since, or is code that the user has not named here
+        (``task/known_code.py``).
         """
         if not config.is_own_task:
             return EnvironmentSource.of(config)

@@ -149,8 +149,7 @@ class Timeline:
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """Return the share, 0 to 1, of the window (by default all) in which ``actor`` was busy.
-        Time in which several spans overlap counts once."""
+        """Return ``actor``'s busy share of the window (default: all); overlaps count once."""
         start, end = window or (self.start, self.end)
         busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
         return _covered(busy) / (end - start) if end > start else 0.0
@@ -207,8 +206,7 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a timeline that ``save`` wrote; times are rounded to microseconds. Raises ValueError
-        if the file is not such a trace."""
+        """Read a timeline that ``save`` wrote, in microseconds. Raises ValueError for others."""
         try:
             trace = json.loads(Path(path).read_text(encoding="utf-8"))
             origin = trace.get("otherData", {}).get("origin_microseconds", 0)

@@ -36,8 +36,7 @@ RECORDED = Path(__file__).resolve().parents[2] / "workshop" / "notebook_seconds.
 
 @dataclass(frozen=True)
 class Check(Command):
-    """Say whether this machine is ready for the course, and how long its notebooks will take here.
-    Takes about half a minute."""
+    """Say in half a minute whether this machine is ready for the course, and how fast it is."""
 
 
 def check(command: Check) -> int:

@@ -25,8 +25,7 @@ TRIED = 8
 
 @dataclass(frozen=True)
 class Env(Command):
-    """Check a task of your own before you train on it: zorplex-rl env check FILE.py:CLASS. Exit
-    code 1 if something is wrong."""
+    """Check your own task before training: zorplex-rl env check FILE.py:CLASS; exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
     """What to do; there is only check."""

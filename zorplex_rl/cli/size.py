@@ -30,13 +30,11 @@ PROMPTS_TRIED = 8
 
 @dataclass(frozen=True)
 class Size(Command):
-    """Print the memory that a run would take, part by part, and the time of its steps. Takes the
-    flags of train, and starts nothing."""
+    """Print a run's memory and step time, part by part. Takes train's flags, starts nothing."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason
-    for each."""
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
     time: bool = True
     """Also measure this machine for some seconds, and compute the time of a step."""
 

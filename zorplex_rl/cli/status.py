@@ -52,14 +52,12 @@ MONARCHS_OWN = ("telemetry", "TelemetryActor", "setup", "logger")
 
 @dataclass(frozen=True)
 class Status(Command):
-    """Look into a run that was started with --telemetry and is going on: its replicas, messages,
-    failures and slowest endpoints."""
+    """Look into a run with --telemetry that goes on: replicas, messages, failures, endpoints."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
     trace: Path | None = None
-    """Also record Monarch's trace of the next --seconds, and write it to this file; open it in
-    ui.perfetto.dev."""
+    """Also record the next --seconds of Monarch's trace to this file, for ui.perfetto.dev."""
     seconds: float = 5.0
     """How long to record."""
 

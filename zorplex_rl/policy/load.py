@@ -180,8 +180,7 @@ def check_weights(name: str, source: str) -> None:
 
 
 def positions_of(config: PretrainedConfig | str) -> int | None:
-    """Return how many tokens a model can read; ``config`` is its configuration or its folder.
-    Returns None if the configuration does not say."""
+    """Return how many tokens a model of ``config`` (or its folder) can read, or None if unknown."""
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
     return positions if isinstance(positions, int) else None

@@ -73,8 +73,7 @@ class EndpointError(ActorError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the cause in a few words. Monarch's report of a dead process first names everything
-    that died with it, and the cause last."""
+    """Return the cause in a few words; Monarch's report of a dead process names it last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 

@@ -14,8 +14,7 @@ from zorplex_rl.services.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Describe one replica. ``in_flight`` requests are all processes'; ``queued`` ones its
-    sessions'; ``up`` in seconds."""
+    """Describe a replica: all processes' requests, its sessions' queued ones, seconds ``up``."""
 
     place: int
     replica: str
