@@ -53,9 +53,9 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1 (grpo, dapo, decoupled_ppo). None: 0.2."""
+    """How far a token's ratio may fall below 1 (grpo, dapo, decoupled_ppo). None is 0.2."""
     clip_high: float | None = None
-    """How far it may rise above 1 (grpo, dapo, decoupled_ppo). None: 0.28 in dapo, else 0.2."""
+    """How far it may rise above 1 (grpo, dapo, decoupled_ppo). None is 0.28 in dapo, else 0.2."""
     truncation: float | None = None
     """Largest importance weight of a token, in tis and decoupled_ppo. None is 2."""
     kl_coefficient: float = 0.0
@@ -63,7 +63,7 @@ class LearnerConfig:
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
     token_budget: int = 8192
-    """Padded tokens at once in the trainer's model. Bounds memory; rounds gradients otherwise."""
+    """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ServicesConfig:
     reward_replicas: int = 1
     """Reward processes."""
     trainer_processes: int = 1
-    """Trainer processes that share weights and optimizer (FSDP2): for large models, not speed."""
+    """Trainer processes, each with a part of weights and optimizer (FSDP2); for memory, not speed."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class HostsConfig:
     kubernetes:N (Monarch's channel to a pod is plain TCP). Nothing is encrypted then, and whoever
     reaches a worker can run programs as its user: for trusted networks only."""
     listen: str | None = None
-    """Where this machine listens for hosts: tls://HOST:PORT. None is its own address there."""
+    """Where this machine listens: tls://HOST:PORT. None is its address on the hosts' network."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
     """Where generators, tools and reference live: on all hosts, or on others than the trainer's."""
     lease: float = 10.0
-    """Seconds without contact until a host ends, and a trainer starts elsewhere; 4 or more."""
+    """Seconds without contact after which a host ends; only then a trainer moves. At least 4."""
     start_seconds: float = 600.0
     """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
     slurm_options: str | None = None
@@ -182,13 +182,13 @@ class Config:
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
     update: Literal["groups", "in-flight"] = "groups"
-    """When new weights are taken: between groups (one version each), or in-flight, at any step."""
+    """When new weights are taken: groups (between groups) or in-flight (between decode steps)."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
     (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
     works)."""
     transfer_dtype: Literal["same", "bfloat16"] = "same"
-    """What weights travel as: same, or bfloat16, half of float32; metrics report the mismatch."""
+    """What weights travel as: same, or bfloat16, at half the bytes; metrics show the mismatch."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; one more before and one after training."""
     eval_tasks: int = 100
@@ -294,7 +294,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        """Return how many of a step's groups a generator takes: all it gets, decoded together."""
+        """Return how many of a step's groups a generator gets; it decodes them side by side."""
         return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:

@@ -25,7 +25,7 @@ TRIED = 8
 
 @dataclass(frozen=True)
 class Env(Command):
-    """Check your own task before training: zorplex-rl env check FILE.py:CLASS; exit code 1: no."""
+    """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
     """What to do; there is only check."""

@@ -161,7 +161,7 @@ class Host:
         return await self.unless_lost(self.agent.make_folder.call_one().as_asyncio())
 
     async def fetch_folder(self, there: str, here: Path) -> None:
-        """Copy the host's folder ``there`` into ``here``, file by message. Raises OSError."""
+        """Copy the host's folder ``there`` into ``here``, through messages. Raises OSError."""
         for name, size in await self.unless_lost(self.agent.list_folder.call_one(there).as_asyncio()):
             for offset in range(0, max(size, 1), CHUNK_BYTES):
                 part = await self.unless_lost(self.agent.read.call_one(there, name, offset).as_asyncio())

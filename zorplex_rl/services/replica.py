@@ -43,7 +43,7 @@ class State(StrEnum):
 
 
 class Replica:
-    """Hold a replica: ``width`` processes, each of which gets all requests; none at its start."""
+    """Hold a replica: ``width`` processes, each of which gets every request; none while starting."""
 
     def __init__(self, name: str, process: ReplicaProcess | None = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.actor, self.width = name, actor, width

@@ -173,7 +173,7 @@ class ReplicaSet:
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start the first replica of ``place``, and keep one there. Else no place is left."""
+        """Start the first replica of ``place``, and keep one there; if it fails, the place goes."""
         streak = self._supply.streak()
         self._clear(place)
         try:

@@ -218,7 +218,7 @@ TRAFFIC_PASSES = 5.0
 LOGIT_PASSES = 6.0
 """Times that the logits are read or written, backward pass included, in units of a log-softmax."""
 CALLS_PER_LAYER = 300.0
-"""Operations of a layer, forward and backward, from Python and autograd, in small ones."""
+"""Calls of a layer, forward and backward, from Python and autograd, in units of a small one."""
 
 
 def traffic_bytes(shape: ModelShape, tokens: int, keys: int, dtype: str) -> int:

@@ -56,7 +56,7 @@ def try_apart(source: EnvironmentSource, seconds: float) -> None:
 
 @contextmanager
 def calling_here(source: EnvironmentSource, seconds: float) -> Iterator[None]:
-    """Let this process call ``source``'s code, each call for ``seconds``, after ``try_apart``."""
+    """Let this process call the code of ``source``, ``seconds`` a call, after ``try_apart``."""
     if source.is_own:
         try_apart(source, seconds)
     with call_limit.interrupting(seconds):
