@@ -1,4 +1,4 @@
-"""``job_worker UNTIL FOLDER``, run by a Slurm job: lend its node to one run, at ``tls://NODE:PORT``.
+"""Slurm runs ``job_worker UNTIL FOLDER``: it lends its node to one run, at ``tls://NODE:PORT``.
 
     no lease until UNTIL        the job ends: its controller has died, or has given up waiting for the nodes that it wanted
     started only after UNTIL    it ends at once: it has waited in the queue for longer than its controller
