@@ -1,25 +1,21 @@
 """Does a run fit, how long are its steps? ``zorplex-rl size``, and the first check of ``train``."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
 from zorplex_rl.sizing.presets import PRESETS, PresetName
+from zorplex_rl.sizing.run_time import RunTime
 from zorplex_rl.sizing.sizing import ModelShape, Workload
 from zorplex_rl.task.checks import calling_here
 from zorplex_rl.task.source import EnvironmentSource
-
-if TYPE_CHECKING:
-    from zorplex_rl.sizing.run_time import RunTime
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -109,8 +105,6 @@ def budget(config: Config) -> list[Process]:
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
     For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
-    from zorplex_rl.sizing.run_time import RunTime
-
     shape, _, source = _shape(config.policy)
     if shape.unknown:
         return RunTime(math.nan, math.nan, math.nan)

@@ -14,8 +14,6 @@ difference that sharding makes.
 Every rank calls the same methods with the same arguments, and returns the same diagnostics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

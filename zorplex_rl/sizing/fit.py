@@ -7,8 +7,6 @@
 Only what cannot fit is refused, and the computed bytes may be a fifth too high before that happens.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

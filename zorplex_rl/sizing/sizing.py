@@ -33,8 +33,6 @@ residuals are not. Activations at 16-bit precision are counted as in Korthikanti
 Unknown: activations of experts and other attention (``ModelShape.unknown``), other programs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self

@@ -13,16 +13,11 @@ doi:10.1145/1498765.1498785, section 3, for the case of overlap).
 Speeds are in processor time, which neighbours change little. ``calibrate`` imports torch.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from zorplex_rl.sizing.sizing import BYTES, ModelShape, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
