@@ -182,21 +182,14 @@ class Timeline:
         metadata = [_metadata("process_name", pid, name=actor) for actor, pid in pids.items()]
         metadata += [_metadata("process_sort_index", pid, sort_index=pid) for pid in pids.values()]
         for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
-            metadata.append(
-                _metadata("thread_name", pids[actor], lane, name=f"{actor} ({lane + 1})" if lane else actor)
-            )
-        events = [
-            {
-                "ph": "X",
-                "name": span.kind,
-                "pid": pids[span.actor],
-                "tid": lane,
-                "ts": round(span.start * 1e6) - origin,
-                "dur": round(span.end * 1e6) - round(span.start * 1e6),
-                "args": {name: _finite(value) for name, value in span.args.items()},
-            }
-            for span, lane in zip(self.spans, lanes, strict=True)
-        ]
+            name = f"{actor} ({lane + 1})" if lane else actor
+            metadata.append(_metadata("thread_name", pids[actor], lane, name=name))
+        events = []
+        for span, lane in zip(self.spans, lanes, strict=True):
+            start, end = round(span.start * 1e6), round(span.end * 1e6)
+            args = {name: _finite(value) for name, value in span.args.items()}
+            place = {"ph": "X", "name": span.kind, "pid": pids[span.actor], "tid": lane}
+            events.append({**place, "ts": start - origin, "dur": end - start, "args": args})
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -18,6 +18,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
@@ -85,11 +86,8 @@ def cores() -> Finding:
 
     count = available_cores()
     if count < 2:
-        return Finding(
-            "note",
-            "cores",
-            f"{count:g}; nothing fails, but what should run side by side takes turns: use a machine with two",
-        )
+        turns = "nothing fails, but what should run side by side takes turns: use a machine with two"
+        return Finding("note", "cores", f"{count:g}; {turns}")
     return Finding("ok", "cores", f"{count:g}")
 
 
@@ -129,23 +127,14 @@ def processes() -> Finding:
         reason = said.splitlines()[-1] if said else f"exit code {code}"
     else:
         return Finding("ok", "processes", f"Monarch started one, and it answered after {said.splitlines()[-1]} s")
-    return Finding(
-        "no",
-        "processes",
-        f"Monarch started none ({reason}); look whether a sandbox or security software forbids new processes or Unix sockets",
-    )
+    look = "look whether a sandbox or security software forbids new processes or Unix sockets"
+    return Finding("no", "processes", f"Monarch started none ({reason}); {look}")
 
 
 def run_alone(command: list[str], timeout: float) -> tuple[int | None, str]:
     """Run ``command`` and end all it started. Returns its exit code (None: too late) and output."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    files: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **files)
     try:
         said, _ = process.communicate(timeout=timeout)
         return process.returncode, said.strip()
@@ -162,11 +151,8 @@ def browser() -> Finding:
     try:
         return Finding("ok", "browser", webbrowser.get().name)
     except webbrowser.Error:
-        return Finding(
-            "note",
-            "browser",
-            "none found; open the address that marimo prints in your own browser (through `ssh -L` if this is a server)",
-        )
+        elsewhere = "open the address that marimo prints in your own browser (through `ssh -L` if this is a server)"
+        return Finding("note", "browser", f"none found; {elsewhere}")
 
 
 def gpu() -> Finding:
