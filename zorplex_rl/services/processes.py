@@ -19,6 +19,7 @@ import psutil
 
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
 """PIDFD_GET_INFO for a pidfd_info of 64 bytes; its mask's bit for the status (linux/pidfd.h)."""
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 async def until_one_ends(pids: Collection[int]) -> str:
@@ -94,18 +95,16 @@ def kill_session(leader: int) -> None:
 
 def _processes_of(leader: int) -> set[int]:
     """Return a session's living processes, orphans included, and what they have started."""
-    found: set[psutil.Process] = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
+    children: dict[int, list[psutil.Process]] = {}
+    found = []
+    for process in psutil.process_iter(["ppid", "status"]):
+        children.setdefault(process.info["ppid"], []).append(process)
+        with contextlib.suppress(OSError):
             if os.getsid(process.pid) == leader:
-                found |= {process, *process.children(recursive=True)}
-    return {process.pid for process in found if _lives(process)}
-
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False
+                found.append(process)
+    for process in found:
+        found += [child for child in children.get(process.pid, []) if child not in found]
+    return {process.pid for process in found if process.info["status"] not in GONE}
 
 
 def processor_seconds(pids: Collection[int]) -> float:
