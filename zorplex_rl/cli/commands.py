@@ -50,11 +50,6 @@ PROGRAM = "zorplex-rl"
 DEBUG = "--debug"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
 Commands = Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Check | Size
-RUN: dict[type, Callable[[Any], int]] = {
-    Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
-    Env: check_environment, Export: export, Status: status, Check: check, Size: size,
-}  # fmt: skip
-"""What each command does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +96,11 @@ def _run(given: list[str]) -> int:
                         f"the run in {str(parsed.resume)!r} was on other machines; say where it goes on: there, with "
                         f"{earlier.cluster.flags}, or here, with --hosts this"
                     )
-        return RUN[type(parsed)](parsed)
+        programs: dict[type, Callable[[Any], int]] = {
+            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
+            Env: check_environment, Export: export, Status: status, Check: check, Size: size,
+        }  # fmt: skip
+        return programs[type(parsed)](parsed)
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
