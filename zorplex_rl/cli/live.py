@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import fmean
-from types import TracebackType
 from typing import IO, Self
 
 from rich.columns import Columns
@@ -57,9 +56,7 @@ class LiveView:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._live:
             self._live.stop()
 

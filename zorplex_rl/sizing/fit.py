@@ -166,11 +166,9 @@ def check_fit(
         return None
     smaller, most = _smaller(config, prompt), config.max_tokens
     fitting = [change for change in smaller if not short_of(config.changed(**change), most, 1.0)]
-    advice = (
-        f"it would fit with {_flags(fitting[0])}"
-        if fitting
-        else "no smaller setting would fit; use a smaller policy or a larger machine"
-    )
+    advice = "no smaller setting would fit; use a smaller policy or a larger machine"
+    if fitting:
+        advice = f"it would fit with {_flags(fitting[0])}"
     if lacking:
         raise ConfigError(f"this run needs {lacking}; {advice}")
     return f"if answers grow to --max-tokens {config.max_tokens}, this run needs {at_most}; {advice}"
@@ -216,11 +214,10 @@ def gigabytes(size: float) -> str:
 
 def table_of(found: Sequence[Process]) -> list[tuple[str, str, str, int]]:
     """Return rows (process, phase, part, bytes) at each process's highest, largest first."""
-    return [
-        (f"{process.role} × {process.count}" if process.count > 1 else process.role, process.memory.highest, part, size)
-        for process in found
-        for part, size in sorted(
-            (process.memory.parts | {EMPTY: process.memory.reserved}).items(), key=lambda item: -item[1]
-        )
-        if size
-    ]
+    rows = []
+    for process in found:
+        name = f"{process.role} × {process.count}" if process.count > 1 else process.role
+        parts = process.memory.parts | {EMPTY: process.memory.reserved}
+        largest_first = sorted(parts.items(), key=lambda item: -item[1])
+        rows += [(name, process.memory.highest, part, size) for part, size in largest_first if size]
+    return rows
