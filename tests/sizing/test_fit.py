@@ -61,6 +61,27 @@ def test_the_limits_of_the_first_kind_of_groups_count_too(tmp_path):
     assert fit.available_memory(proc, groups) == 3 * GB
 
 
+def test_of_the_cores_as_many_count_as_the_quotas_of_all_groups_above_leave(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "allowed_cores", lambda: 64)
+    proc, groups = meminfo(tmp_path, GB), tmp_path / "cgroup"
+    assert fit.available_cores(proc, groups) == 64
+    (groups / "a" / "b").mkdir(parents=True)
+    (groups / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    (groups / "a" / "cpu.max").write_text("150000 100000\n")
+    assert fit.available_cores(proc, groups) == 1.5
+
+
+def test_the_quotas_of_the_first_kind_of_groups_count_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "allowed_cores", lambda: 64)
+    proc, groups = meminfo(tmp_path, GB, "4:cpu,cpuacct:/job\n3:memory:/"), tmp_path / "cgroup"
+    (groups / "cpu" / "job").mkdir(parents=True)
+    (groups / "cpu" / "job" / "cpu.cfs_quota_us").write_text("-1\n")
+    (groups / "cpu" / "job" / "cpu.cfs_period_us").write_text("100000\n")
+    assert fit.available_cores(proc, groups) == 64
+    (groups / "cpu" / "job" / "cpu.cfs_quota_us").write_text("250000\n")
+    assert fit.available_cores(proc, groups) == 2.5
+
+
 def test_a_system_that_says_nothing_refuses_nothing(tmp_path):
     assert fit.available_memory(tmp_path, tmp_path) is None
     assert fit.check_fit(MODEL, Config(), 100, 8, None) is None

@@ -1,25 +1,21 @@
 """Does a run fit, how long are its steps? ``zorplex-rl size``, and the first check of ``train``."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
 from zorplex_rl.sizing.presets import PRESETS, PresetName
+from zorplex_rl.sizing.run_time import RunTime
 from zorplex_rl.sizing.sizing import ModelShape, Workload
 from zorplex_rl.task.checks import calling_here
 from zorplex_rl.task.source import EnvironmentSource
-
-if TYPE_CHECKING:
-    from zorplex_rl.sizing.run_time import RunTime
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -30,13 +26,11 @@ PROMPTS_TRIED = 8
 
 @dataclass(frozen=True)
 class Size(Command):
-    """Print the memory that a run would take, part by part, and the time of its steps. Takes the
-    flags of train, and starts nothing."""
+    """Print a run's memory and step time, part by part. Takes train's flags, starts nothing."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason
-    for each."""
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
     time: bool = True
     """Also measure this machine for some seconds, and compute the time of a step."""
 
@@ -54,9 +48,8 @@ def size(command: Size) -> int:
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = Console(highlight=False)
-    table = Table(
-        title=f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}", title_justify="left"
-    )
+    title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
+    table = Table(title=title, title_justify="left")
     for column in ("process", "when", "part"):
         table.add_column(column)
     table.add_column("bytes", justify="right")
@@ -118,8 +111,6 @@ def budget(config: Config) -> list[Process]:
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
     For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
-    from zorplex_rl.sizing.run_time import RunTime
-
     shape, _, source = _shape(config.policy)
     if shape.unknown:
         return RunTime(math.nan, math.nan, math.nan)
