@@ -37,6 +37,7 @@ LossName = Literal[
     "geometric_rejection",
 ]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
+OrderName = Literal["oldest", "freshest", "windowed"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -205,6 +206,9 @@ class Config:
     max_lag: int = 1
     """How many versions old a group's weights may be when it is trained on. At 0 generation and
     training take turns, on-policy; above 0 they run side by side."""
+    order: OrderName = "oldest"
+    """Which of the groups that wait is trained on first, within --max-lag: oldest, freshest, or
+    windowed (by number, waiting for slow ones sooner). replay.py says what each prefers."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
