@@ -332,6 +332,8 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
+        if self.order != Config.order and self.max_lag == 0:
+            raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
         if self.full_weights_every > 1 and self.services.trainer_processes > 1:
             raise ConfigError(
                 f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
