@@ -4,6 +4,7 @@ flags override."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -208,6 +209,10 @@ def test_size_prints_every_part_of_a_policy_that_is_not_there(capsys):
 
 
 def test_size_measures_this_machine_and_tells_the_time_of_a_step(capsys):
-    assert main(["size", "--token-budget", "1024", "--slots", "4"]) == 0
+    assert main(["size", "--token-budget", "1024", "--slots", "4", "--max-lag", "3"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "a training step" in said and "matrix products" in said and "GFLOP/s in float32" in said
+    sampling, training = (float(re.search(rf"{what} ([\d.]+) s", said)[1]) for what in ("its batch", "training step"))
+    lag = float(re.search(r"the data's lag will be (\d+) \(--max-lag 3\)", said)[1])
+    # Rounding of the seconds may hide which of two equal times is longer.
+    assert lag == 3 if sampling < 0.9 * training else lag <= 3

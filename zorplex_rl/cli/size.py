@@ -80,6 +80,7 @@ def size(command: Size) -> int:
 def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Config) -> None:
     import torch
 
+    from zorplex_rl.simulation.lag import mean_lag
     from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
 
     torch.set_num_threads(1)
@@ -93,6 +94,11 @@ def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Conf
     for name, parts in (("training", learn), ("sampling", sample)):
         shares = sorted(parts.items(), key=lambda item: -item[1])
         console.print(f"  {name}: " + ", ".join(f"{part} {value:.2g} s" for part, value in shares if value > 0))
+    if config.max_lag:
+        # A generator samples its share of a step at once, so a step is one round.
+        lag = mean_lag(1, 1, config.max_lag, sum(sample.values()), sum(learn.values()), 0.0)
+        who = "generators wait" if sum(sample.values()) < sum(learn.values()) else "the trainer waits"
+        console.print(f"side by side {who}, and the data's lag will be {lag:g} (--max-lag {config.max_lag})")
 
 
 def budget(config: Config) -> list[Process]:
