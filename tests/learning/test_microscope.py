@@ -77,6 +77,23 @@ def test_every_kind_of_sampler_is_measured_and_fewer_bits_are_further_off(embedd
         assert float32 < 1e-10 < float16 < bfloat16 < 1e-2
 
 
+def test_a_step_with_the_log_probs_of_the_sampling_version_bounds_each_factor_by_itself(embedded, later, episodes):
+    config = LearnerConfig(loss="decoupled_ppo", truncation=1.002, clip_low=0.05, clip_high=0.05)
+    advantages = [1.0, -1.0, 1.0, -1.0]
+    found = factors(episodes, embedded, later)
+    good = torch.tensor([a > 0 for a, e in zip(advantages, episodes, strict=True) for s in e.sampled if s])
+    learner = Learner(Policy(copy.deepcopy(later.model), later.tokenizer, later.name, later.eos_ids), config)
+    metrics = learner.step(episodes, advantages, proximal_logprobs=response_logprobs(embedded, episodes))
+    numerics, staleness = found.numerics.exp(), found.staleness.exp()
+    expected = {
+        "truncated_fraction": numerics > 1.002,
+        "clip_fraction_high": (staleness > 1.05) & good,
+        "clip_fraction_low": (staleness < 0.95) & ~good,
+    }
+    for name, where in expected.items():
+        assert metrics[name] == pytest.approx(where.double().mean().item()) and 0 < metrics[name] < 1
+
+
 def test_with_the_log_probs_of_the_sampling_version_decoupled_ppo_corrects_each_factor_by_itself():
     """The numerics are truncated, the staleness is clipped; neither bound sees the other factor."""
     then = torch.zeros(4, 1)

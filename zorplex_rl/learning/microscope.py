@@ -9,7 +9,8 @@ trainer's model now. Their arithmetic differs by number type, by key-value cache
 beside a token. In a run at lag 0 the metrics of a step are numerics alone.
 
 ``decoupled_ppo`` with log π_v as ``proximal_logp`` corrects each factor by itself: it truncates the
-weight of the numerics, and clips the staleness.
+weight of the numerics, and clips the staleness. ``Learner.step`` takes them as
+``proximal_logprobs``. The trainer of a run does not give it any, because it keeps no old weights.
 """
 
 from __future__ import annotations
