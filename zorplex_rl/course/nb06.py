@@ -210,7 +210,7 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 
 
 def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
-    """Return the text of ``pool.py``: ``Pool`` as the notebook has it, with the learner's
+    """Return the text of ``my_pool.py``: ``Pool`` as the notebook has it, with the learner's
     functions; it needs Monarch and nothing else."""
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")
