@@ -6,7 +6,15 @@
 
 μ is what the sampler recorded with weights v, π_v the trainer's model on the same weights, π the
 trainer's model now. Their arithmetic differs by number type, by key-value cache, and by what runs
-beside a token. In a run at lag 0 the metrics of a step are numerics alone.
+beside a token. In a run at lag 0 the metrics of a step are numerics alone. Measured on the embedded
+policy in float32 (32 episodes, ``compare``), the mean of (log r)²:
+
+                   64 at once   1 at once   no cache   as the trainer
+    float32          1e-13        3e-13       9e-14        0
+    float16          1e-6         2e-6        3e-6         1e-6
+    bfloat16         7e-5         7e-5        5e-5         2e-5
+
+So the number type matters, the shape hardly. Data that are 8 versions old reach 0.1.
 
 ``decoupled_ppo`` with log π_v as ``proximal_logp`` corrects each factor by itself: it truncates the
 weight of the numerics, and clips the staleness. ``Learner.step`` takes them as
