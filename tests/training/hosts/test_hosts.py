@@ -506,19 +506,6 @@ def test_a_host_with_another_version_is_refused_and_so_is_a_controller_without_t
     assert "undeliverable" not in unheard
 
 
-@needs_hosts
-def test_a_run_on_this_machine_listens_nowhere():
-    with namespaced_hosts("ctl") as network:
-        run = begin(network["ctl"], SMALL.changed(steps=3))
-        seen: set[str] = set()
-        while run.poll() is None:
-            seen |= network["ctl"].listening()
-            time.sleep(0.3)
-        assert run.returncode == 0, run.stdout.read()
-        assert seen == set()
-        run.stdout.close()
-
-
 def train_on_two_workers(config: Config, path: Path) -> None:
     command = [*PROGRAM, "train", *as_flags(config.changed(hosts="processes:2")), "--out", str(path)]
     run = subprocess.run(command, timeout=200, capture_output=True, text=True)
