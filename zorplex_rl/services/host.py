@@ -7,11 +7,10 @@
 A lease keeps two machines from doing the same work. The keeper counts ``lease`` seconds from the
 newest of its own tokens that has come back to it. When they are over, it kills every process of its
 host. So a host that is cut off ends by itself, and so does one whose controller has died. A token
-comes back only if the controller has received it: the controller knows that a host of which it last
-heard at time *t* has ended by *t + lease*, however late its own last messages arrive there. What
-must not exist twice (the trainer) is started elsewhere only then (``until_ended``). Everything else
-may start at once, because a replica that has failed answers nobody: ``router.py`` drops what
-arrives later.
+comes back only through the controller, which knows that a host of which it last heard at time *t*
+has ended by *t + lease*, however late its own last messages arrive. What must not exist twice (the
+trainer) is started elsewhere only then (``until_ended``). Everything else may start at once,
+because a replica that has failed answers nobody: ``router.py`` drops what arrives later.
 
 A lost host shows in the end of a TCP connection, before its lease is over (``lifeline.py``). One
 that only stands still is given up at its lease's end. Monarch's errors prove neither.
@@ -61,9 +60,8 @@ class Tenant(NamedTuple):
 
 
 class Host:
-    """The controller's view of one host. ``mesh`` is Monarch's; ``name`` is for people; ``address``
-    is how this machine reaches it, if known: only then there is a lifeline. ``needed`` says what to
-    check where it does not answer."""
+    """The controller's view of one host. ``mesh`` is Monarch's; ``name`` is for people; with an
+    ``address`` it has a lifeline. ``needed`` says what to check if it is silent."""
 
     def __init__(self, name: str, mesh: Any, lease: float, address: str = "", needed: str = "it is up") -> None:
         self.name, self.mesh, self.lease, self.address, self.needed = name, mesh, lease, address, needed
@@ -161,7 +159,7 @@ class Host:
         return await self.unless_lost(self.agent.make_folder.call_one().as_asyncio())
 
     async def fetch_folder(self, there: str, here: Path) -> None:
-        """Copy the host's folder ``there`` into ``here``, file by message. Raises OSError."""
+        """Copy the host's folder ``there`` into ``here``, through messages. Raises OSError."""
         for name, size in await self.unless_lost(self.agent.list_folder.call_one(there).as_asyncio()):
             for offset in range(0, max(size, 1), CHUNK_BYTES):
                 part = await self.unless_lost(self.agent.read.call_one(there, name, offset).as_asyncio())
@@ -188,12 +186,7 @@ class Host:
 
     async def kill(self, pids: Collection[int]) -> bool:
         """Have the keeper kill processes. Returns whether it says that it has."""
-        if self.is_alive:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(ASK_SECONDS):
-                    await self.agent.kill.call_one(pids).as_asyncio()
-                    return True
-        return False
+        return await self._answer_soon(self.agent.kill, pids) is not None
 
     async def until_one_ends(self, pids: Collection[int]) -> str:
         """Wait until one of ``pids`` has ended or the host is lost. Returns which, in words."""
@@ -204,11 +197,13 @@ class Host:
 
     async def processor_seconds(self, pids: Collection[int]) -> float:
         """Return the processor seconds of processes of this host; 0.0 if it does not say."""
-        if self.is_alive:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(ASK_SECONDS):
-                    return await self.agent.processor_seconds.call_one(pids).as_asyncio()
-        return 0.0
+        return await self._answer_soon(self.agent.processor_seconds, pids) or 0.0
+
+    async def _answer_soon(self, endpoint: Any, pids: Collection[int]) -> Any:
+        """Return what the keeper answers within ``ASK_SECONDS``, or None."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(ASK_SECONDS):
+                return await endpoint.call_one(pids).as_asyncio() if self.is_alive else None
 
     async def end(self, pids: Collection[int]) -> None:
         """Return when its processes have surely ended: they are killed, or its lease is over."""

@@ -84,8 +84,7 @@ class EnvironmentSource:
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
     def limit_calls(self, seconds: float, name: str) -> None:
-        """Limit each call of the user's code here from now on, and leave marks as actor ``name``. A
-        task of the package needs neither."""
+        """Limit calls of the user's code, if any, from now on; leave marks as actor ``name``."""
         if not self.is_own:
             return
         call_limit.seconds = seconds
@@ -255,13 +254,9 @@ def _has(found: type, method: str) -> bool:
 
 def _shown(argument: Any) -> Any:
     """Return what stands for ``argument`` in a message: a task's question, a call's text."""
-    return (
-        argument.question
-        if isinstance(argument, Task)
-        else str(argument)
-        if isinstance(argument, ToolCall)
-        else argument
-    )
+    if isinstance(argument, Task):
+        return argument.question
+    return str(argument) if isinstance(argument, ToolCall) else argument
 
 
 def split_name(task: str) -> tuple[str | None, str]:
@@ -322,8 +317,7 @@ class _told:
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         call_limit.stop()
-        # SystemExit too: a file may call sys.exit. An interrupt of a command is the user's wish,
-        # and no fault of the code.
+        # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, no fault.
         if (
             error is None
             or isinstance(error, TaskError)
