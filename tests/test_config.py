@@ -18,6 +18,7 @@ from zorplex_rl.config import (
     HostsConfig,
     LearnerConfig,
     LossName,
+    OrderName,
     ServicesConfig,
     TaskName,
     TransportName,
@@ -25,6 +26,7 @@ from zorplex_rl.config import (
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline
 from zorplex_rl.learning.losses import LOSSES
+from zorplex_rl.learning.replay import ORDERS
 from zorplex_rl.task.curriculum import ladder_of
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 from zorplex_rl.training.transports import READERS
@@ -35,6 +37,7 @@ def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_an
     assert get_args(Difficulty) == tuple(DIFFICULTIES)
     assert get_args(LossName) == tuple(LOSSES) == tuple(ADVANTAGES)
     assert get_args(TransportName) == ("auto", *READERS)
+    assert get_args(OrderName) == tuple(ORDERS)
     assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)
 
 

@@ -218,7 +218,7 @@ class ReplayBufferActor(Actor):
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
+        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total, config.order)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
