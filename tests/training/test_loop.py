@@ -117,3 +117,15 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
     }
     evaluations = [row for row in sync_run.metrics() if row["event"] == "eval"]
     assert [row["step"] for row in evaluations] == [0, SMALL.steps]
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(tmp_path, sync_run, ranks):
+    """The weights arrive, rounded: the second step trains on data of the first one's weights."""
+    config = SMALL.changed(generator_dtype="bfloat16", steps=2, trainer_processes=ranks)
+    rounded = [row for row in train_here(config, tmp_path / "run").metrics() if row["event"] == "step"]
+    exact = [row for row in sync_run.metrics() if row["event"] == "step"]
+    assert [row["lag_max"] for row in rounded] == [0, 0]
+    for row, other in zip(rounded, exact, strict=False):
+        assert 1e-3 < row["max_logp_difference"] < 1 and row["second_moment"] < 1e-2
+        assert other["second_moment"] < 1e-8
