@@ -23,7 +23,11 @@ def test_training_changes_the_weights(sync_run):
     assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
 
 
-def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync_and_holds_its_folder_until_its_last_row_is_written(
+    sync_run, tmp_path
+):
+    from zorplex_rl.training.loop import train_async
+
     found = []
 
     def show(row):
@@ -31,23 +35,17 @@ def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
             pass
         found.append((row["event"], row["step"]))
 
-    folder = train_here(SMALL.changed(steps=1), tmp_path / "run", show=show)
-    assert found == [("eval", 0), ("step", 1), ("eval", 1)]
+    folder = train_here(SMALL, tmp_path / "run", loop=train_async, show=show)
+    assert found == [("eval", 0), *(("step", step) for step in range(1, SMALL.steps + 1)), ("eval", SMALL.steps)]
     with folder.locked():
         pass
-
-
-def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
-    from zorplex_rl.training.loop import train_async
-
-    run = train_here(SMALL, tmp_path / "async", loop=train_async)
-    assert same_weights(final_weights(sync_run.path), final_weights(run.path))
+    assert same_weights(final_weights(sync_run.path), final_weights(folder.path))
 
 
 def test_at_lag_0_the_weights_do_not_depend_on_how_fast_tools_answer(tmp_path):
     from zorplex_rl.training.loop import train_async
 
-    config = SMALL.changed(task="multi_step", tool_latency=0.02)
+    config = SMALL.changed(task="multi_step", tool_latency=0.02, steps=2, eval_tasks=2)
     slow = train_here(config, tmp_path / "sync")
     quick = train_here(config.changed(tool_latency=0.002), tmp_path / "async", loop=train_async)
     assert same_weights(final_weights(slow.path), final_weights(quick.path))
