@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from zorplex_rl.course import nb06, nb06_checks
-    from zorplex_rl.course.figures.pool_drawing import pool_drawing
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
@@ -110,7 +110,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        pool_drawing(),
+        drawing_of("pool.svg"),
         "The three names in the drawing are the three functions that you write.",
     )
     return

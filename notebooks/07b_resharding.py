@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 
     from zorplex_rl.course import nb07b
-    from zorplex_rl.course.figures import shard_charts
+    from zorplex_rl.course.figures import bars, drawing_of
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07b import on_all, two_meshes
@@ -85,7 +85,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        shard_charts.overlaps_drawing(),
+        drawing_of("overlaps.svg"),
         "One matrix. Two trainer ranks hold rows, two generator ranks want columns. Both cuts over each other leave four pieces: four transfers.",
     )
     return
@@ -474,14 +474,18 @@ def _(ask_busiest, plans):
         """,
         shows=[
             lesson.figure(
-                shard_charts.loads_chart(
+                bars.grouped_bars(
                     {
                         f"{trainer} → {generator}": (
                             max(map(sum, found.traffic())),
                             found.gather_then_scatter_bytes,
                         )
                         for (trainer, generator), found in plans.items()
-                    }
+                    },
+                    ("with the plan", "gather, then scatter"),
+                    "Bytes through the busiest rank",
+                    "MB through the busiest trainer rank",
+                    1e6,
                 ),
                 "Bytes through the busiest trainer rank, for every pair of meshes.",
             )

@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb09
-    from zorplex_rl.course.figures import staleness_charts
+    from zorplex_rl.course.figures import lines
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.recorded_study import read_study, warnings
@@ -379,7 +379,7 @@ def _(ask_plain, before, config, ended, kept_at):
     """,
         shows=[
             lesson.figure(
-                staleness_charts.ratio_chart(
+                lines.ratio_chart(
                     _tokens, {f"lag {age}": size for age, (size, _) in _sizes.items()}
                 ),
                 "Each dot is one of 120 equal parts of the tokens. At the right: their effective sample size.",
@@ -438,7 +438,7 @@ def _(ask_push):
     """,
         shows=[
             lesson.figure(
-                staleness_charts.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
+                lines.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
                 "The factor at ∇ log π, from the gradients of the losses.",
             )
         ],
@@ -632,7 +632,7 @@ def _(
     """,
         shows=[
             lesson.figure(
-                staleness_charts.runs_chart(
+                lines.runs_chart(
                     nb09.points(plain_curve, saved_curve),
                     before,
                     nb09.recorded(study, in_study),
@@ -761,7 +761,7 @@ def _(chosen_for, whose_choice, wrong):
 @app.cell(hide_code=True)
 def _(before, wrong_curve):
     lesson.figure(
-        staleness_charts.runs_chart(nb09.points(wrong_curve), before, height=230),
+        lines.runs_chart(nb09.points(wrong_curve), before, height=230),
         "Fresh data, wrong records.",
     )
     return

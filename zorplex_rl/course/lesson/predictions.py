@@ -29,8 +29,7 @@ UNFOLD = (
 
 
 class Prediction(mo.Html):
-    """Show a question with its answers as radio buttons; ``reveal`` reads ``name`` and ``options``
-    from it."""
+    """Show a question and its answers as radio buttons; ``reveal`` reads them."""
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
         self.name = f"predict-{zlib.crc32(question.encode())}"
@@ -47,8 +46,7 @@ class Prediction(mo.Html):
 
 
 def predict(question: str, *options: str) -> Prediction:
-    """Ask a question before the measurement; the reader chooses one of ``options``. Returns what
-    ``reveal`` needs."""
+    """Ask a question before the measurement. Returns what ``reveal`` needs."""
     return Prediction(question, options)
 
 
@@ -59,8 +57,7 @@ def reveal(
     shows: Sequence[Any] = (),
     how: str = "Measured",
 ) -> mo.Html:
-    """Show the result of a measurement, folded until the reader has chosen an answer to
-    ``question``.
+    """Show a measurement's result, folded until the reader has answered ``question``.
 
     ``right`` is the index of the answer that the measurement found; give several if it does not
     tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown. ``shows``
@@ -88,8 +85,7 @@ def reveal(
 
 
 def hold_back(question: Prediction, *shows: Any) -> mo.Html:
-    """Show figures or widgets that would give a result away, folded like it until the reader has
-    chosen an answer to ``question``."""
+    """Show what would give a result away, folded until ``question`` is answered."""
     shown = "".join(f"<div>{mo.as_html(part).text}</div>" for part in shows)
     return mo.Html(
         f'<section class="lesson-held {question.name}"><style>{_rules(question.name, len(question.options))}</style>'
@@ -98,8 +94,7 @@ def hold_back(question: Prediction, *shows: Any) -> mo.Html:
 
 
 def predicted(count: int) -> mo.Html:
-    """Say how many of the notebook's ``count`` predictions the reader has made, and how many were
-    right. It changes as the reader chooses."""
+    """Say how many of ``count`` predictions are made, and how many are right."""
     return mo.Html(
         f'<p class="lesson-predicted">Your predictions: <b class="lesson-count-made"></b> of {count} predicted, '
         '<b class="lesson-count-right"></b> right.</p>'
@@ -123,8 +118,7 @@ def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: 
 
 
 def _rules(name: str, count: int) -> str:
-    """Return the style rules of one question: CSS cannot say "of the same name", so every question
-    brings its own."""
+    """Return the rules of one question: CSS cannot say "of the same name"."""
     chosen = f":root:has(input[name={name}]:checked) .{name}"
     verdicts = ",".join(f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count))
     return f"{chosen} .lesson-result,{verdicts}{{display:block}}{chosen} :is(.lesson-hint,.lesson-measured){{display:none!important}}"

@@ -1,5 +1,4 @@
-"""Play a run like a film: groups of episodes as dots that move through the loop, coloured by the
-version that wrote them.
+"""Play a run like a film: groups of episodes as dots, coloured by their version.
 
     both = compare(setting)
     LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline})
@@ -25,7 +24,7 @@ from zorplex_rl.timeline import Span, Timeline
 
 
 class LoopPlayer(Widget, script="loop_player.js"):
-    """Show ``timelines`` (name → timeline) side by side, first at the share ``start`` of their time. ``unit`` says what a dot is.
+    """Show ``timelines``, first at the share ``start`` of their time. ``unit`` says what a dot is.
 
     Raises ValueError if a timeline has no span that says which groups a step trained on (``film``),
     or ``start`` is not between 0 and 1.
