@@ -1,5 +1,4 @@
-"""Zorplex RL: a small, real, complete reinforcement-learning system for language models, on Monarch
-actors.
+"""Zorplex RL: a small, real, complete RL system for language models, on Monarch actors.
 
 Importing the package is cheap: the names below are loaded when they are first asked for.
 """

@@ -1,5 +1,4 @@
-"""The program ``zorplex-rl``, also as ``python -m zorplex_rl``. Whoever stops it, at any moment,
-gets one sentence and exit code 130.
+"""The program ``zorplex-rl``, also ``python -m zorplex_rl``. Stopped, it says so; exit code 130.
 
 ``train`` takes the signals itself once it has something to save (``cli/train.py``).
 """
@@ -27,8 +26,7 @@ def main() -> int:
     """Run the command line. Returns the exit code."""
     _open_standard_files()
     for number in STOPS:
-        # Who started this with the signal ignored (``nohup``, a shell's background job) wants it
-        # ignored.
+        # A program that was started with the signal ignored (``nohup``) is to ignore it.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
@@ -54,8 +52,7 @@ def program() -> NoReturn:
     def leave() -> None:
         if processes := sys.modules.get("zorplex_rl.services.processes"):
             processes.kill_marked(f"{MARK}={os.environ[MARK]}")
-        # Monarch's threads may still run Python code. While the interpreter is taken apart, that
-        # can end the process with SIGABRT.
+        # Monarch's threads may still run Python at the interpreter's end: the process would abort.
         if "monarch" in sys.modules:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
@@ -69,8 +66,7 @@ def program() -> NoReturn:
 
 
 def _open_standard_files() -> None:
-    """Open the null device for each of the files 0 to 2 that is closed: else the next file to be
-    opened, here or in a child, gets its number."""
+    """Open the null device for files 0 to 2 if closed: else a new file gets the number."""
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         # What this process starts is to have it, too.
         os.set_inheritable(file, True)
@@ -78,8 +74,7 @@ def _open_standard_files() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; while modules are imported, a little later: some libraries would
-    take it for a module that is not there."""
+    """Raise KeyboardInterrupt, during imports later: libraries take it for a missing module."""
     global _is_waiting
     while frame and frame.f_code.co_filename != IMPORTS:
         frame = frame.f_back

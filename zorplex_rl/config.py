@@ -1,7 +1,6 @@
 """Everything that can be set about a run, in one place; the command line is made from it.
 
-``check`` says in one sentence what is wrong with a configuration, before anything is started or
-written.
+``check`` says in one sentence what is wrong with a configuration, before anything starts.
 
 Settings that one part of the system uses alone stand in a group, and that part takes the group:
 ``Learner(policy, config.learner)``. No two settings have the same name, so it is ``--learning-rate
@@ -30,15 +29,13 @@ Dtype = Literal["float32", "bfloat16"]
 TASKS_WITH_TIERS = ("compositional", "mix")
 """Tasks for --curriculum; every other task has one tier."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
-"""Their advantage does not compare the samples of a prompt with each other, so one sample will
-do."""
+"""Their advantage does not compare a prompt's samples with each other: one will do."""
 LOSS_KNOBS = {
     "clip_low": ("grpo", "dapo", "decoupled_ppo"),
     "clip_high": ("grpo", "dapo", "decoupled_ppo"),
     "truncation": ("tis", "decoupled_ppo"),
 }
-"""Settings that only some losses have; each stands with its default in the signature of the
-loss."""
+"""Settings that only some losses have, with their defaults in the loss's signature."""
 
 
 @dataclass(frozen=True)
@@ -315,8 +312,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        """Groups of a step that a generator takes at once: as many as every generator can have,
-        since it decodes them side by side."""
+        """Return how many of a step's groups a generator takes: all it gets, decoded together."""
         return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:
@@ -326,12 +322,10 @@ class Config:
     def from_dict(cls, values: Any) -> Self:
         """Make a configuration of what a run folder's JSON file holds.
 
-        The groups may be missing, as in runs of earlier versions, whose settings stand in one list.
-        Some of these also had a ``mode``: sync is now ``max_lag`` 0, and async what their
-        ``max_lag`` says.
+        Groups may be missing, as in earlier versions, whose settings are one list. Some had a
+        ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
 
-        Raises ConfigError where it is no JSON object, or has a field that this version does not
-        know or a value of the wrong type.
+        Raises ConfigError for no JSON object, an unknown field or a value of the wrong type.
         """
         if not isinstance(values, dict):
             raise ConfigError(
@@ -353,8 +347,7 @@ class Config:
         return cls().changed(**{name: _typed(name, value, types[name][1]) for name, value in values.items()})
 
     def difference(self, other: Self) -> str | None:
-        """Return the first setting in which ``other`` differs, as ``--flag here ≠ there``, or
-        None."""
+        """Return the first setting that differs in ``other``: ``--flag here ≠ there``, or None."""
         theirs = other.settings()
         changed = ((name, value) for name, value in self.settings().items() if value != theirs[name])
         return next((f"{_flag(name)} {value} ≠ {theirs[name]}" for name, value in changed), None)
@@ -374,8 +367,7 @@ _AT_LEAST_ONE = (
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
-"""Far more than any run needs. Beyond them a run only stops answering: every episode of a step, and
-every process, is there at once."""
+"""Far more than any run needs. Beyond them it only stops answering: all is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean,
 # overflows the log-normal draw sooner or later. AdamW computes in float32, whose largest number is
 # 3e38, and divides the rate by 0.1 in its first step.
@@ -414,8 +406,7 @@ def check_finite(name: str, value: Any) -> None:
 
 
 def check_temperature(temperature: float, greedy: bool = False) -> None:
-    """Raise ConfigError for a temperature below ``LOWEST_TEMPERATURE``; 0 passes where ``greedy``
-    decoding makes sense."""
+    """Raise ConfigError below ``LOWEST_TEMPERATURE``; 0 passes where ``greedy`` makes sense."""
     check_finite("temperature", temperature)
     if temperature < LOWEST_TEMPERATURE and not (greedy and temperature == 0):
         expected = f"0 (greedy), or {LOWEST_TEMPERATURE} or more" if greedy else f"{LOWEST_TEMPERATURE} or more"
@@ -436,12 +427,8 @@ def _types() -> dict[str, tuple[str | None, Any]]:
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:
-    """Return ``value`` as a field of type ``expected`` holds it: a whole number becomes a float
-    where a float belongs.
-
-    Raises ConfigError where it is of another type. True and False are no numbers, although Python
-    counts them among the integers.
-    """
+    """Return ``value`` as a field of type ``expected`` has it: a whole number may become a float.
+    Raises ConfigError for other types. True and False are no numbers here."""
     if expected == TaskName | str:
         expected = str
     if get_origin(expected) is Literal:

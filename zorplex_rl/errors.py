@@ -1,5 +1,4 @@
-"""What can go wrong, for people. The message is one sentence: what was wrong, what is expected,
-what to do."""
+"""What can go wrong, in one sentence: what was wrong, what is expected, what to do."""
 
 
 class ConfigError(ValueError):
@@ -11,8 +10,7 @@ class PolicyError(ConfigError):
 
 
 class TaskError(ConfigError):
-    """A task of the user (``--task FILE:CLASS``) that cannot be used, or that failed. The message
-    says where."""
+    """A user's task (``--task FILE:CLASS``) that cannot be used, or failed; it says where."""
 
 
 class SiteError(RuntimeError):
@@ -20,8 +18,7 @@ class SiteError(RuntimeError):
 
 
 class TrainingDiverged(ArithmeticError):
-    """A loss, a gradient or the weights of a run are infinite or no numbers any more. The message
-    says in which step which of them."""
+    """A run's loss, gradient or weights are no finite numbers; the message says which, and when."""
 
 
 class StorageError(RuntimeError):
@@ -33,5 +30,4 @@ class CheckpointError(RuntimeError):
 
 
 class HostError(RuntimeError):
-    """A host that does not answer, has another version of the package, or is lost; or no host that
-    is left."""
+    """A host that is silent, has another package version, or is lost; or no host is left."""

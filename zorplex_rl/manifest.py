@@ -3,8 +3,7 @@
     files ──► seal ──► manifest.json {"controller.json": {"bytes": 812, "sha256": "…"}, …}, and all of it on the disk
     files, manifest.json ──► verify ──► nothing, or CheckpointError about the first file that is not what was written
 
-The manifest is written last, so a folder without one is not whole. Knows neither torch nor what the
-files mean.
+It is written last: a folder without one is not whole. Knows nothing of torch or contents.
 """
 
 import contextlib
@@ -21,8 +20,7 @@ MANIFEST = "manifest.json"
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of ``folder``. Returns when every file, and every folder's list of files,
-    is on the disk. Raises OSError."""
+    """Write ``folder``'s manifest. Returns when files and lists are on the disk. Raises OSError."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
     entries = {path.relative_to(folder).as_posix(): _describe(path) for path in files}
     for path in files:
@@ -33,8 +31,7 @@ def seal(folder: Path) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Raise CheckpointError if a file of ``folder`` is missing, cut, or not what ``seal`` saw.
-    Reads every byte."""
+    """Raise CheckpointError if a file is missing, cut or changed since ``seal``. Reads all."""
     try:
         entries: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         if not entries:
@@ -58,8 +55,7 @@ def verify(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``: a reader, or a crash, meets either the old file or the whole new
-    one."""
+    """Write ``text`` to ``path``: readers, also after a crash, see the old file or the new."""
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
         unfinished.write_text(text)
@@ -95,8 +91,7 @@ def _describe(path: Path) -> dict[str, Any]:
 
 
 def expect_plain(folder: Path, called: str) -> None:
-    """Raise ConfigError if ``folder``, which errors call ``called``, holds anything else than files
-    and folders."""
+    """Raise ConfigError if ``folder`` (``called`` in errors) holds more than files and folders."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):

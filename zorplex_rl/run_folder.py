@@ -37,8 +37,7 @@ from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.timeline import Timeline
 
 MetricsRow = dict[str, Any]
-"""One line of ``metrics.jsonl``: what happened (``event``), at which ``step``, after how many
-``seconds`` of training, and more."""
+"""A line of ``metrics.jsonl``: ``event``, ``step``, ``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
 NUMBERS = ("seconds", "accuracy", "greedy_accuracy", "sampled_accuracy")
 """What a row may lack, and is a number where it is there."""
@@ -47,11 +46,8 @@ ENVIRONMENT = "environment.json"
 
 
 class RunFolder:
-    """One run's files. Make one with ``create`` or ``reopen``; both raise ConfigError before
-    anything is changed.
-
-    Later, whatever writes raises StorageError when it cannot.
-    """
+    """One run's files. ``create`` and ``reopen`` raise ConfigError before anything is changed.
+    Later, whatever writes raises StorageError when it cannot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,8 +57,7 @@ class RunFolder:
         self._checkpoints = path / "checkpoints"
         self._lock: Any = None
         self.trusts_task = False
-        """Whether the code of a task that is kept here may run although the user has not named it
-        on this machine."""
+        """Whether a task's code that is kept here may run although the user has not named it."""
 
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
@@ -103,8 +98,7 @@ class RunFolder:
 
     @classmethod
     def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
-        """Make the folder ``path``, or ``path``-2, -3, … if it is taken: two runs may begin in the
-        same second."""
+        """Make the folder ``path``, or ``path``-2, -3, … if taken: two runs may begin at once."""
         for number in count(1):
             with contextlib.suppress(FolderTaken):
                 return cls.create(path.with_name(f"{path.name}-{number}") if number > 1 else path, config, bytes_needed)
@@ -112,8 +106,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
-        """Return the folder of an earlier run with at least one checkpoint, and its
-        configuration."""
+        """Return an earlier run's folder, with a checkpoint at least, and its configuration."""
         config = read_config(path, "--resume")
         folder = cls(path)
         if folder.newest_checkpoint() is None:
@@ -126,8 +119,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process from writing here. Raises ConfigError at once if one does; may
-        be entered again by who has it."""
+        """Keep others from writing here. Raises ConfigError at once if one does. Re-entrant."""
         from filelock import FileLock, Timeout
 
         self._lock = self._lock or FileLock(self.path / ".lock", timeout=0, thread_local=False)
@@ -158,8 +150,7 @@ class RunFolder:
         return not self.metrics() and self.newest_checkpoint() is None
 
     def keep_log(self) -> Path:
-        """Return where the log is once the run has ended: beside the folder if that is bare, since
-        it will be removed."""
+        """Return where the log is after the run: beside the folder if that is bare, and removed."""
         if not self.is_bare:
             return self.log
         kept = self.path.with_name(f"{self.path.name}.{self.log.name}")
@@ -172,8 +163,7 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def environment(self, config: Config) -> EnvironmentSource:
-        """Return where the run's environment comes from: for a task of the user the copy made when
-        the run began.
+        """Return where the run's environment comes from: for a user's task, the copy in here.
 
         The user's file may be gone: another machine need not have it. Raises TaskError if the file
         has changed since, or the copy, or if the copy is code that the user has not named on this
@@ -204,8 +194,7 @@ class RunFolder:
         return copy
 
     def _expect_known(self, source: EnvironmentSource) -> EnvironmentSource:
-        """Return ``source``. Raises TaskError if its code came with the folder, and the user has
-        not said to trust it."""
+        """Return ``source``. Raises TaskError if its code came along, and nobody trusts it."""
         if not (self.trusts_task or is_known(source)):
             kept = self.path / ENVIRONMENT
             where = f"in {str(kept)!r}" if kept.is_file() else "that its config.json names"
@@ -239,8 +228,7 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[MetricsRow]:
-        """Return all rows so far. A line that is no row is left out: a crash cuts lines off, and a
-        crash of the machine may fill them with zeros."""
+        """Return all rows so far. Others are left out: a crash cuts lines off or leaves zeros."""
         if not self._metrics.is_file():
             return []
         return [row for line in self._metrics.read_bytes().splitlines() if (row := _row(line)) is not None]
@@ -250,8 +238,7 @@ class RunFolder:
         return [row for row in self.metrics() if row["event"] == "eval"]
 
     def is_finished(self, steps: int) -> bool:
-        """Whether a run of ``steps`` steps has come to its end here: the last evaluation is written
-        after everything else."""
+        """Whether a run of ``steps`` has ended here: the last evaluation is written last."""
         return any(row.get("final") and row["step"] >= steps for row in self.evaluations()) and self.policy.is_dir()
 
     def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
@@ -286,15 +273,13 @@ class RunFolder:
         return self._empty(self.policy.with_name(".policy"))
 
     def finish_policy(self, folder: Path) -> None:
-        """Put the policy that was written into ``folder`` in its place, where that of a shorter run
-        may stand."""
+        """Put the policy in ``folder`` in its place, where a shorter run's may stand."""
         with self._writing():
             shutil.rmtree(self.policy, ignore_errors=True)
             folder.rename(self.policy)
 
     def written(self) -> dict[str, int]:
-        """Return how many bytes the files of rows have, once all of them are on the disk: what
-        ``rewind`` cuts them back to."""
+        """Return the bytes of the files of rows, once on the disk, to which ``rewind`` cuts."""
         sizes = {}
         with self._writing():
             for file in (self._metrics, self._episodes):
@@ -304,8 +289,7 @@ class RunFolder:
         return sizes
 
     def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
-        """Make the folder what it was when ``checkpoint`` was made: rows written later, and newer
-        checkpoints, are gone."""
+        """Make the folder as at ``checkpoint``: later rows and newer checkpoints are gone."""
         with self._writing():
             for file in (self._metrics, self._episodes):
                 if file.exists():
@@ -321,8 +305,7 @@ class RunFolder:
         return self._empty(self._checkpoints / f".step_{step:06d}")
 
     def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
-        """Add the controller's state to what was written into ``folder``, seal it and put it in its
-        place; older ones than the last two go."""
+        """Add the controller's state to ``folder``, seal it, put it in place; keeps the last 2."""
         place = folder.with_name(folder.name.lstrip("."))
         with self._writing():
             (folder / CONTROLLER).write_text(json.dumps(controller))
@@ -335,8 +318,7 @@ class RunFolder:
         return place
 
     def abandon_checkpoint(self, folder: Path) -> None:
-        """Remove what ``begin_checkpoint`` has begun: on a full disk it is the next thing in the
-        way."""
+        """Remove what ``begin_checkpoint`` has begun: on a full disk it is in the way."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def checkpoints(self) -> list[Path]:
@@ -348,11 +330,8 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def intact_checkpoint(self, step: int | None = None) -> Path:
-        """Return the checkpoint of ``step``, or the newest, after reading it all.
-
-        Raises ConfigError if it is broken or there is none; the message offers the newest of the
-        others that is not.
-        """
+        """Return the checkpoint of ``step``, or the newest, after reading it all. Raises
+        ConfigError if it is broken or missing; the message offers another, if any."""
         found = {step_of(path): path for path in self.checkpoints()}
         if step is not None and step not in found:
             raise ConfigError(
@@ -364,8 +343,7 @@ class RunFolder:
         raise ConfigError(self.what_else_than(chosen, error)) from error
 
     def what_else_than(self, checkpoint: Path, error: CheckpointError) -> str:
-        """Return what ``error`` says of ``checkpoint``, and the newest of the others that is
-        whole."""
+        """Return what ``error`` says of ``checkpoint``, and the newest whole other."""
         advice = "no other one is whole, so start again with another --out"
         others = (path for path in reversed(self.checkpoints()) if path != checkpoint and not _damage(path))
         if other := next(others, None):
@@ -374,8 +352,7 @@ class RunFolder:
 
     @staticmethod
     def controller_state(checkpoint: Path, config: Config | None = None) -> dict[str, Any]:
-        """Return what the controller of a run of ``config`` wrote into ``checkpoint``. Raises
-        ConfigError if no controller did."""
+        """Return what ``config``'s controller wrote into ``checkpoint``. Raises ConfigError."""
         return read_state(checkpoint, CONTROLLER, config)
 
     def _empty(self, folder: Path) -> Path:
@@ -393,8 +370,7 @@ class FolderTaken(ConfigError):
 
 
 def read_config(path: Path, called: str) -> Config:
-    """Return the configuration of the run in ``path``, which errors call ``called``. Raises
-    ConfigError if there is none."""
+    """Return the configuration of the run in ``path``, ``called`` so. Raises ConfigError."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"{called} {str(path)!r} is not a run folder: it has no config.json")
     expect_plain(path, called)
@@ -441,8 +417,7 @@ def _damage(checkpoint: Path) -> CheckpointError | None:
 
 
 def _cut(file: Path, size: int) -> None:
-    """Cut ``file`` back to its first ``size`` bytes, and to whole lines if a crash of the machine
-    has left less than that."""
+    """Cut ``file`` back to ``size`` bytes, and to whole lines if a crash has left less."""
     with file.open("r+b") as opened:
         kept = opened.read(min(size, file.stat().st_size))
         opened.truncate(kept.rfind(b"\n") + 1)

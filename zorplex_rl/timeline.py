@@ -42,14 +42,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
 MOST_SECONDS = 1e11
-"""A time of a trace is between this and its negative: three thousand years, in microseconds still
-exact."""
+"""A trace's times are within ±this: three thousand years, exact to a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds). ``args`` holds details
-    for readers of the trace."""
+    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds), with ``args``."""
 
     actor: str
     kind: str
@@ -80,8 +78,7 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
-        """Record the time of the body, also if it raises. Yields ``args``; the body may add
-        entries."""
+        """Record the body's time, also if it raises. Yields ``args``, for the body's entries."""
         start = self._clock()
         try:
             yield args
@@ -94,8 +91,7 @@ class SpanRecorder:
             self._spans.append(span)
 
     def drain(self) -> list[Span]:
-        """Remove and return the spans that ended since the last drain, in the order in which they
-        ended."""
+        """Remove and return the spans that ended since the last drain, in that order."""
         with self._lock:
             spans = list(self._spans)
             self._spans.clear()
@@ -103,11 +99,8 @@ class SpanRecorder:
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return (number, version, seconds of the slowest episode, seconds which that episode waited
-    for tools) for every group.
-
-    The ``groups`` argument of a ``train`` span holds this list.
-    """
+    """Return of each group (number, version, slowest episode's seconds, those on tools). The
+    ``groups`` argument of a ``train`` span holds this list."""
     groups: dict[int, tuple[int, float, float]] = {}
     for episode in episodes:
         version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
@@ -152,27 +145,19 @@ class Timeline:
         return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
 
     def shifted(self, seconds: float) -> "Timeline":
-        """Return the same timeline ``seconds`` later, to align it with the clock of another
-        machine, or of this one before a reboot."""
+        """Return the timeline ``seconds`` later, for the clock of another machine or boot."""
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """Return the share of the window, 0 to 1, in which ``actor`` was busy. ``window`` defaults
-        to the whole timeline.
-
-        Time in which several spans overlap counts once.
-        """
+        """Return the share, 0 to 1, of the window (by default all) in which ``actor`` was busy.
+        Time in which several spans overlap counts once."""
         start, end = window or (self.start, self.end)
         busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
         return _covered(busy) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
-        """Return for every actor its share of the window in each kind, and under ``idle`` the share
-        in which it was not busy.
-
-        Kinds that overlap in one actor each count their full time, so an actor's shares may sum to
-        more than 1.
-        """
+        """Return each actor's shares of the window by kind, and under ``idle`` the rest.
+        Overlapping kinds count in full, so an actor's shares may sum to more than 1."""
         start, end = window or (self.start, self.end)
         seconds = end - start if end > start else math.inf
         by_kind: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
@@ -186,12 +171,11 @@ class Timeline:
         }
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """Return the timeline as a JSON object in Chrome's trace event format, for ui.perfetto.dev
-        and chrome://tracing.
+        """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
 
-        Each actor becomes a process of the trace. Times are whole microseconds from the timeline's
-        start. Overlapping spans of one actor go into separate lanes (threads of the trace), because
-        viewers read overlap within one lane as nesting.
+        Each actor becomes a process of the trace. Times are whole microseconds from the start.
+        Overlapping spans of an actor get lanes of their own (threads): viewers read overlap as
+        nesting.
         """
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
         lanes = _lanes(self.spans)
@@ -217,17 +201,14 @@ class Timeline:
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to ``path``. Replaces the file in one step, so a crash leaves
-        either the old file or the whole new one."""
+        """Write the Chrome trace to ``path`` in one step: a crash leaves the old file or new."""
         # An argument that JSON cannot encode becomes text, so that it cannot cost a run its trace.
         write_whole(Path(path), json.dumps(self.to_chrome_trace(), default=str))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a timeline that ``save`` wrote; times are rounded to microseconds.
-
-        Raises ValueError if the file is not such a trace.
-        """
+        """Read a timeline that ``save`` wrote; times are rounded to microseconds. Raises ValueError
+        if the file is not such a trace."""
         try:
             trace = json.loads(Path(path).read_text(encoding="utf-8"))
             origin = trace.get("otherData", {}).get("origin_microseconds", 0)
@@ -263,8 +244,7 @@ def _lanes(spans: list[Span]) -> list[int]:
 
 
 def _finite(value: Any) -> Any:
-    """Return ``value``, or its text if it is infinite or NaN: viewers reject a whole trace for one
-    bare NaN."""
+    """Return ``value``, as text if infinite or NaN: one bare NaN spoils a whole trace."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -22,8 +22,7 @@ class Certificates(Command):
     """For each host its names and addresses, separated by commas: gpu1,10.0.0.2. The first one
     names its folder."""
     to: Path
-    """The folder to write. FOLDER/authority stays on this machine: whoever has its key can make
-    certificates."""
+    """The folder to write. FOLDER/authority stays here: its key can make certificates."""
     controller: str | None = None
     """Names and addresses of the machine that trains. None is this machine's host name, and its
     addresses on the networks that lead to the hosts."""

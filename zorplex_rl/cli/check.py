@@ -1,12 +1,10 @@
-"""Say whether this machine is ready for the course, and how long its notebooks will take here:
-``zorplex-rl check``.
+"""Say whether this machine is ready for the course, and how fast it is: ``zorplex-rl check``.
 
     ok     cores          2
     note   browser        none found here; open the address that marimo prints in a browser of another machine
     no     processes      Monarch started none: …; what to do
 
-A *note* changes what you will see or how you begin. A *no* means that notebooks will fail, and exit
-code 1.
+A *note* changes how you begin or what you see. A *no*, exit code 1, means failing notebooks.
 """
 
 import contextlib
@@ -28,8 +26,7 @@ from zorplex_rl.task.apart import Finding
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
 MEMORY_NEEDED, MEMORY_COMFORTABLE = 4.0, 8.0
-"""GB. A process with torch and transformers holds about 0.45 GB of its own, and 08 starts eight
-beside its kernel."""
+"""GB. A process with torch and transformers holds about 0.45 GB; 08 starts eight of them."""
 DISK_NEEDED = 1.0
 """GB: a run's checkpoints are below 0.1, the pages of the site and what marimo keeps below 0.2."""
 PROBE_SECONDS = 90.0
@@ -44,8 +41,7 @@ class Check(Command):
 
 
 def check() -> int:
-    """Print a line for each finding, then the expected seconds of every notebook. Returns the exit
-    code: 1 if notebooks will fail here."""
+    """Print the findings and each notebook's seconds. Returns 1 if notebooks will fail, else 0."""
     findings = []
     for look in (python, memory, cores, disk, shared_memory, processes, browser, gpu):
         finding = look()
@@ -100,8 +96,7 @@ def cores() -> Finding:
 
 
 def disk() -> Finding:
-    """Check the free space of the folder in which the command was given, and of the folder for
-    temporary files."""
+    """Check the free space of this folder and of the one for temporary files."""
     import tempfile
 
     free = {folder: shutil.disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir()))}
@@ -146,8 +141,7 @@ def processes() -> Finding:
 
 
 def run_alone(command: list[str], timeout: float) -> tuple[int | None, str]:
-    """Run ``command`` and end all that it started. Returns its exit code, or None after ``timeout``
-    seconds, and what it said."""
+    """Run ``command`` and end all it started. Returns its exit code (None: too late) and output."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -190,8 +184,7 @@ def gpu() -> Finding:
 
 
 def notebook_times(recorded: Path, calibrate: Callable[[float], float] | None = None) -> Iterator[str]:
-    """Yield lines that say how long each notebook takes here: the recorded seconds times the ratio
-    of the two calibrations."""
+    """Yield lines with each notebook's time here: its seconds times a ratio of calibrations."""
     from zorplex_rl.cli.notebook_seconds import NotebookSeconds
 
     if not recorded.is_file():

@@ -13,8 +13,8 @@
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
-Bad input gets one sentence and exit code 2, before anything is started or written. Whatever fails
-later gets one sentence and exit code 1; with --debug, its traceback, too.
+Bad input gets one sentence and exit code 2, before anything is started or written; later failures
+one sentence and exit code 1, and with --debug a traceback.
 """
 
 import contextlib

@@ -1,5 +1,4 @@
-"""``zorplex-rl env check``: run a task of the user against what a run relies on, one line for each
-check.
+"""``zorplex-rl env check``: test a user's task for what a run relies on, a line a check.
 
     ok     splits         none of 400 held-out tasks is among 400 training tasks
     no     tools          LOOKUP['']: failed in execute(…): ValueError: invalid literal for int() with base 10: '', in line 21
@@ -21,8 +20,7 @@ from zorplex_rl.task.checks import Broken, Sample, findings_of
 from zorplex_rl.task.source import EnvironmentSource
 
 TRIED = 8
-"""Tasks that the policy answers, and how often it answers each: a training step of a run with the
-default settings."""
+"""Tasks for the policy, and answers to each: a training step with default settings."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,7 @@ def measure_prompts(sample: Sample, policy: str, max_tokens: int) -> str:
 
 
 def try_policy(sample: Sample, name: str, max_tokens: int) -> str:
-    """Have the policy answer training tasks, several times each, and compare the rewards as a run
-    does."""
+    """Have the policy answer tasks, several times each, and compare rewards as a run does."""
     from zorplex_rl.learning.learning_signal import why_no_reward_varies
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout

@@ -170,8 +170,7 @@ def column_name(name: str) -> str:
 def check_limits_of(
     environment: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
 ) -> None:
-    """Raise ConfigError for limits within which no task can be answered. Warn if only some tasks
-    can."""
+    """Raise ConfigError if no task can be answered within the limits; warn if only some can."""
     from zorplex_rl.policy.limits import check_limits
 
     names = list(dict.fromkeys(names))
@@ -180,8 +179,7 @@ def check_limits_of(
 
 
 def _check_writable(flag: str, file: Path) -> None:
-    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Leaves everything
-    as it was."""
+    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Changes nothing."""
     try:
         target = Path(os.path.realpath(file))
         existed = target.exists()

@@ -1,5 +1,4 @@
-"""``zorplex-rl export``: write a run's policy as a folder that plain transformers loads, and
-whatever reads such folders.
+"""``zorplex-rl export``: write a run's policy as a folder for plain transformers.
 
     model.safetensors, config.json       as in the run, in its number type
     tokenizer*, chat_template.jinja      as in the run
@@ -40,8 +39,7 @@ class Export(Command):
 
 
 def export(command: Export) -> int:
-    """Write the folder. Returns the exit code. Raises ConfigError, and leaves nothing behind, if
-    there is no such policy or no such place."""
+    """Write the folder. Returns the exit code, or raises ConfigError and leaves nothing behind."""
     to, folder = command.to, RunFolder(command.run)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {str(to)!r} exists already and is not empty; choose another folder")
@@ -105,8 +103,7 @@ def _of_checkpoint(folder: RunFolder, step: int, config: Config) -> "Policy":
 
 
 def _write(policy: "Policy", folder: Path) -> int:
-    """Write ``policy``, and what ends a text, to ``folder``: no other file of the run's. Returns
-    the number of parameters."""
+    """Write ``policy``, and what ends a text, to ``folder``. Returns the number of parameters."""
     from zorplex_rl.policy.load import save_model
 
     save_model(policy.model, policy.tokenizer, folder)

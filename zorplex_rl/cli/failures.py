@@ -1,5 +1,4 @@
-"""Say what has gone wrong in one sentence: which role, why, what to lower. Tracebacks are for the
-log file (``log_file.py``) and for ``--debug``.
+"""Say what has gone wrong in a sentence: role, cause, what to lower. ``--debug`` shows tracebacks.
 
 OSError 12, MemoryError, torch's own, from an actor     the generator ran out of memory (…); lower --slots (now 64) or …
 a process that is gone                                  the dataset was killed (signal 9, which the system sends when memory runs out)
@@ -35,8 +34,7 @@ _ROLE = re.compile(rf"(\w+?)(?:Rank)?Actor(?:\.\w+ failed| \w+\{{)|\"id\":\"({_R
 _DEATH = re.compile(
     r"(?:(?:the process this actor was running on failed: )?Killed(?:\(sig=| \{ signal: )|its process was killed \(signal )(\d+)[^)}]*[)}]"
 )
-# Of a process that did not come up Monarch gives the state of its own records, as JSON, in which a
-# death is named somewhere.
+# Where a process did not come up, Monarch gives JSON, in which a death is named somewhere.
 _NOT_CREATED = re.compile(r"error creating proc \(.*", re.DOTALL)
 
 
@@ -81,8 +79,7 @@ def in_plain_words(text: str) -> str:
 
 
 def settings_to_lower(config: Config, names: Sequence[str]) -> str:
-    """Return the flags of the settings ``names`` of which a lower value may help, with the present
-    ones.
+    """Return the flags of settings ``names`` of which less may help, with present values.
 
     >>> settings_to_lower(Config(), ["slots", "max_tokens"])
     '--slots (now 64) or --max-tokens (now 96)'
@@ -92,8 +89,7 @@ def settings_to_lower(config: Config, names: Sequence[str]) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return what is behind ``error``: the first exception of a group, and the exception of the
-    endpoint behind an ActorError."""
+    """Return what is behind ``error``: the first of a group, the endpoint's exception."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     cause = getattr(error, "exception", None)
@@ -101,8 +97,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def sentence_of(error: BaseException, config: Config | None = None) -> str:
-    """Return what ``error`` means, and what can be done about it. ``config`` is that of the run, if
-    it was one."""
+    """Return what ``error`` means and what can be done, in a run of ``config`` if it was one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     role, cause, report = role_of(error), cause_of(error), str(error)
@@ -123,8 +118,7 @@ def sentence_of(error: BaseException, config: Config | None = None) -> str:
 
 
 def _where(role: str | None) -> str:
-    """Return which call of the user's code was under way in the process of ``role``, of which there
-    is one; or nothing."""
+    """Return which call of the user's code ran in the process of the only ``role``, or nothing."""
     call = last_call(role) if role else None
     return f"; its code was at {call.place}" if call else ""
 

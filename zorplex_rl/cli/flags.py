@@ -1,8 +1,6 @@
-"""Read commands and their flags from the command line, as dataclasses, with tyro. Bad input gets
-one sentence (ConfigError).
+"""Read commands and flags as dataclasses, with tyro. Bad input gets one sentence (ConfigError).
 
-tyro prints a box of several lines and exits. Here the first paragraph of that box becomes the
-message of the error.
+tyro prints a box and exits. Here the box's first paragraph becomes the error's message.
 """
 
 import contextlib
@@ -38,12 +36,9 @@ def parse_command(
     default: Any = tyro.MISSING_NONPROP,
     description: str | None = None,
 ) -> Any:
-    """Return one of ``commands``, a union of dataclasses, made from ``arguments``; fields that are
-    not given are those of ``default``.
-
-    Raises ConfigError for an unknown command or flag, with the nearest known one, and for a value
-    that is missing or of the wrong type. ``--help`` prints the help and exits.
-    """
+    """Return one of the dataclasses ``commands``, from ``arguments``, else from ``default``. Raises
+    ConfigError for an unknown command or flag, naming the nearest, and for a missing or wrong
+    value. ``--help`` prints the help and exits."""
     words = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
     complaint = io.StringIO()
     try:
@@ -95,8 +90,7 @@ def _flags(command: type) -> Iterator[str]:
 
 
 def _values() -> tyro.constructors.ConstructorRegistry:
-    """Return the rules for numbers, texts, paths and choices: no value is an empty text, and no
-    message names a Python function."""
+    """Return the rules for values: none is an empty text, no message names a Python function."""
     registry = tyro.constructors.ConstructorRegistry()
     for kind, expected in ((int, "a whole number"), (float, "a number"), (str, "a text"), (Path, "a path")):
         registry.primitive_rule(_reader(kind, expected))
@@ -105,11 +99,8 @@ def _values() -> tyro.constructors.ConstructorRegistry:
 
 
 def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Return how one of several texts is read. tyro's own message would also rate how similar the
-    choices are.
-
-    A union of choices and text is a choice that may also be something else, which is checked later.
-    """
+    """Return how one of several texts is read; tyro's own message would rate the choices. A union
+    of choices and text is a choice that may also be something else, which is checked later."""
     named = next((kind for kind in (info.type, *get_args(info.type)) if get_origin(kind) is Literal), None)
     if named is None:
         return None
@@ -136,8 +127,7 @@ def _reader(kind: type, expected: str) -> Any:
     def read(values: list[str]) -> Any:
         (value,) = values
         if not isinstance(value, str):
-            # tyro's placeholder for a positional argument after an unknown flag. That flag gets its
-            # own error later.
+            # tyro's placeholder for an argument after an unknown flag, which gets its own error.
             return None
         shown = value if len(value) <= 60 else value[:60] + "…"
         try:
@@ -156,8 +146,7 @@ def _reader(kind: type, expected: str) -> Any:
     def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
         if info.type is not kind and info.type != kind | None:
             return None
-        # A path may well be called None; for a number the word means what the setting's default
-        # does.
+        # A path may be called None; for a number the word means what the setting's default does.
         may_be_none = info.type != kind and kind is not Path
         return _one_word(
             kind.__name__.upper(),
@@ -169,8 +158,7 @@ def _reader(kind: type, expected: str) -> Any:
 
 
 def _first_paragraph(box: str) -> str:
-    """Return the text below the title of a box, as one line. If standard output is not UTF-8, the
-    box is drawn with blanks and hyphens."""
+    """Return a box's text below the title as one line. It is drawn in ASCII if not in UTF-8."""
     lines: list[str] = []
     for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]:
         text = line.strip(" │|")

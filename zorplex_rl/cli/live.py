@@ -1,5 +1,4 @@
-"""Show a training run while it goes on: a view that redraws itself in a terminal, or one line per
-row elsewhere.
+"""Show a training run as it goes: a view that redraws itself in a terminal, else one line a row.
 
     step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
     training   reward 0.53   accuracy 41%   entropy 0.62   loss 0.013
@@ -8,8 +7,7 @@ row elsewhere.
     generator 0  ━━━━━━━━━━━━━━━━━╸━━━━━━  72%
     trainer      ━━━━━━━━━╸━━━━━━━━━━━━━━  41%
 
-Both take the rows of ``metrics.jsonl`` as they are written. A row may lack any key; the view leaves
-out what is missing.
+Both take the rows of ``metrics.jsonl``. A row may lack any key; the view leaves that out.
 """
 
 from __future__ import annotations
@@ -36,18 +34,14 @@ if TYPE_CHECKING:
     from typing import Self
 
 MAX_ACTORS = 8
-"""Most actors that get their own bar; the others share one line, so that the view fits a small
-terminal."""
+"""Most actors with their own bar; the others share a line, for a small terminal."""
 LEAST_BAR = 10
 """Least width of a bar, in characters."""
 
 
 class LiveView:
-    """Show the rows given to ``update`` on ``stream`` (default: standard output).
-
-    Use it as a context manager. ``clock`` returns seconds; it advances the elapsed time between
-    rows.
-    """
+    """Show the rows given to ``update`` on ``stream`` (default: standard output). Use it as a
+    context manager. ``clock`` returns seconds, which pass between rows, too."""
 
     def __init__(
         self, total_steps: int, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
@@ -113,8 +107,7 @@ class LiveView:
         return _Progress(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
 
     def _times(self) -> str:
-        """Return the time since training began and an estimate for the remaining steps, at the pace
-        that this view has seen."""
+        """Return the time since training began, and that for the rest at the pace seen here."""
         if "seconds" not in self._step:
             return "starting"
         waited = self._clock() - self._received
@@ -132,8 +125,7 @@ class LiveView:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Lay out step, bar and times in one line. The bar moves to its own line if it would be shorter
-    than ``LEAST_BAR``."""
+    """Lay out step, bar and times in one line, or the bar below if shorter than ``LEAST_BAR``."""
 
     step: Text
     bar: ProgressBar

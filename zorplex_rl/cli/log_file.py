@@ -1,5 +1,4 @@
-"""The log of a run: what is too long for the terminal, or not for its user. Monarch's reports,
-Python's warnings, tracebacks.
+"""The log of a run: Monarch's reports, Python's warnings, tracebacks: not for the terminal.
 
 a record of ``zorplex_rl``               terminal and file
 any other: Monarch, asyncio, warnings    file only
@@ -20,8 +19,7 @@ _unexpected = logging.getLogger("unexpected")
 
 @contextlib.contextmanager
 def logged_to(file: Path, say: Callable[[str], object], debug: bool = False) -> Iterator[None]:
-    """Write to ``file`` all that is logged, and ``say`` what is for people. The file is made when
-    there is something to write."""
+    """Write to ``file`` all that is logged, and ``say`` what is for people. Made when needed."""
     root, own = logging.getLogger(), logging.getLogger("zorplex_rl")
     kept = _Kept(file, encoding="utf-8", errors="backslashreplace", delay=True)
     kept.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -54,8 +52,7 @@ def _record(what: str, error: BaseException | None) -> None:
 
 
 class _Kept(logging.FileHandler):
-    """Write records to a file, or nowhere: that its disk is full is said by what the run itself
-    writes."""
+    """Write records to a file, or nowhere: that its disk is full, the run itself says."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):

@@ -1,5 +1,4 @@
-"""Keep how many seconds each notebook took to run, on which machine and how fast that machine was:
-``workshop/notebook_seconds.json``.
+"""Keep each notebook's seconds and its machine's speed: ``workshop/notebook_seconds.json``.
 
     ./build_site.sh site --record workshop/notebook_seconds.json
 
@@ -27,11 +26,9 @@ class NotebookSeconds:
     machine: str
     """Processor, cores, versions."""
     calibration: float
-    """Seconds of one calibration step on that machine: the median of the calibrations before each
-    notebook."""
+    """Seconds of one calibration step there: the median of those before each notebook."""
     seconds: Mapping[str, float]
-    """Seconds from the start of a notebook to its page, all its cells included: by file name
-    without ``.py``."""
+    """Seconds from a notebook's start to its page: by file name without ``.py``."""
 
     @classmethod
     def read(cls, path: Path) -> NotebookSeconds:

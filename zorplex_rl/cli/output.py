@@ -1,5 +1,4 @@
-"""Standard output and standard error of a command, also when nobody reads them, they are closed, or
-their disk is full.
+"""A command's standard output and error, also when unread, closed, or on a full disk.
 
 zorplex-rl train --help | head -1     the pipe is closed: whatever else is written is dropped, and the command goes on
 zorplex-rl eval > /full/disk          the same, and one sentence on standard error
@@ -26,8 +25,7 @@ IN_ASCII = {
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return what to write for the characters that ``error`` is about: a letter without its accent,
-    or else the number of the character."""
+    """Return what to write where ``error`` is: a letter without its accent, or else its number."""
     assert isinstance(error, UnicodeEncodeError)
 
     def plain(character: str) -> str:
@@ -41,8 +39,7 @@ codecs.register_error("zorplex_rl.in_ascii", _in_ascii)
 
 
 class Output(io.TextIOBase):
-    """``stream`` for as long as it can be written to. Then whatever is written is dropped, and
-    ``on_loss`` is called, once."""
+    """``stream`` until it cannot be written to; then drops all, and calls ``on_loss`` once."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.is_lost = stream is None
@@ -53,8 +50,7 @@ class Output(io.TextIOBase):
 
     @classmethod
     def of(cls, stream: TextIO | Output | None) -> Output:
-        """Return ``stream``, which may be one already: who is the second to notice a loss would not
-        be told of it."""
+        """Return ``stream``, which may be one already: a second one would not hear of a loss."""
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="zorplex_rl.in_ascii")
         return stream if isinstance(stream, Output) else cls(stream)

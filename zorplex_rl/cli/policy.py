@@ -1,5 +1,4 @@
-"""Build the embedded policy from nothing, or describe a policy: ``zorplex-rl policy build``,
-``zorplex-rl policy show``."""
+"""Build the embedded policy from nothing, or show one: ``zorplex-rl policy build|show``."""
 
 import contextlib
 import shlex

@@ -1,5 +1,4 @@
-"""Does a run fit, and how long are its steps? ``zorplex-rl size``, and the check with which
-``zorplex-rl train`` begins."""
+"""Does a run fit, how long are its steps? ``zorplex-rl size``, and the first check of ``train``."""
 
 from __future__ import annotations
 
@@ -104,20 +103,15 @@ def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Conf
 
 
 def budget(config: Config) -> list[Process]:
-    """Return the processes of ``config`` that hold a model, with the memory of each. Raises
-    PolicyError if the policy cannot be found."""
+    """Return the processes of ``config`` with a model, and their memory. Raises PolicyError."""
     shape, stored, source = _shape(config.policy)
     prompt, shared = _prompts(config, source)
     return processes(shape, Workload.of(config, prompt, stored, shared), config)
 
 
 def run_time(config: Config, start: float) -> RunTime:
-    """Measure this machine for some seconds. Returns what a run of ``config`` takes on it;
-    ``start`` are the seconds of a process's imports.
-
-    For a policy of another family than Llama and Qwen2 the seconds are NaN. Raises PolicyError if
-    the policy cannot be found.
-    """
+    """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
+    For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
     from zorplex_rl.sizing.run_time import RunTime
 
     shape, _, source = _shape(config.policy)
@@ -133,11 +127,8 @@ def expect_fit(
     devices: Mapping[str, str],
     environment: EnvironmentSource,
 ) -> None:
-    """Warn if a run of ``config`` may outgrow the memory of this machine. Raises ConfigError if it
-    cannot fit.
-
-    ``source`` is the folder of the policy, ``devices`` says where each role computes.
-    """
+    """Warn if a run of ``config`` may outgrow this machine's memory; raise ConfigError if it must.
+    ``source`` is the folder of the policy, ``devices`` says where each role computes."""
     shape, stored = _read_shape(Path(source))
     prompt, _ = _prompt_tokens(config, count_tokens, environment)
     gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
@@ -157,8 +148,7 @@ def _gpu_capacity(devices: set[str]) -> dict[str, int]:
 
 
 def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
-    """Return the shape of ``policy``, the number type of its files, and its folder. A preset's
-    policy need not be there: then the folder is None."""
+    """Return ``policy``'s shape, number type and folder, which is None for an absent preset."""
     from zorplex_rl.policy.load import check_policy
 
     of_preset = next((preset.shape for preset in PRESETS.values() if preset.values["policy"] == policy), None)
@@ -189,8 +179,7 @@ def _prompts(config: Config, source: str | None) -> tuple[int, int]:
 def _prompt_tokens(
     config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
 ) -> tuple[int, int]:
-    """Return the tokens of the longest of some prompts, and how many all have in common. Without a
-    tokenizer, four characters are a token."""
+    """Return the tokens of the longest prompt, and how many all share, or else characters / 4."""
     from zorplex_rl.task.curriculum import ladder_of, tier_of
 
     count = count_tokens or (lambda text: len(text) // 4)

@@ -1,11 +1,9 @@
-"""``zorplex-rl status RUN``: look into a run that is going on. Two sources, each for what it knows
-best.
+"""``zorplex-rl status RUN``: look into a run that goes on, from two sources.
 
     RUN/telemetry.json, written once a second by the run's controller      replicas: state, requests, replacements, latencies
     Monarch's tables, asked in SQL at the address that stands there        messages, failed calls, slowest endpoints, a trace
 
-A run has both with ``train --telemetry`` (``training/telemetry.py``). Where there is nothing to
-look into, one sentence says why.
+A run has both with ``train --telemetry`` (``training/telemetry.py``); else a sentence says why.
 """
 
 import json
@@ -30,8 +28,7 @@ SILENT_SECONDS = 10.0
 SLOWEST, LATEST_RESTARTS = 12, 5
 Rows = list[dict[str, Any]]
 
-# Monarch's histograms are sums since the row before, so they add up. Its own actors, and this
-# package's probes, are left out.
+# Monarch's histograms are sums since the last row, so they add up. Without its own actors.
 ENDPOINTS = """
     select attributes_json as endpoint, sum(count) as calls, sum(sum_f64) / sum(count) / 1000 as mean_ms, max(max_f64) / 1000 as max_ms
     from metric_histograms where name in ('endpoint_call_one_latency_us_histogram', 'endpoint_call_latency_us_histogram')
@@ -138,8 +135,7 @@ def _headline(path: Path, report: dict[str, Any]) -> str:
 
 
 def _replicas(services: Rows) -> Rows:
-    """Return a row for every replica of a service. What counts for the whole service stands in the
-    row of its first one."""
+    """Return a row for each replica of a service; the first one has what counts for all."""
     rows: Rows = []
     for service in services:
         for index, replica in enumerate(service["replicas"]):
@@ -159,8 +155,7 @@ def _replicas(services: Rows) -> Rows:
 
 
 def _alone(rows: Rows, services: set[str]) -> Rows:
-    """Return a row for every role of which there is one. No service probes these, so the state is
-    the one that Monarch noted last."""
+    """Return a row for every single role. No service probes it: the state is Monarch's note."""
     # "<root>.<zorplex_rl.training.actors.DatasetActor dataset{'procs': 0/1}>"
     states = {row["display_name"].partition("{")[0].rpartition(" ")[2]: row["new_status"] for row in rows}
     return [
@@ -171,8 +166,7 @@ def _alone(rows: Rows, services: set[str]) -> Rows:
 
 
 def _endpoints(times: Rows, failures: Rows) -> Rows:
-    """Return the slowest endpoints first, by their mean time from call to answer. A call that waits
-    for something is slow by intention."""
+    """Return the endpoints with the longest mean time to answer; some wait by intention."""
     failed = {row["endpoint"]: row["calls"] for row in failures}
     rows: Rows = []
     for row in sorted(times, key=lambda row: -row["mean_ms"]):
@@ -196,8 +190,7 @@ def _messages(row: dict[str, Any]) -> str:
 
 
 def _record(url: str, file: Path, seconds: float) -> str:
-    """Record for ``seconds``, and write Monarch's trace of that time to ``file``. Returns what to
-    say about it."""
+    """Record Monarch's trace for ``seconds`` into ``file``. Returns what to say about it."""
     from zorplex_rl.training.telemetry import record_trace
 
     record_trace(url, file, seconds)
@@ -219,8 +212,7 @@ def _print_table(title: str, rows: Rows) -> None:
 
 
 def _query(url: str, sql: str) -> Rows:
-    """Return the rows of Monarch's answer to ``sql``. Raises OSError if nobody answers, ValueError
-    if the answer is none."""
+    """Return Monarch's rows for ``sql``. Raises OSError for silence, ValueError for no rows."""
     request = urllib.request.Request(
         f"{url}/api/query", json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
     )

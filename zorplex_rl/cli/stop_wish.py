@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_WISH_SECONDS = 1.0
-"""``timeout`` signals its child and then the child's group, and a held key repeats: what comes
-within this time says nothing new."""
+"""Signals within this time say nothing new: a held key repeats, ``timeout`` signals twice."""
 
 
 class StopWish:
@@ -37,10 +36,8 @@ class StopWish:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Take signals from now on, also before there is a loop: modules are imported, and an
-        exception in the middle of that may get lost."""
-        # Who started this with the signal ignored (``nohup``, a shell's background job) wants it
-        # ignored.
+        """Take signals from now on, also during imports, where an exception may get lost."""
+        # A program that was started with the signal ignored (``nohup``) is to ignore it.
         taken = {n: usual for n in STOPS if (usual := signal.getsignal(n)) != signal.SIG_IGN}
         for number in taken:
             signal.signal(number, lambda *_: self._on_signal())

@@ -1,5 +1,4 @@
-"""Train a policy: ``zorplex-rl train``. A run begins in a new folder, or goes on in one that is
-there.
+"""Train a policy: ``zorplex-rl train``, in a new folder, or further in an old one.
 
     train ──► _begin, _continue ──► check_needs ──► run: the live view, signals, the last words
 
@@ -61,12 +60,8 @@ class Train(Command):
 
 
 def cluster_of(earlier: HostsConfig) -> HostsConfig:
-    """Return the hosts on which a run goes on if the command line names none: those of ``earlier``
-    on this machine, else "".
-
-    Others have to be named again. Who made the folder could have named a machine of his own there,
-    and a host is trusted.
-    """
+    """Return the hosts of ``earlier`` if all are on this machine, else "": where a run goes on.
+    Others have to be named again: a host is trusted, and the folder could name anybody's."""
     if earlier.is_elsewhere:
         return HostsConfig(hosts="")
     return HostsConfig(
@@ -93,8 +88,7 @@ def _begin(command: Train) -> int:
     from zorplex_rl.policy.load import weight_bytes
 
     config = command.config
-    # Weights and two moments in float32, for each checkpoint that is kept and the one being
-    # written, and the policy itself.
+    # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
     with call_limit.interrupting(config.task_timeout):
         source = check_needs(config)
     bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
@@ -115,8 +109,7 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     folder.trusts_task, config = command.trust_task, command.config
-    # On how many processes and which machines a run goes on, and for how long it waits, changes
-    # nothing of it.
+    # How many processes and machines a run goes on with, and its waits, change nothing of it.
     free = {name: getattr(config, name) for name in ("steps", "task_timeout")} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
@@ -144,8 +137,7 @@ def _continue(command: Train, path: Path) -> int:
 
 
 def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bool = False) -> int:
-    """Train, from the checkpoint ``resume`` on if there is one, and tell how it went. Returns the
-    exit code."""
+    """Train, from the checkpoint ``resume`` if given, and tell of it. Returns the exit code."""
     import asyncio
 
     from zorplex_rl.cli.live import LiveView
@@ -173,11 +165,8 @@ def run(config: Config, folder: RunFolder, resume: Path | None = None, debug: bo
 
 
 def _what_failed(error: Exception, cause: BaseException, config: Config, folder: RunFolder, resume: Path | None) -> str:
-    """Return what the user is told of ``error``, behind which is ``cause``: what has happened, what
-    to do, where to read more.
-
-    ``resume`` is the checkpoint that was being restored.
-    """
+    """Return what the user is told of ``error``, from ``cause``: what to do, where to read.
+    ``resume`` is the checkpoint that was being restored."""
     match cause:
         case StorageError():
             return f"{cause}; free some space; {_how_to_go_on(folder)}"
@@ -254,8 +243,7 @@ async def _train(
 
 
 def _what_changed(before: dict[str, float], after: dict[str, float]) -> str:
-    """Say which shares of outcomes were there before and after training; those that never occurred
-    are left out.
+    """Say which shares of outcomes there were before and after training, zeros left out.
 
     >>> _what_changed({"success": 0.25, "wrong_format": 0.75, "truncated": 0.0}, {"success": 1.0, "wrong_format": 0.0, "truncated": 0.0})
     'success 25 → 100 %, wrong format 75 → 0 %'

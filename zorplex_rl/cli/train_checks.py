@@ -1,5 +1,4 @@
-"""Check everything that a run needs before anything of it is started, and show its plan: which
-process would live on which host."""
+"""Check what a run needs before any of it is started, and show which process goes where."""
 
 import importlib.util
 import os
@@ -14,15 +13,11 @@ from zorplex_rl.task.checks import try_apart
 
 
 def check_needs(config: Config, folder: RunFolder | None = None) -> str:
-    """Check everything that a run of ``config`` needs; a run that goes on has its ``folder``.
-    Returns the folder of its policy.
-
-    Raises ConfigError for the first thing that is wrong.
-    """
+    """Check what a run of ``config`` needs, in ``folder`` if resumed. Returns its policy's folder.
+    Raises ConfigError for the first thing that is wrong."""
     if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
-        # Before Monarch is first imported: at these levels it records no spans, so there is no
-        # trace. They come from the program that has started this one, if it has imported
-        # ``runtime.py``, which asks for errors alone.
+        # At these levels, read at its first import, Monarch records no spans for a trace. A program
+        # that has imported ``runtime.py`` and started this one has left them: errors alone.
         os.environ["MONARCH_FILE_LOG"] = "info"
     from zorplex_rl.services.tls import TLS
 

@@ -24,9 +24,8 @@ class Worker(Command):
     environment variable ZORPLEX_TLS."""
     insecure: bool = False
     """Allow --listen tcp://HOST:PORT: nothing is encrypted then, and whoever reaches that port can
-    run programs here as you. With the environment variable ZORPLEX_SECRET here and at the
-    controller, whoever also knows it. For trusted networks only; at 127.0.0.1 it needs no
-    permission."""
+    run programs here as you. With the environment variable ZORPLEX_SECRET on both sides, only who
+    knows it. For trusted networks only; at 127.0.0.1 it needs no permission."""
 
 
 def work(command: Worker) -> int:

@@ -34,8 +34,7 @@ KIND_COLOURS = {
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
-    """Draw accuracy over training steps: held-out greedy and sampled, and in grey that of the
-    training episodes.
+    """Draw accuracy over steps: held-out greedy and sampled; in grey, of training episodes.
 
     ``rows`` are the lines of a run's ``metrics.jsonl``. ``step`` rows give ``accuracy``; ``eval``
     rows give ``greedy_accuracy`` and ``sampled_accuracy``; ``seconds`` of both give the upper axis.
@@ -75,8 +74,7 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
 
 
 def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
-    """Draw what every actor did when: a row per actor, a colour per kind, and at the right the
-    share of time it was busy.
+    """Draw what actors did when: a row per actor, a colour per kind, at the right the busy share.
 
     ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start.
     Spans are drawn at least one pixel wide, and gaps narrower than half a pixel are closed. The
@@ -131,8 +129,7 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
-    """Return (step, value) of the ``event`` rows that have ``key``, sorted by step; the last row of
-    a step counts."""
+    """Return (step, value) of ``event`` rows with ``key``, by step; a step's last row counts."""
     values = {r["step"]: r.get(key) for r in rows if r.get("event") == event and "step" in r}
     return sorted((step, value) for step, value in values.items() if value is not None and math.isfinite(value))
 
@@ -143,8 +140,7 @@ def _from_to(points: list[tuple[int, float]]) -> str:
 
 
 def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
-    """Label the lower axis with training steps and the upper one with the seconds at which they
-    were reached."""
+    """Label the lower axis with training steps, the upper with the seconds of reaching them."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("training step")
@@ -173,8 +169,7 @@ def _set_step_axes(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> 
 
 
 def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
-    """Return the fractional step at ``seconds``, by linear interpolation between the ``known``
-    (step, seconds)."""
+    """Return the fractional step at ``seconds``, linear between ``known`` (step, seconds)."""
     for (step, before), (next_step, after) in pairwise(known):
         if before <= seconds <= after and after > before:
             return step + (next_step - step) * (seconds - before) / (after - before)
@@ -182,8 +177,7 @@ def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
 
 
 def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:
-    """Return (left, width) of bars at least one ``pixel`` wide. Joins bars nearer than half a
-    pixel, which limits their number."""
+    """Return bars (left, width) of one ``pixel`` or more; joins those nearer than half of it."""
     bars: list[list[float]] = []
     for start, end in sorted(spans):
         end = max(end, start + pixel)

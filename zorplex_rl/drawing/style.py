@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Based on the palette of Okabe and Ito: distinguishable with any colour vision, on white and on
-# black.
+# Based on the palette of Okabe and Ito, for any colour vision, on white and on black.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
@@ -30,14 +29,12 @@ ROLES = {
 }
 """The colour of every role, the same in all drawings and widgets of the course."""
 
-# ``svg.py`` replaces black by the colour of the surrounding text. Text on a coloured bar must stay
-# dark, so it is almost black.
+# ``svg.py`` turns black into the text's colour. Text on a coloured bar is almost black.
 TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
 
 
 def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: Collection[str] = ("bottom",)) -> None:
-    """Hide the frame of ``axes`` except the sides to ``keep``; draw a faint ``grid`` behind the
-    data."""
+    """Hide the frame of ``axes`` but the sides to ``keep``; draw a faint ``grid`` behind."""
     axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in keep]].set_visible(False)
     if grid:
         axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
@@ -45,8 +42,7 @@ def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: C
 
 
 def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
-    """Put rows 0, 1, … from the top down with their ``names`` at the left. ``margin`` is the space,
-    in rows, beyond the outermost rows' centres."""
+    """Put rows 0, 1, … from the top, ``names`` at the left, ``margin`` rows above and below."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
     axes.tick_params(axis="y", length=0)
 
@@ -59,8 +55,7 @@ def show_percent(axis: Axis) -> None:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Write the powers of ten along a logarithmic ``axis`` as 0.01, 0.1, 1, 10, and label nothing
-    between them."""
+    """Write a logarithmic ``axis``'s powers of ten as 0.01, 0.1, 1, 10, and no others."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -79,13 +74,11 @@ def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
 
 
 def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
-    """Draw a legend above the axes: a patch for each name in ``colours``, at most ``columns`` side
-    by side."""
+    """Draw a legend above: a patch for each name in ``colours``, up to ``columns`` abreast."""
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     columns = min(columns, len(patches)) or 1
-    # Matplotlib fills column by column; a legend is read line by line. So the order is that of the
-    # columns, the longer ones first.
+    # Matplotlib fills by column, a legend is read by line: so in columns, the longer ones first.
     by_column = [patch for column in range(columns) for patch in patches[column::columns]]
     figure.legend(handles=by_column, loc="outside upper left", ncols=columns, frameon=False)

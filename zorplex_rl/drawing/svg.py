@@ -40,11 +40,8 @@ _ROOT_RULES = (
 
 
 def render(draw: Callable[[Figure], None], height: int, title: str, description: str, width: int = WIDTH) -> str:
-    """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text.
-
-    A screen reader reads ``title`` and ``description`` instead of the figure, so put the important
-    numbers into the description.
-    """
+    """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text. A
+    screen reader reads ``title`` and ``description``, so put the important numbers there."""
     # Where its cache cannot be written, it says so at every import.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
@@ -52,8 +49,7 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    # Start from the defaults, not from the notebook's settings: marimo, for example, changes styles
-    # in dark mode.
+    # From the defaults, not the notebook's settings: marimo changes styles in dark mode.
     defaults: dict[Any, Any] = {
         name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")
     }
@@ -82,16 +78,14 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
 
 
 def _of_the_page(tag: str) -> str:
-    """Return ``tag`` with the page's colour for black, the page's font, and paths in hundredths of
-    a pixel, which makes the file smaller."""
+    """Return ``tag`` with the page's black and font, and paths in hundredths of pixels."""
     tag = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), tag)
     tag = re.sub(r"#000000\b", "currentColor", tag)
     return re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", tag)
 
 
 def drawing(shapes: str, height: int, title: str, description: str, width: int = WIDTH) -> str:
-    """Wrap hand-written SVG ``shapes`` as a figure of ``width`` × ``height`` px, with the same
-    colours and label as a rendered one."""
+    """Wrap SVG ``shapes`` as a figure of ``width`` × ``height`` px, coloured and labelled alike."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui, sans-serif" font-size="14" '

@@ -1,2 +1,1 @@
-"""Training: advantages and losses, the learner that takes steps, and the replay buffer that bounds
-staleness."""
+"""Training: advantages, losses, the learner that takes steps, the replay buffer that bounds lag."""

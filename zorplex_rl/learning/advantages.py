@@ -10,8 +10,7 @@ Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
 
 
 def batch_baseline(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return each reward minus the mean reward of the batch: the baseline of REINFORCE (Williams
-    1992, section 5).
+    """Return each reward minus the batch's mean: REINFORCE's baseline (Williams 1992, section 5).
 
     >>> batch_baseline([[1.0], [0.0]])
     [[0.5], [-0.5]]
@@ -21,11 +20,9 @@ def batch_baseline(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) -> list[list[float]]:
-    """Return each reward minus its group's mean, divided by its group's standard deviation (GRPO,
-    Shao et al. 2024, section 4.1.2).
+    """Return reward − group mean, over the group's deviation (GRPO, Shao et al. 2024, 4.1.2).
 
-    A group with equal rewards does not show which sample was better: all its advantages are exactly
-    0.
+    A group with equal rewards shows no better sample: all its advantages are exactly 0.
 
     >>> group_relative([[1.0, 0.0], [1.0, 1.0]], epsilon=0.0)
     [[1.0, -1.0], [0.0, 0.0]]

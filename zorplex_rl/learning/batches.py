@@ -1,12 +1,11 @@
-"""Collate episodes into tensors: responses in rows of similar length, and each distinct prompt
-once.
+"""Collate episodes into tensors: responses in rows of similar length, each distinct prompt once.
 
 prompts   p₀ p₁ p₂            one row for each distinct prompt
 rows      │ t₀ t₁ t₂ t₃       the responses; ``follows`` says which prompt each continues
 mask        1  1  0  1        0 where injected or padding
 
-The samples of a group share their prompt, which is often longer than the response. Running the
-prompt once for all of them halves the work of a training step, forward and backward.
+Samples of a group share their prompt, often longer than the response. Running it once for all
+halves the work of a training step.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,7 @@ PADDING = 1.35
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B responses of up to T tokens that follow G prompts of up to P tokens. Both are padded on the
-    right.
+    """B responses of up to T tokens after G prompts of up to P tokens, both padded on the right.
 
     Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp,
     reference_logp [B, T]; advantage [B]. ``episodes`` holds the index in the batch of each row's
@@ -47,8 +45,7 @@ class MicroBatch:
 def split_by_tokens(
     lengths: Sequence[int], token_budget: int, prompt_length: int = 0, parts: int = 1
 ) -> list[list[int]]:
-    """Split responses of ``lengths`` into micro-batches of similar lengths. Returns the indices of
-    each.
+    """Split ``lengths`` into micro-batches of similar lengths. Returns the indices of each.
 
     A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more.
     Each row counts with its prompt, because the prompt's keys and values are copied for each row.
@@ -79,8 +76,7 @@ def collate(
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
 ) -> list[MicroBatch]:
-    """Return the micro-batches of ``episodes``. Rows with advantage 0 get micro-batches of their
-    own, because they have no gradient.
+    """Return micro-batches of ``episodes``; rows of advantage 0, without gradient, are apart.
 
     ``reference_logprobs`` has one value for every token of each response, like
     ``Episode.logprobs``. ``part`` (k, n) returns the k-th of n parts of every micro-batch; a part
@@ -96,8 +92,7 @@ def collate(
         for rows in split_by_tokens(lengths, token_budget, longest_prompt, parts):
             indices = [chosen[i] for i in rows]
             if parts > 1:
-                # Cut along the groups, as far as possible: a prompt runs once in every part that
-                # has one of its responses.
+                # Cut along groups, if possible: a prompt runs once in each part with its responses.
                 indices.sort(key=lambda i: episodes[i].prompt_ids)
                 indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
             batch = (
@@ -117,8 +112,7 @@ def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
 
 
 def _twice_through(batch: MicroBatch) -> MicroBatch:
-    """Return ``batch`` with responses of two tokens or more: those of one token would run through
-    the layers once, all others do twice."""
+    """Return ``batch`` with responses of two tokens or more, so that all take both passes."""
     if batch.ids.shape[1] > 1:
         return batch
     one_more = partial(torch.nn.functional.pad, pad=(0, 1))

@@ -22,8 +22,7 @@ MOST_STEPS = 12
 
 
 def seconds_per_step(limit: float = 10.0) -> float:
-    """Return the median seconds of a step with 4 × 4 episodes. Begins no step that would end after
-    ``limit`` seconds, but the first."""
+    """Return the median seconds of a step with 4 × 4 episodes, begun within ``limit`` seconds."""
     began, threads = time.monotonic(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:

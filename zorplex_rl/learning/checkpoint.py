@@ -1,10 +1,9 @@
-"""Save and load a learner: weights, optimizer, version and torch's random state, as one safetensors
-file.
+"""Save and load a learner as a safetensors file: weights, optimizer, version, random state.
 
     learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, from, to} │ the numbers
 
-There is nothing in such a file that could run. Checkpoints of earlier versions were pickled:
-``old_checkpoint.py`` reads them without unpickling anything.
+Nothing in such a file can run. ``old_checkpoint.py`` reads the pickles of earlier versions, without
+unpickling.
 """
 
 import json
@@ -26,12 +25,8 @@ RANDOM_STATE = "torch_rng"
 
 
 def save_learner(learner: Learner, folder: Path) -> None:
-    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError if they cannot
-    be written.
-
-    A sharded learner writes the same as one of a single process. All its ranks must call this; rank
-    0 writes.
-    """
+    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError. A sharded
+    learner writes the same. All its ranks must call this; rank 0 writes."""
     if (state := learner.whole_state()) is None:
         return
     try:
@@ -43,9 +38,7 @@ def save_learner(learner: Learner, folder: Path) -> None:
 
 def load_learner(learner: Learner, folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
-
-    Raises CheckpointError if that is no learner, or one of another model.
-    """
+    Raises CheckpointError if that is no learner, or one of another model."""
     with _reading(folder) as read:
         learner.restore(read)
         random_state = read(RANDOM_STATE)
@@ -56,8 +49,7 @@ def load_learner(learner: Learner, folder: Path) -> None:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write ``tensors`` to ``file``, one at a time: safetensors' own ``save_file`` copies all of
-    them off a GPU first."""
+    """Write ``tensors`` one at a time: safetensors' ``save_file`` first copies all off a GPU."""
     header, end = {}, 0
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]

@@ -1,10 +1,9 @@
-"""Check the controller's state, read from a run's folder. That may come from somebody else, and
-hold anything.
+"""Check the controller's state, read from a run's folder, which may hold anything.
 
     controller.json ──read_state──► the state, as the controller writes it in every type, or ConfigError
 
-Of the rest of a folder, ``manifest.py`` checks that it holds files alone, ``task/known_code.py``
-the code of a task, and ``checkpoint.py`` the tensors.
+``manifest.py`` checks that the folder holds only files, ``task/known_code.py`` the task's code, and
+``checkpoint.py`` the tensors.
 """
 
 import json
@@ -29,13 +28,11 @@ STATE: dict[str, Any] = {
     "timeline_seconds": 0.0,
     "written": {"metrics.jsonl": 0, "episodes.jsonl": 0},
 }
-"""What ``controller.json`` looks like: 0 stands for any count, 0.0 for any seconds, [0] for any
-number of counts."""
+"""What ``controller.json`` looks like: 0 is any count, 0.0 any seconds, [0] any counts."""
 
 
 def read_state(checkpoint: Path, file: str, config: Config | None = None) -> dict[str, Any]:
-    """Return the controller's state in ``checkpoint``, which is that of a run of ``config``. Raises
-    ConfigError if no controller wrote it."""
+    """Return the state of a controller of ``config`` in ``checkpoint``. Raises ConfigError."""
     try:
         state = json.loads((checkpoint / file).read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -49,10 +46,8 @@ def read_state(checkpoint: Path, file: str, config: Config | None = None) -> dic
 
 
 def _contradiction(state: dict[str, Any], config: Config, step: int) -> str | None:
-    """Return what cannot be true of a run of ``config`` after ``step`` steps, or None.
-
-    Every group that was ever started has been trained on, or is to be generated again.
-    """
+    """Return what cannot be true of a run of ``config`` after ``step`` steps, or None. Every group
+    that was ever started has been trained on, or is to be generated again."""
     replay, stages, tiers = state["replay"], state["stages"], tiers_of(config)
     trained, again = step * config.prompts_per_step, replay["again"]
     firsts = [first for first, _ in stages]

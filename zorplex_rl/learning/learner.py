@@ -1,5 +1,4 @@
-"""The learner: each step trains the model on a batch of episodes and makes the next version of its
-weights.
+"""The learner: each step trains the model on a batch of episodes and makes a new version of it.
 
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
@@ -41,12 +40,9 @@ Result = TypeVar("Result")
 
 
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` is the number of steps taken; version 0 is
-    the policy as it was loaded.
-
-    After the warm-up the learning rate falls linearly and reaches a tenth at step ``decay_steps``;
-    0 keeps it constant. ``temperature`` is that at which the episodes were sampled.
-    """
+    """Trains ``policy``'s model in place. ``version`` is the number of steps taken, from 0. After
+    the warm-up the learning rate falls linearly to a tenth at step ``decay_steps`` (0: never).
+    Episodes were sampled at ``temperature``."""
 
     def __init__(
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
@@ -64,13 +60,11 @@ class Learner:
             config.learning_rate,
             betas=(0.9, 0.95),
             weight_decay=config.weight_decay,
-            # One kernel instead of a dozen for each tensor, and no temporaries. None is torch's own
-            # choice, on a CPU a loop.
+            # One kernel, not a dozen a tensor, and no temporaries. None (a CPU) is a loop.
             fused=True if policy.model.device.type == "cuda" else None,
         )
         for master in self._masters:
-            # AdamW would create these in its first step. Created here, so that every checkpoint has
-            # the same entries.
+            # Created here, not by AdamW's first step: every checkpoint has the same entries.
             moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
             self.optimizer.state[master] = {"step": torch.tensor(0.0), **moments}
 
@@ -105,16 +99,14 @@ class Learner:
     def _update(
         self, batches: list[MicroBatch], tokens: float, proximal: list[Tensor]
     ) -> tuple[Diagnostics, list[Tensor]]:
-        """Do one optimizer update. Returns its diagnostics and each micro-batch's log-probs from
-        before the update.
+        """Do one optimizer update. Returns diagnostics and each micro-batch's log-probs before it.
 
         ``proximal`` holds the log-probs from before the step's first update, empty in that update.
         """
         totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
         logps = []
         for index, batch in enumerate(batches):
-            # If all advantages are 0 and there is no KL penalty, the gradient is 0, and only the
-            # diagnostics are needed.
+            # If all advantages are 0 and no KL penalty is set, only diagnostics are needed.
             with torch.set_grad_enabled(self.config.kl_coefficient > 0 or bool(batch.advantage.any())):
                 logp, entropy = self._run(token_logprobs, batch, self._temperature)
             extra = {"proximal_logp": proximal[index]} if proximal and self.config.loss == "decoupled_ppo" else {}
@@ -145,8 +137,7 @@ class Learner:
         totals["episode_sample_size"] = effective_sample_size((between - between.max()).exp())
         return totals | mismatch(*flat), logps
 
-    # What a learner that is sharded over several processes does in its own way
-    # (``sharded_learner.py``).
+    # What a learner sharded over processes does in its own way (``sharded_learner.py``).
 
     def _collate(
         self,
@@ -178,8 +169,7 @@ class Learner:
         return whole
 
     def _collect_gradients(self) -> None:
-        """Add the gradients of one micro-batch to those of the masters. A float32 parameter is its
-        own master, so torch has already done it."""
+        """Add one micro-batch's gradients to the masters', which in float32 are the parameters'."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is parameter or parameter.grad is None:
                 continue
@@ -191,8 +181,7 @@ class Learner:
             parameter.grad = None
 
     def _apply_gradients(self) -> float:
-        """Clip the gradients and take an optimizer step. Returns the norm of the gradients before
-        clipping."""
+        """Clip the gradients and take an optimizer step. Returns their norm before clipping."""
         for master in self._masters:
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
@@ -215,12 +204,9 @@ class Learner:
             raise TrainingDiverged(f"the {what} of step {self.version + 1} is {value}")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that the next step depends on, by name: weights (as masters), optimizer and
-        version.
-
-        The first two are the learner's own tensors, not copies. The rest of the optimizer is
-        configuration; its learning rate follows from the version.
-        """
+        """Return all that the next step depends on, by name: masters, optimizer and version. The
+        first two are the learner's own tensors, not copies. The rest of the optimizer is
+        configuration; its learning rate follows from the version."""
         state = {"version": torch.tensor(self.version)}
         for i, master in enumerate(self._masters):
             state[f"masters.{i}"] = master.detach()
@@ -230,12 +216,8 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, read: Callable[[str], Tensor]) -> None:
-        """Continue from another learner's ``state_dict``; ``read`` returns its tensor of a name,
-        whole if it was sharded.
-
-        Raises CheckpointError if that was a learner of another model, or has numbers that are not
-        finite.
-        """
+        """Continue from a ``state_dict``; ``read`` returns its tensor of a name, unsharded. Raises
+        CheckpointError for another model's learner, or numbers that are not finite."""
         for name, own in self.state_dict().items():
             whole = read(name)
             if (whole.shape, whole.dtype) != (own.shape, own.dtype):
@@ -252,15 +234,13 @@ class Learner:
 
 @torch.no_grad()
 def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
-    """Return the logits [1, V] after the first prompt of ``batch``. Finite weights can still
-    overflow in every layer."""
+    """Return the logits [1, V] after ``batch``'s first prompt: finite weights can overflow."""
     prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
     return project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
 
 
 def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
-    """Return the share of the learning rate that the step from ``version`` uses: a linear warm-up,
-    then a linear fall to a tenth.
+    """Return the learning rate's share at ``version``: linear warm-up, linear fall to a tenth.
 
     >>> [schedule(version, warmup_steps=2, decay_steps=12) for version in (0, 1, 2, 7, 12, 20)]
     [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
@@ -273,15 +253,11 @@ def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return log π and entropy of every sampled token of ``batch``, both [B, T], 0 where ``mask``
-    is 0. The entropy has no gradient.
-
-    The logits, the largest tensor of a step, are computed for sampled positions only.
-    """
+    """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
+    logits, the largest tensor of a step, are computed for sampled positions only."""
     chosen = batch.mask.bool()
     states = response_states(policy.model, batch)[chosen]
-    # In bfloat16 the sum over all tokens in the gradient of the output layer would lose small
-    # terms.
+    # In bfloat16 the output layer's gradient, a sum over all tokens, would lose small terms.
     logits = project(policy.model, states.float()) / temperature
     all_logp = torch.log_softmax(logits, dim=-1)
     picked = all_logp.gather(1, batch.ids[chosen][:, None])[:, 0]
@@ -293,10 +269,7 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
 
 def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     """Return the last hidden states [B, T, hidden_size] that predict each token of the responses.
-
-    Each prompt runs once. Every response that follows it uses its keys and values, and the
-    gradients of all of them add up there.
-    """
+    Each prompt runs once; the gradients of all its responses add up in its keys and values."""
     from transformers.cache_utils import DynamicCache
 
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
@@ -322,15 +295,13 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
 
 def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Return the embeddings [B, T, hidden_size] of ``ids`` [B, T]. The gradients of all occurrences
-    of a token add up in float32."""
+    """Return the embeddings [B, T, hidden_size] of ``ids`` [B, T]; gradients add up in float32."""
     table = model.get_input_embeddings()
     return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)
 
 
 def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
-    """Return ``tensor[index]``. The gradients of a row that is chosen several times add up in
-    float32."""
+    """Return ``tensor[index]``. A row's gradients, chosen several times, add up in float32."""
     return tensor.float()[index].to(tensor.dtype)
 
 
@@ -341,8 +312,7 @@ def response_logprobs(
     temperature: float = Config.temperature,
     token_budget: int = LearnerConfig.token_budget,
 ) -> list[list[float]]:
-    """Return log π of every token of each response under ``policy``, 0.0 where injected. Used for
-    the reference policy."""
+    """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     found: list[list[float]] = [[] for _ in episodes]
     for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
         logp, _ = token_logprobs(policy, batch, temperature)

@@ -1,5 +1,4 @@
-"""Notice that a run learns nothing: for some steps no reward has varied within a group, so every
-advantage is 0.
+"""Notice that a run learns nothing: for some steps no reward varies within a group.
 
     a step's episodes and advantages ──► LearningSignal.note ──► None, or a sentence: what is wrong, and the likeliest reasons
 
@@ -26,8 +25,7 @@ class LearningSignal:
         self._steps = 0
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
-        """Note the scored ``episodes`` of a step. Returns a sentence if every advantage has been 0
-        in exactly ``STEPS`` steps by now."""
+        """Note a step's ``episodes``. Returns a sentence after ``STEPS`` steps of advantage 0."""
         if any(abs(advantage) > ROUNDING for advantage in advantages):
             self._episodes, self._steps = [], 0
             return None

@@ -1,11 +1,9 @@
-"""Read a learner that an earlier version saved with torch.distributed.checkpoint, and unpickle
-nothing.
+"""Read a learner saved with torch.distributed.checkpoint by an earlier version; no unpickling.
 
     .metadata       a pickle: which tensor lies where      read with a stand-in for each of a few classes; any other is refused
     __0_0.distcp    each value as torch.save wrote it      read with torch.load(weights_only=True)
 
-A pickle names functions and calls them, so one from elsewhere can run any program. Here no name is
-ever looked up.
+A pickle calls functions by name, so it can run any program. Here no name is looked up.
 """
 
 import io
@@ -51,8 +49,7 @@ _BROKEN = (
 
 
 def old_tensors(folder: Path) -> dict[str, Callable[[], Tensor]]:
-    """Return of every value in ``folder`` its name and the function that reads it. Raises
-    CheckpointError, also later."""
+    """Return each value's name in ``folder``, and its reader; both raise CheckpointError."""
     try:
         with (folder / METADATA).open("rb") as file:
             places = _Reader(file).load().storage_data.items()

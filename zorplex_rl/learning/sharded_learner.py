@@ -1,5 +1,4 @@
-"""One rank's part of a learner whose weights, masters and optimizer are sharded over several
-processes (FSDP2, torch's ``fully_shard``).
+"""One rank's part of a learner that is sharded over processes (FSDP2, torch's ``fully_shard``).
 
                     rank 0                          rank 1
     weights         a half of every tensor          the other half
@@ -39,8 +38,7 @@ Result = TypeVar("Result")
 
 
 class ShardedLearner(Learner):
-    """Trains ``policy``'s model on all ranks of ``mesh``. Shards the model in place: it is whole on
-    every rank before, a shard afterwards."""
+    """Trains ``policy``'s model on all ranks of ``mesh``: whole before, then sharded in place."""
 
     def __init__(
         self,
@@ -55,8 +53,7 @@ class ShardedLearner(Learner):
         super().__init__(policy, config, decay_steps, temperature)
 
     def whole_state(self) -> dict[str, Tensor] | None:
-        """Return the state of the unsharded learner on rank 0, in main memory, and None on the
-        others. One tensor at a time is gathered."""
+        """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""
         return gather(self.state_dict(), self.mesh.get_rank() == 0)
 
     def _own_part(self, whole: Tensor, own: Tensor) -> Tensor:
@@ -66,8 +63,7 @@ class ShardedLearner(Learner):
         return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the policy's unsharded weights by name on rank 0, in main memory, and None on the
-        others."""
+        """Return the unsharded weights by name on rank 0, in main memory; None elsewhere."""
         return gather(self.policy.model.state_dict(), self.mesh.get_rank() == 0)
 
     def _collate(
@@ -110,17 +106,13 @@ class _Together(nn.Module):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard ``model`` over ``mesh``, layer by layer. Returns the module through which every
-    function that uses the model is to be called.
-
-    Gradients are added up over the ranks in float32, not averaged.
-    """
+    """Shard ``model`` over ``mesh`` by layer. Returns the module through which to call it.
+    Gradients are added up over the ranks in float32, not averaged."""
     together = _Together(model)
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in kinds]
     for part in (*layers, together):
-        # The root, too: weights that stay gathered after an evaluation would be old ones after the
-        # next optimizer step.
+        # The root, too: after an evaluation, gathered weights would be old after the next step.
         fully_shard(
             part, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32)
         )
@@ -132,8 +124,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def gather(state: Any, keep: bool) -> Any:
-    """Return ``state`` with every sharded tensor whole and in main memory; None unless ``keep``.
-    All ranks must call this."""
+    """Return ``state`` whole, in main memory; None unless ``keep``. All ranks must call this."""
 
     def whole(value: Any) -> Any:
         if isinstance(value, DTensor):

@@ -1,5 +1,4 @@
-"""Train a language model with reinforcement learning in one process and one file: sample, score,
-compare, take a step.
+"""Train a language model with RL in one process and one file: sample, score, compare, step.
 
     tasks ──► sample G episodes of each ──► score ──► better than its group? ──► push those tokens up, the others down
                        ▲                                                                │
@@ -34,8 +33,7 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The result of a training step: mean reward and accuracy of its episodes, its loss, and the
-    seconds it took."""
+    """The result of a training step: mean reward, accuracy, loss, and the seconds it took."""
 
     number: int
     reward: float
@@ -54,8 +52,7 @@ def train(
     learning_rate: float = LearnerConfig.learning_rate,
     seed: int = 0,
 ) -> Iterator[Step]:
-    """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes per step. Yields the
-    result of each step."""
+    """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes a step. Yields results."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         began = time.monotonic()
@@ -81,8 +78,7 @@ def play(
     sampling: Sampling = Sampling(),
     version: int = 0,
 ) -> list[Episode]:
-    """Sample one episode for each of ``tasks`` with the current weights, which are called
-    ``version``. Returns the scored episodes."""
+    """Sample an episode for each of ``tasks`` with weights ``version``. Returns them, scored."""
     requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, environment.execute, sampling, version)
     for episode in episodes:
@@ -91,8 +87,7 @@ def play(
 
 
 def compare(rewards: list[float]) -> list[float]:
-    """Return how much better than its group each sample was, in standard deviations (GRPO, Shao et
-    al. 2024, section 4.1.2)."""
+    """Return each reward, standardised within its group (GRPO, Shao et al. 2024, 4.1.2)."""
     mean, deviation = fmean(rewards), pstdev(rewards)
     return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
 
@@ -104,8 +99,7 @@ def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[fl
     )
     mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
     mask = mask.to(policy.model.device)
-    # The logits [B, T, V] at a position are those of the next token. Padding is on the right, so
-    # causal attention hides it.
+    # The logits [B, T, V] are those of the next token. Attention hides the padding on the right.
     logits = policy.model(ids[:, :-1]).logits
     logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
     weighted = torch.tensor(advantages, device=policy.model.device)[:, None] * logp * mask[:, 1:]

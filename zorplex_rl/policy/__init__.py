@@ -1,2 +1,1 @@
-"""The model and how it acts: loading, rollouts, evaluation, and the warm start that made the
-embedded policy."""
+"""The model and how it acts: loading, rollouts, evaluation, the embedded policy's warm start."""

@@ -38,8 +38,7 @@ except BaseException as error:
 
 
 def check_chat_template(name: str, tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Raise PolicyError if the chat template of the policy ``name`` makes no prompt, takes too
-    long, or takes too much memory."""
+    """Raise PolicyError if the policy's chat template makes no prompt within time and memory."""
     messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}]
     try:
         template = tokenizer.get_chat_template()

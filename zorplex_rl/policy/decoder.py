@@ -1,5 +1,4 @@
-"""Run a model: ``prefill`` all prompts at once, then decode step by step: feed what is new in every
-row, return the logits of the next tokens.
+"""Run a model: ``prefill`` the prompts, then feed each row's new tokens, step by step.
 
 A step for 64 rows of a small model is about two hundred small tensor operations, and much of its
 time goes into calling them. ``LeanDecoder`` writes the step out for Llama and Qwen2 models,
@@ -31,21 +30,15 @@ if TYPE_CHECKING:
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the arguments with which ``model`` reads its keys and values from ``cache`` and adds
-    to them.
-
-    Transformers 5.24 calls the argument ``cache``; earlier ones, and some models,
-    ``past_key_values``.
-    """
+    """Return ``model``'s arguments to read keys and values from ``cache`` and add to them.
+    Transformers 5.24 says ``cache``; earlier ones, and some models, ``past_key_values``."""
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V].
-
-    The tokens that all prompts start with (usually the system prompt) run once.
-    """
+    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V]. The
+    tokens that all prompts start with (usually the system prompt) run once."""
     from transformers.cache_utils import DynamicCache
 
     shared = _shared_length(prompts)
@@ -75,10 +68,7 @@ def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
 
 def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
     """Return the logits [..., V] of hidden states [..., hidden_size], as ``forward`` computes them.
-
-    Float32 states give float32 logits, also where the model is bfloat16; the gradient of the output
-    layer is then added up in float32, too.
-    """
+    Float32 states give float32 logits and sums of gradients, also in a bfloat16 model."""
     layer, config = model.get_output_embeddings(), model.config
     bias = None if layer.bias is None else layer.bias.to(states.dtype)
     logits = F.linear(states, layer.weight.to(states.dtype), bias)
@@ -93,9 +83,7 @@ def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
 
 def decoder_of(model: PreTrainedModel) -> LeanDecoder | OwnForward:
     """Return the fastest decoder for ``model``. ``tokens_at_once`` is how many it takes of a row.
-
-    ``LeanDecoder`` is not for subclasses, wrapped layers, hooks or long-context variants.
-    """
+    ``LeanDecoder`` is not for subclasses, wrapped layers, hooks or long-context variants."""
     from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
 
     config = model.config

@@ -48,8 +48,7 @@ NEAT = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A task and the pieces of its solution: (text, whether the policy wrote it). ``ends`` is False
-    if the text never ends."""
+    """A task and its solution: (text, whether the policy wrote it). ``ends``: it has an end."""
 
     task: Task
     pieces: tuple[tuple[str, bool], ...]
@@ -84,8 +83,7 @@ def random_demonstration(
     habits: Habits = Habits(),
     difficulties: Sequence[float] = (6, 2, 1),
 ) -> Demonstration:
-    """Return a demonstration of a random kind and difficulty, with the given ``shares`` of kinds
-    and weights of ``difficulties``.
+    """Return a random demonstration, by ``shares`` of kinds and weights of ``difficulties``.
 
     Its words are from either split, because the warm start teaches the language and the tools, as
     pre-training would; the held-out words are held out from reinforcement learning only. Its seed
@@ -98,8 +96,7 @@ def random_demonstration(
 
 
 def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, bool]]:
-    """Return lines of correct arithmetic in the format of the solutions. Only the results are to be
-    learned."""
+    """Return lines of correct arithmetic in the solutions' format. Only results are learned."""
     pieces: list[tuple[str, bool]] = []
     for _ in range(lines):
         left = rng.choice(VALUES) if rng.random() < 0.7 else rng.randrange(-2 * VALUES.stop, 3 * VALUES.stop)
@@ -109,8 +106,7 @@ def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[tuple[str, boo
 
 
 def solution_drill(rng: random.Random, difficulties: Sequence[float] = (1, 3, 3)) -> list[tuple[str, bool]]:
-    """Return a question without system prompt and its neat solution: half as long as the full text,
-    with many values to copy."""
+    """Return a question without system prompt and its neat solution: short, much to copy."""
     demo = random_demonstration(rng, [("compositional", 1.0)], NEAT, difficulties)
     return [(demo.task.question + "\n", False), *demo.pieces]
 
@@ -127,8 +123,7 @@ def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[tuple[str
 
 
 def _work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
-    """Return the demonstrator's answer and its written arithmetic: one line like ``17+25=42`` for
-    each sign in the question."""
+    """Return the demonstrator's answer and arithmetic: a line like ``17+25=42`` for each sign."""
     if task.kind != "compositional":
         value = int(task.answer)
         return (_slip(value, rng) if slips else value), ""

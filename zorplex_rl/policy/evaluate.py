@@ -15,12 +15,8 @@ from zorplex_rl.task.rewards import outcome_shares
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for one kind of task. Times are seconds of an episode from start to end, sampled
-    in a batch.
-
-    ``interval`` is the 95 % confidence interval of the accuracy; tasks with the same words count as
-    one trial (see ``intervals.py``).
-    """
+    """The result for one kind of task. Times are seconds of an episode, sampled in a batch.
+    ``interval`` (95 %) of the accuracy counts tasks with the same words once (``intervals.py``)."""
 
     name: str
     episodes: int
@@ -44,8 +40,7 @@ def evaluate(
     seed: int = 0,
     environment: Environment = ZORPLEX,
 ) -> tuple[Report, list[Episode]]:
-    """Sample one episode for each of ``tasks``, scored by ``environment``. Returns the report,
-    called ``name``, and the episodes."""
+    """Sample and score an episode for each of ``tasks``. Returns the report and the episodes."""
     requests = [RolloutRequest(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, execute, sampling, environment=environment)
     for episode in episodes:

@@ -20,8 +20,7 @@ def generate_with_tools(
     max_tokens: int = 128,
     seed: int = 0,
 ) -> Episode:
-    """Let ``model`` answer ``task`` with the tools of ``spec``; greedily if ``temperature`` is 0.
-    Returns the scored episode."""
+    """Let ``model`` answer ``task`` with tools; greedily at ``temperature`` 0. Scores it."""
     model.to(device).eval()
     policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)

@@ -18,11 +18,9 @@ Interval = tuple[float, float]
 
 
 def exact_interval(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """Return the interval of a share of *independent* trials (Clopper and Pearson 1934, Biometrika
-    26). Counts need not be whole.
+    """Return the interval for *independent* trials, maybe not whole (Clopper, Pearson 1934).
 
-    It covers the true share at least as often as ``confidence`` says, whatever that share is, and
-    stays within [0, 1].
+    It covers any true share at least as often as ``confidence`` says, within [0, 1].
 
     >>> [round(bound, 3) for bound in exact_interval(0, 100)]
     [0.0, 0.036]
@@ -36,8 +34,7 @@ def exact_interval(successes: float, trials: float, confidence: float = 0.95) ->
 
 
 def clustered_interval(outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95) -> Interval:
-    """Return the interval of a share if trials of one cluster may be alike; ``clusters[i]`` names
-    the cluster of ``outcomes[i]``.
+    """Return the interval if trials of a cluster are alike: ``clusters[i]`` has ``outcomes[i]``.
 
     It is the exact interval with the effective number of trials in place of their number (Korn and
     Graubard 1998, Survey Methodology 24, section 3). The effective number is the smallest that

@@ -1,11 +1,9 @@
 """Check before a run that its tasks can be answered within ``max_tokens`` and ``max_turns``.
-Otherwise it could never earn a reward.
 
     LOOKUP[blip] -> 17⏎LOOKUP[zork] -> 25⏎[ANSWER] 42       the shortest answer that a perfect solver gives: calls, results, the tag
     └─ 3 ──┘└── 5 ──┘└─ 3 ──┘└── 5 ──┘└─── 5 ───┘           21 tokens, 3 turns
 
-Written arithmetic is not counted, because a policy can answer without it. An answer without its
-calls would be a guess, so calls are counted.
+Written arithmetic does not count: a policy can do without. Calls do: without, it would guess.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +19,7 @@ TASKS_TRIED = 32
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one task needs: tokens of its system prompt and question, and tokens and turns of its
-    shortest answer."""
+    """One task's needs: tokens of its prompt, and tokens and turns of its shortest answer."""
 
     prompt: int
     tokens: int
@@ -30,12 +27,8 @@ class Need:
 
 
 def needs(zorplex: Zorplex | Environment, name: str, count_tokens: Callable[[str], int]) -> list[Need]:
-    """Return what each of the first tasks of ``name`` (``kind:difficulty``) needs. ``count_tokens``
-    returns the tokens of a text.
-
-    Of an environment of the user nobody knows the shortest answer, so only the prompt, the turns
-    and the answer itself count.
-    """
+    """Return the needs of the first tasks of ``name``, ``kind:difficulty``, by ``count_tokens``. A
+    user's environment knows no shortest answer: prompt, turns and the answer itself count."""
     if not isinstance(zorplex, Zorplex):
         return [
             Need(
@@ -62,12 +55,9 @@ def check_limits(
     count_tokens: Callable[[str], int],
     positions: int | None = None,
 ) -> list[str]:
-    """Return one warning for each kind in ``names`` that has tasks which cannot be answered within
-    the limits.
-
+    """Return a warning for each kind in ``names`` with tasks that the limits rule out.
     ``positions`` is the number of tokens that the model can read, if known. Raises ConfigError if a
-    response of ``max_tokens`` does not fit into it, or if no task of any kind can be answered.
-    """
+    response of ``max_tokens`` does not fit into it, or if no task of any kind can be answered."""
     of_kind = {name: needs(zorplex, name, count_tokens) for name in names}
     everything = [need for found in of_kind.values() for need in found]
     longest, shortest = max(need.prompt for need in everything), min(need.tokens for need in everything)

@@ -35,8 +35,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(slots=True)
 class Policy:
-    """A model in evaluation mode, its tokenizer, the name that it was loaded from, and the token
-    ids that end a text."""
+    """A model in evaluation mode, its tokenizer, its name, and the token ids that end a text."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -45,12 +44,9 @@ class Policy:
 
 
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
-    """Load the policy ``name``: ``embedded``, the path of a folder, or a hub id that is in the
-    local cache or can be downloaded.
-
-    Raises PolicyError if there is no such policy, or if it is not a causal language model, has no
-    chat template, too few embeddings for its tokenizer, or weights that are not finite.
-    """
+    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. Raises
+    PolicyError if there is no such policy, or if it is not a causal language model, has no chat
+    template, too few embeddings for its tokenizer, or weights that are not finite."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -75,8 +71,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
         )
-    # The embedded policy, and what is trained from it, has the template that ships with the
-    # package.
+    # The embedded policy and its descendants have the template that the package ships.
     if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
         check_chat_template(name, tokenizer)
     _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
@@ -90,8 +85,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
 
 @torch.inference_mode()
 def _check_projection(name: str, model: PreTrainedModel) -> None:
-    """Raise PolicyError if ``model`` computes its logits in another way than ``project``, which
-    would train it wrongly."""
+    """Raise PolicyError if ``model`` computes its logits in another way than ``project``."""
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     expected = model(input_ids=ids).logits
     found = project(model, model.base_model(input_ids=ids).last_hidden_state)
@@ -102,11 +96,8 @@ def _check_projection(name: str, model: PreTrainedModel) -> None:
 
 
 def check_policy(name: str) -> str:
-    """Check the files of policy ``name``. Returns the argument for ``from_pretrained``.
-
-    Loads no weights and no transformers tokenizer, so a command can check before it starts
-    anything. Raises PolicyError like ``load_policy``.
-    """
+    """Check the files of policy ``name``. Returns the argument for ``from_pretrained``. Loads no
+    weights and no tokenizer, so it is quick. Raises PolicyError, too."""
     if name == EMBEDDED:
         return str(EMBEDDED_PATH)
     if not name.strip():
@@ -191,19 +182,15 @@ def check_weights(name: str, source: str) -> None:
 
 
 def positions_of(config: PretrainedConfig | str) -> int | None:
-    """Return how many tokens a model can read, prompt included. ``config`` is its configuration or
-    its folder.
-
-    Returns None if the configuration does not say.
-    """
+    """Return how many tokens a model can read; ``config`` is its configuration or its folder.
+    Returns None if the configuration does not say."""
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
     return positions if isinstance(positions, int) else None
 
 
 def fast_tokenizer(source: str) -> Tokenizer | None:
-    """Return the tokenizer of the folder ``source`` without importing transformers, or None if it
-    has none of that kind."""
+    """Return the tokenizer in ``source`` without importing transformers, or None."""
     from tokenizers import Tokenizer
 
     file = Path(source) / "tokenizer.json"
@@ -238,8 +225,7 @@ def _check_finite(name: str, parameter: str, values: torch.Tensor) -> None:
 
 @torch.no_grad()
 def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
-    """Return the largest absolute value in ``tensors``: NaN if there is one, 0.0 without values.
-    Reads each tensor once and copies none."""
+    """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
     # Torch cannot compare floating-point numbers of eight bits.
     comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
     found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
@@ -273,8 +259,7 @@ def _read_json(name: str, file: Path) -> dict[str, Any]:
 
 
 def _check_files(name: str, folder: Path) -> None:
-    """Raise PolicyError if the tokenizer or the weights in ``folder`` are missing or cut off, as
-    after a broken download."""
+    """Raise PolicyError if tokenizer or weights in ``folder`` are missing or cut off."""
     from safetensors import SafetensorError, safe_open
 
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
@@ -292,8 +277,7 @@ def _check_files(name: str, folder: Path) -> None:
 
 
 def _fetch(hub_id: str) -> str:
-    """Return the local folder of a hub model, from the cache or downloaded. Raises PolicyError if
-    neither is possible."""
+    """Return a hub model's folder, from the cache or downloaded. Raises PolicyError."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -312,8 +296,7 @@ def _fetch(hub_id: str) -> str:
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the token ids that end a text, from the model's generation settings and the
-    tokenizer."""
+    """Return the ids that end a text, from the model's generation settings and the tokenizer."""
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))

@@ -63,9 +63,7 @@ class Prompt:
 
 class RolloutEngine:
     """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``.
-
-    Between two steps the model's weights may change: set ``version`` then.
-    """
+    Between two steps the model's weights may change: set ``version`` then."""
 
     def __init__(
         self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
@@ -109,9 +107,7 @@ class RolloutEngine:
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
         """Sample one token for every active row. Returns (ticket, episode) of those that ended.
-
-        Blocks only if all rows wait for tools. Raises TrainingDiverged if logits are not finite.
-        """
+        Blocks only if all rows wait for tools. Raises TrainingDiverged if logits are not finite."""
         while stalled := self.stalled_on:
             wait(stalled, return_when=FIRST_COMPLETED)
         self._fill_slots()
@@ -133,10 +129,8 @@ class RolloutEngine:
         return [episodes[ticket] for ticket in tickets]
 
     def _fill_slots(self) -> None:
-        """Give the slots to rows that can go on: a row that still waits for its tool is parked.
-
-        In rounds no result counts before every row waits and all results are there.
-        """
+        """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
+        rounds no result counts before every row waits and all results are there."""
         if not self.sampling.in_rounds or self._calls_if_all_wait():
             for row in (*self._active, *self._parked):
                 if row.pending and row.pending.done():
@@ -225,10 +219,8 @@ class RolloutEngine:
 
 
 def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Draw a token from each row of ``logits`` [B, V] by a number of ``uniform`` in [0, 1).
-
-    Returns the tokens and their log-probabilities, which are not finite where the logits are not.
-    """
+    """Draw a token from each row of ``logits`` [B, V] by a number of ``uniform`` in [0, 1). Returns
+    the tokens and their log-probabilities, which are not finite where the logits are not."""
     if temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
         tokens = logprobs.argmax(-1, keepdim=True)
@@ -253,10 +245,8 @@ def rollout(
     on_episode: Callable[[Episode], None] = lambda episode: None,
     environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests.
-
-    Calls ``on_episode`` as each one ends. ``environment`` names the tools and finds the answer.
-    """
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests. Calls
+    ``on_episode`` as each one ends. ``environment`` names the tools and finds the answer."""
     engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version
     return engine.run(requests, on_episode)

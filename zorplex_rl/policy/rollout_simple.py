@@ -1,12 +1,10 @@
-"""Sample one episode, one token at a time: run the model on all tokens so far, draw a token, run a
-tool if the text calls it.
+"""Sample one episode, a token at a time: run the model on all so far, draw, run a called tool.
 
     LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
                 ^^^^^^^^                       fed: the tool's result
 
-``rollout.py`` does this for many episodes at once with a key-value cache, and returns the same
-episodes (tests/policy/test_rollout_simple.py).
+``rollout.py`` does so for many at once with a key-value cache: the same episodes, by a test.
 """
 
 import random
@@ -21,8 +19,7 @@ from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
 @torch.inference_mode()
 def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling, seed: int = 0) -> Episode:
-    """Sample one episode of ``task``. ``execute(task, call)`` must run a tool and return its result
-    as text."""
+    """Sample one episode of ``task``. ``execute(task, call)`` must run a tool, to a text."""
     rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, turns = list[int](), list[bool](), list[float](), list[Turn]()
     start, text = 0, ""
@@ -50,13 +47,11 @@ def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling
 
 
 def draw(logits: torch.Tensor, temperature: float, rng: random.Random) -> tuple[int, float]:
-    """Draw a token from ``logits`` [V], the most likely one at temperature 0. Returns it with its
-    log-probability."""
+    """Draw a token from ``logits`` [V], the likeliest at temperature 0. Returns it, and log π."""
     if temperature == 0:
         return int(logits.argmax()), float(torch.log_softmax(logits, -1).max())
     logprobs = torch.log_softmax(logits / temperature, -1)
-    # Inverse transform sampling: the first token at which the cumulative probability exceeds the
-    # draw.
+    # Inverse transform sampling: the first token with a cumulative probability above the draw.
     cumulated = logprobs.exp().cumsum(-1)
     token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
     return token, float(logprobs[token])

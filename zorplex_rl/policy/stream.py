@@ -21,11 +21,9 @@ STEPS_AT_ONCE = 16
 
 
 class RolloutStream:
-    """Runs ``make_engine()`` in a thread for many callers at once.
-
-    The model runs only while ``model_lock`` is held. ``busy()`` returns a context that is open
-    while the model computes, ``in_thread`` calls a function in a thread.
-    """
+    """Runs ``make_engine()`` in a thread for many callers at once. The model runs only while
+    ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes,
+    ``in_thread`` calls a function in a thread."""
 
     def __init__(
         self,
@@ -46,10 +44,8 @@ class RolloutStream:
         self._engine.version = version
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
-        """Sample ``requests``. Returns their episodes in the same order.
-
-        Raises the error of a tool; then the episodes of all other callers fail with it too.
-        """
+        """Sample ``requests``. Returns their episodes in the same order. Raises the error of a
+        tool; then the episodes of all other callers fail with it too."""
         promises = [asyncio.get_running_loop().create_future() for _ in requests]
         self._inbox += zip(requests, promises, strict=True)
         self._wake.set()

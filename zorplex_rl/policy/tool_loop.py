@@ -37,10 +37,8 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too.
-
     ``in_rounds``: rows that wait for slow tools go on together, once no other row can and all their
-    results are there. So the speed of tools does not change which rows are decoded together.
-    """
+    results are there. So the speed of tools does not change which rows are decoded together."""
 
     temperature: float = Config.temperature
     max_tokens: int = Config.max_tokens
@@ -101,9 +99,7 @@ def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 class ToolLoop:
     """The rules of an episode: which text calls a tool, what is fed back, when the episode ends.
-
-    ``environment`` names the tools and finds the answer; ``execute`` runs a tool.
-    """
+    ``environment`` names the tools and finds the answer; ``execute`` runs a tool."""
 
     def __init__(
         self, policy: "Policy", execute: Execute, sampling: Sampling, environment: Environment = ZORPLEX

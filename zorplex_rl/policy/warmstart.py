@@ -1,5 +1,4 @@
-"""Build the embedded policy from scratch: a tokenizer, a small Qwen2 model, and supervised training
-on demonstrations.
+"""Build the embedded policy from scratch: tokenizer, small Qwen2 model, supervised training.
 
     demonstrations ──► byte-level BPE (Qwen2's own pre-tokenizer) ──► a few hundred entries
           │
@@ -56,8 +55,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The recipe of the embedded policy: first mostly arithmetic, then all kinds, then long sums by
-    a more careful demonstrator."""
+    """The embedded policy's recipe: arithmetic, then all kinds, then long sums, more carefully."""
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
@@ -87,16 +85,14 @@ class WarmStart:
         return sum(phase.steps for phase in self.phases)
 
     def shortened(self, steps: int) -> WarmStart:
-        """Return the same recipe with about ``steps`` steps in total, at least one in each
-        phase."""
+        """Return the recipe with about ``steps`` steps in total, one or more in each phase."""
         scale = steps / self.steps
         phases = tuple(replace(phase, steps=max(1, round(phase.steps * scale))) for phase in self.phases)
         return replace(self, phases=phases)
 
 
 def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
-    """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer (single
-    digits) and its own tokenizer class."""
+    """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer and class."""
     from tokenizers import pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -143,8 +139,7 @@ def model_config(recipe: WarmStart, tokenizer: PreTrainedTokenizerBase) -> Qwen2
 
 
 class DemonstrationStream:
-    """Draws rows of (ids, labels) for phase ``number``, without end. A label is ``IGNORED`` where
-    the policy did not write the token."""
+    """Draws rows (ids, labels) for phase ``number``; label ``IGNORED``: not the policy's token."""
 
     def __init__(self, policy: Policy, recipe: WarmStart, number: int = 0) -> None:
         self._policy, self._recipe, self._phase = policy, recipe, recipe.phases[number]
@@ -164,8 +159,7 @@ class DemonstrationStream:
         return self._join(encode_prompt(self._policy.tokenizer, demo.task), demo.pieces, self._end if demo.ends else [])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (ids, labels), both [batch_size, T], padded on the right. Rows of similar length go
-        together, so there is little padding."""
+        """Yield (ids, labels), [batch_size, T], right-padded. Similar lengths go together."""
         size = self._recipe.batch_size
         while True:
             rows = sorted((self.row() for _ in range(8 * size)), key=lambda row: len(row[0]))
@@ -193,8 +187,7 @@ class DemonstrationStream:
 def warm_start(
     recipe: WarmStart = WarmStart(), progress: Callable[[int, float], None] = lambda step, loss: None
 ) -> Policy:
-    """Train the policy of ``recipe`` from scratch, and return it. Calls ``progress(step, loss)``
-    after each of ``recipe.steps`` steps."""
+    """Train ``recipe``'s policy from scratch. Calls ``progress(step, loss)`` after each step."""
     from transformers import Qwen2ForCausalLM
 
     threads = torch.get_num_threads()
@@ -232,8 +225,7 @@ def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[in
 
 
 def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -> None:
-    """Write ``policy`` to ``folder``, which ``load_policy`` reads; ``recipe`` goes to
-    ``recipe.json``."""
+    """Write ``policy``, for ``load_policy``, to ``folder``; and ``recipe`` to ``recipe.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_model(policy.model, policy.tokenizer, folder)
     if recipe is not None:
@@ -241,8 +233,7 @@ def save_policy(policy: Policy, folder: Path, recipe: WarmStart | None = None) -
 
 
 def _rate(step: int, steps: int, warmup_steps: int) -> float:
-    """Return the share of the learning rate at ``step``: a linear warm-up, then a cosine down to a
-    twentieth."""
+    """Return the learning rate's share at ``step``: a linear warm-up, a cosine to a twentieth."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     share = (step - warmup_steps) / max(1, steps - warmup_steps)

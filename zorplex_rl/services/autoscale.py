@@ -1,5 +1,4 @@
-"""Follow the load: choose the number of replicas of a service from what is waiting and what is
-being served.
+"""Follow the load: choose a service's number of replicas from what waits and what is being served.
 
     up      more requests wait than are being served, or more are served than one caller's slots hold: twice as many replicas
     down    nothing waits, and one replica fewer would be at most half busy, for ``CALM_SECONDS`` without a break: one replica fewer
@@ -33,8 +32,7 @@ CALM_SECONDS = 3.0
 
 
 def wanted(replicas: int, waiting: int, served: int, slots: int) -> int:
-    """Return how many replicas this load calls for, without bounds. ``slots`` are those of one
-    replica."""
+    """Return the number of replicas that this load calls for. ``slots`` are for one replica."""
     if waiting > max(served, replicas) or served > replicas * slots:
         return 2 * replicas
     if waiting == 0 and served <= (replicas - 1) * slots / 2:
@@ -66,6 +64,5 @@ async def follow_the_load(replica_set: ReplicaSet, waiting_here: Callable[[], in
                 await asyncio.sleep(options.max_back_off)
         elif time.monotonic() - calm_since > CALM_SECONDS:
             calm_since = time.monotonic()
-            # Those that leave drain on the side: a load that comes meanwhile is seen. One that
-            # comes before they leave keeps them.
+            # Those that leave drain on the side: a load that comes before that keeps them.
             replica_set.spawn(replica_set.shrink(target))

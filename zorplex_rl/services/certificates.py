@@ -4,8 +4,7 @@
     FOLDER/controller/    authority.pem  certificate.pem  key.pem    for ``train --tls FOLDER/controller``
     FOLDER/HOST/          authority.pem  certificate.pem  key.pem    goes to that host, for ``worker --tls``
 
-Whoever has a certificate of the authority may use every host, and be used. Who has none is refused
-by both sides.
+Whoever has a certificate of the authority may use every host, and be used. All others are refused.
 """
 
 import ipaddress
@@ -33,12 +32,10 @@ Signer = tuple[x509.Certificate, Any]
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], controller: str | None, days: float) -> list[Path]:
-    """Make a folder with a certificate for each of ``hosts``, and, where there is none yet, the
-    authority's and the controller's.
+    """Make the certificates of ``hosts``, and, if missing, the authority's and the controller's.
 
-    Each host is its names and addresses, separated by commas, and so is ``controller``; None is
-    this machine's own. Returns the new folders. Raises ConfigError for what is no name, and for a
-    folder that exists already.
+    Each host is its names and addresses, separated by commas; so is ``controller`` (None: this
+    machine's own). Returns the new folders. Raises ConfigError for no name, or an existing folder.
     """
     wanted = {names[0]: names for names in map(_names, hosts)}
     if len(wanted) < len(hosts) or wanted.keys() & {CONTROLLER, AUTHORITY_FOLDER}:

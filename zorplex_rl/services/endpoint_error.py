@@ -1,5 +1,4 @@
-"""What a caller gets when an endpoint raises: plain text, and the exception itself only where it
-survives the way.
+"""What a caller gets when an endpoint raises: text, and the exception where it survives the way.
 
     endpoint raises ──► EndpointError.of    traceback, type, message and notes as text; the exception pickled, if what is unpickled is the same
                               │
@@ -25,8 +24,7 @@ MOST_CHARACTERS = 20_000
 
 
 class RemoteException(Exception):
-    """Stand for an exception of another process that could not be sent: its type and its
-    message."""
+    """Stand for an exception of another process that could not be sent: its type and message."""
 
     def __init__(self, type_name: str, message: str) -> None:
         super().__init__(type_name, message)
@@ -37,8 +35,7 @@ class RemoteException(Exception):
 
 
 class EndpointError(ActorError):
-    """Report what an endpoint raised. ``exception_formatted`` is its traceback in the process of
-    the endpoint, with notes and causes."""
+    """Report what an endpoint raised; ``exception_formatted`` is its traceback, with causes."""
 
     def __init__(
         self, message: str, exception_formatted: str, stand_in: RemoteException, pickled: bytes | None
@@ -53,8 +50,7 @@ class EndpointError(ActorError):
 
     @classmethod
     def of(cls, error: BaseException, message: str) -> Self:
-        """Return what stands for ``error``, with ``message`` as the first line. Raises nothing,
-        whatever ``error`` is."""
+        """Return what stands for ``error``, below a line ``message``. Raises nothing at all."""
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         try:
             said = str(error)
@@ -77,10 +73,8 @@ class EndpointError(ActorError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the cause in a few words.
-
-    Monarch's report of a dead process first names everything that died with it, and the cause last.
-    """
+    """Return the cause in a few words. Monarch's report of a dead process first names everything
+    that died with it, and the cause last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 

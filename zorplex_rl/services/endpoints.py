@@ -32,14 +32,12 @@ def endpoint(method: Callable[..., Any]) -> Any:
 
 
 def uncounted_endpoint(method: Callable[..., Any]) -> Any:
-    """Mark an async method as a concurrent endpoint that is no load, and answers while its process
-    drains."""
+    """Mark an async method as a concurrent endpoint that is no load, and answers while draining."""
     return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_answering(method, load_of_nobody))
 
 
 def _answering(method: Callable[..., Any], load_of: Callable[[], Load]) -> Any:
-    """Return ``method`` as Monarch calls it: with the port to which the answer goes, whatever
-    happens."""
+    """Return ``method`` as Monarch calls it: with the port that always gets an answer."""
     answering: Any
     if inspect.iscoroutinefunction(method):
 
@@ -87,12 +85,9 @@ def _begins(reply: Any, load: Load) -> bool:
 
 
 def _answer_with(error: BaseException, reply: Any, method: Callable[..., Any]) -> None:
-    """Tell the caller of ``error``, which ``method`` has raised.
-
-    A cancellation of this task comes from outside: the actor is being stopped, and answers nothing
-    more. To the caller that is the death of its process. A CancelledError that was raised without
-    one is an error like another.
-    """
+    """Tell the caller of ``error``, which ``method`` has raised. A cancellation from outside means
+    that the actor is being stopped and answers nothing more. To the caller that is the death of its
+    process. Any other CancelledError is an error like another."""
     if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
         reply.exception(ReplicaDied(f"its actor was stopped during {method.__qualname__}"))
         raise error

@@ -1,8 +1,6 @@
-"""Start one process through Monarch, ask it for its number, and stop it: ``python -m
-zorplex_rl.services.first_process``.
+"""Start one process through Monarch and stop it: ``python -m zorplex_rl.services.first_process``.
 
-Prints the seconds until it answered. ``zorplex-rl check`` runs this as a program of its own,
-because native code that fails may end its process.
+Prints the seconds until it answered. ``zorplex-rl check`` runs it apart, as it may crash.
 """
 
 import asyncio
@@ -25,8 +23,7 @@ class Hello(Actor):
 
 
 async def start_one(timeout: float = 60.0) -> float:
-    """Start a process and stop it again. Returns the seconds until it answered. Raises RuntimeError
-    if no other process did."""
+    """Start and stop a process. Returns the seconds to its answer, or raises RuntimeError."""
     began = time.monotonic()
     replica = await bring_up("hello", replicas_of(Hello), timeout)
     try:
@@ -38,13 +35,12 @@ async def start_one(timeout: float = 60.0) -> float:
 
 
 if __name__ == "__main__":
-    # In a module that is run as a program, the class would belong to a module that the new process
-    # does not know.
+    # The new process would not know the module of a class of a program that is run.
     from zorplex_rl.services.first_process import start_one as start
 
     code = 1
-    # Monarch's threads may still run while the interpreter is taken apart, and that can end the
-    # process with SIGABRT. The first to be registered is the last to be called.
+    # At the interpreter's end Monarch's threads may still run and abort the process. The first to
+    # be registered is the last to be called.
     atexit.register(lambda: os._exit(code))
     print(f"{asyncio.run(start()):.1f}", flush=True)
     code = 0

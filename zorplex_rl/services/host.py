@@ -1,5 +1,4 @@
-"""A host: another machine, or a part of one, on which replicas run; whether it is still there, and
-what ends if it is not.
+"""A host: another machine, or a part of one; whether it is there, and what ends if it is not.
 
     controller   Host ── renew(token), once a second ──►  HostAgent   (``host_agent.py``) one process on the host, beside the replicas
                   ▲                                           │
@@ -14,9 +13,8 @@ must not exist twice (the trainer) is started elsewhere only then (``until_ended
 may start at once, because a replica that has failed answers nobody: ``router.py`` drops what
 arrives later.
 
-That a host is lost is noticed before its lease is over, by the end of a TCP connection
-(``lifeline.py``). A host that only stands still is given up when its lease is over, and not before.
-An error of Monarch's is evidence of neither.
+A lost host shows in the end of a TCP connection, before its lease is over (``lifeline.py``). One
+that only stands still is given up at its lease's end. Monarch's errors prove neither.
 """
 
 import asyncio
@@ -44,11 +42,9 @@ Result = TypeVar("Result")
 
 RENEW_EVERY = 1.0
 MARGIN_SECONDS = 1.0
-"""What is added to a lease before it counts as over: the keeper looks at its clock four times a
-second."""
+"""Added to a lease before it counts as over: the keeper looks at its clock four times a second."""
 GREETING_SECONDS, PATIENCE_SECONDS = 30.0, 5.0
-"""How long a host may take for its first answer, and after which time people are told that it is
-waited for."""
+"""The longest wait for a host's first answer, and the time until people are told of the wait."""
 READY_SECONDS = 10.0
 """A worker needs less to start again for the next run."""
 ASK_SECONDS = 1.0
@@ -56,8 +52,7 @@ STOP_SECONDS = 10.0
 
 
 class Tenant(NamedTuple):
-    """Who lives on a host: so many processes under a name, whether they have ended, and whom to
-    tell why when the host is lost."""
+    """Describe who lives on a host: how many processes, whether ended, whom to tell of a loss."""
 
     name: str
     processes: int
@@ -66,10 +61,9 @@ class Tenant(NamedTuple):
 
 
 class Host:
-    """The controller's view of one host. ``mesh`` is Monarch's, to start processes on; ``name`` is
-    for people; ``address`` is the name or address by which this machine reaches it, if that is
-    known: only then there is a lifeline. ``needed`` says what to make sure of where it does not
-    answer."""
+    """The controller's view of one host. ``mesh`` is Monarch's; ``name`` is for people; ``address``
+    is how this machine reaches it, if known: only then there is a lifeline. ``needed`` says what to
+    check where it does not answer."""
 
     def __init__(self, name: str, mesh: Any, lease: float, address: str = "", needed: str = "it is up") -> None:
         self.name, self.mesh, self.lease, self.address, self.needed = name, mesh, lease, address, needed
@@ -98,8 +92,7 @@ class Host:
         return sum(tenant.processes for tenant in self.tenants)
 
     async def open(self) -> None:
-        """Start its keeper. Raises HostError if the host does not answer, is another run's, or has
-        another version of the package."""
+        """Start its keeper. Raises HostError if the host is silent, taken or of another version."""
         asked_at = time.monotonic()
         try:
             async with asyncio.timeout(GREETING_SECONDS):
@@ -125,8 +118,7 @@ class Host:
         self._watching = [asyncio.create_task(self._renew(token)), asyncio.create_task(self._hold_lifeline())]
 
     async def _ask_info(self, asked_at: float) -> HostInfo:
-        """Start a keeper, and another one if the host is just being made ready for a run. Raises
-        HostError."""
+        """Start a keeper; tries again while the host is being made ready. Raises HostError."""
         while True:
             self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
             self.agent = self._procs.spawn("keeper", HostAgent, self.lease, _this_run())
@@ -145,8 +137,7 @@ class Host:
         log.warning("host %s has not answered for %.0f s; make sure that %s", self.name, PATIENCE_SECONDS, self.needed)
 
     async def close(self) -> None:
-        """End what is this run's on the host: with its keeper, everything there. One that is lost
-        ends by itself."""
+        """End what is this run's on the host, with its keeper. A lost one ends by itself."""
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
@@ -170,8 +161,7 @@ class Host:
         return await self.unless_lost(self.agent.make_folder.call_one().as_asyncio())
 
     async def fetch_folder(self, there: str, here: Path) -> None:
-        """Copy the files of that host's folder ``there`` into ``here``. No file system is shared:
-        they come as messages. Raises OSError."""
+        """Copy the host's folder ``there`` into ``here``, file by message. Raises OSError."""
         for name, size in await self.unless_lost(self.agent.list_folder.call_one(there).as_asyncio()):
             for offset in range(0, max(size, 1), CHUNK_BYTES):
                 part = await self.unless_lost(self.agent.read.call_one(there, name, offset).as_asyncio())
@@ -206,8 +196,7 @@ class Host:
         return False
 
     async def until_one_ends(self, pids: Collection[int]) -> str:
-        """Wait until one of the processes ``pids`` of this host has ended, or the host is lost.
-        Returns which of both, in words."""
+        """Wait until one of ``pids`` has ended or the host is lost. Returns which, in words."""
         with contextlib.suppress(Exception):
             return await self.agent.until_one_ends.call_one(pids).as_asyncio()
         await self.lost.wait()
@@ -222,8 +211,7 @@ class Host:
         return 0.0
 
     async def end(self, pids: Collection[int]) -> None:
-        """Return when processes of this host have surely ended: they are killed, or the host's
-        lease is over."""
+        """Return when its processes have surely ended: they are killed, or its lease is over."""
         while self.is_alive:
             if await self.kill(pids):
                 return
@@ -231,8 +219,7 @@ class Host:
         await self.until_ended()
 
     async def unless_lost(self, coroutine: Awaitable[Result]) -> Result:
-        """Return what ``coroutine`` returns. Raises HostError, and cancels it, when this host is
-        lost before that."""
+        """Return what ``coroutine`` returns. Cancels it and raises HostError if this is lost."""
         if done := await done_before(coroutine, self.lost):
             return done.result()
         raise HostError(f"host {self.name} {self.reason}")
@@ -244,8 +231,7 @@ class Host:
         return token
 
     def compare_clocks(self, sent: float, there: float, received: float) -> None:
-        """Note what that host's clock said between two moments of this one's. The shortest exchange
-        so far says it best.
+        """Note that host's clock between two moments of this one's. The shortest exchange counts.
 
         >>> host = Host("a", mesh=None, lease=10.0)
         >>> host.compare_clocks(sent=100.0, there=7.5, received=101.0)
@@ -257,8 +243,7 @@ class Host:
             self._round_trip, self.clock_ahead = received - sent, there - (sent + received) / 2
 
     async def _renew(self, token: float) -> None:
-        """Extend the lease once a second, until none of its seconds is left. That a call fails
-        proves nothing: it is made again."""
+        """Extend the lease once a second until it is over. A call that fails proves nothing."""
         while (left := self._heard + self.lease - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
@@ -270,8 +255,7 @@ class Host:
         self.lose(f"has not answered for {self.lease:g} s")
 
     async def _hold_lifeline(self) -> None:
-        """Count this host as lost when its lifeline says so. Without one, its lease alone
-        decides."""
+        """Count this host as lost when its lifeline says so. Without one, only its lease counts."""
         if not self.address:
             return
         try:
@@ -284,6 +268,5 @@ class Host:
 
 
 def _this_run() -> str:
-    """Return who has started this run, for whoever else wants its hosts: user, machine and
-    process."""
+    """Return who has started this run, for others who want its hosts: user, machine and process."""
     return f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"

@@ -1,5 +1,4 @@
-"""The keeper: one process on each host, beside the replicas. It ends its host when the lease runs
-out (``lease.py``)."""
+"""The keeper: one process on each host. It ends its host when the lease runs out (``lease.py``)."""
 
 import asyncio
 import contextlib
@@ -29,8 +28,7 @@ CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What a host says of itself: its name, its package, the number of its CUDA devices, and
-    whether it can be had."""
+    """Describe a host: its name, package and number of CUDA devices, and whether it can be had."""
 
     hostname: str
     taken: str
@@ -41,8 +39,7 @@ class HostInfo:
 
 
 class HostAgent(Actor):
-    """Ends its host when the lease runs out, and looks after its processes: the controller cannot
-    signal them from another machine."""
+    """End the host when its lease runs out, and look after its processes for the controller."""
 
     def __init__(self, seconds: float, holder: str) -> None:
         self._lease = Lease(seconds, clock())
@@ -74,15 +71,13 @@ class HostAgent(Actor):
 
     @uncounted_endpoint
     async def renew(self, token: float) -> tuple[float, float]:
-        """Extend the lease up to ``token``, which an earlier call has returned. Returns the next
-        one, and this host's monotonic clock."""
+        """Extend the lease up to ``token``. Returns the next token, and the host's clock."""
         self._lease.renew(min(token, clock()))
         return clock(), time.monotonic()
 
     @uncounted_endpoint
     async def lifeline(self, address: str) -> Lifeline:
-        """Listen for the controller's lifeline where the worker does, or else at ``address``.
-        Raises OSError."""
+        """Listen for the lifeline where the worker does, or else at ``address``. Raises OSError."""
         return await serve(os.environ.get(HOST_ADDRESS) or address, server_context())
 
     @uncounted_endpoint
@@ -129,8 +124,7 @@ class HostAgent(Actor):
 
 @functools.cache
 def source_digest() -> str:
-    """Return eight digits that differ where the package's programs differ: a version number stays
-    the same while somebody works on them."""
+    """Return eight digits of the package's programs: a version number stays while someone works."""
     digest, root = hashlib.sha256(), Path(__file__).resolve().parent.parent
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

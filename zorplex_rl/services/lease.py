@@ -1,5 +1,4 @@
-"""A lease: until when a host may work. It keeps two machines from doing the same work; see
-``host.py``.
+"""A lease: until when a host may work. It keeps two machines from the same work; see ``host.py``.
 
 >>> lease = Lease(seconds=10.0, now=100.0)
 >>> lease.renew(token=101.0), lease.runs_out
@@ -14,8 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Lease:
-    """Until when a host may work: ``seconds`` from the newest token that has come back. A token is
-    a time of the host's own clock."""
+    """Hold for ``seconds`` from the newest token that has come back: a time of its clock."""
 
     seconds: float
     now: float
@@ -29,6 +27,5 @@ class Lease:
 
 
 def clock() -> float:
-    """Return this machine's time in seconds. It also runs while the machine is suspended, where the
-    system has such a clock."""
+    """Return this machine's seconds, on a clock that runs in suspension, if it has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

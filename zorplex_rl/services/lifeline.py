@@ -1,5 +1,4 @@
-"""Notice within 5 seconds that a host is lost: killed, or cut off so that nothing is refused and
-nothing answered.
+"""Notice within 5 seconds that a host is lost: killed, or cut off so that nothing answers.
 
     controller   hold(lifeline)  ── secret │ one byte, four times a second ──►  serve(host)   keeper
 
@@ -23,8 +22,7 @@ from dataclasses import dataclass
 SECRET_BYTES = 32
 BYTE_SECONDS = 0.25
 SILENCE_SECONDS = 2.2
-"""With packets lost: each is sent again after about 0.2, 0.6 and 1.4 seconds, and all later ones
-acknowledge it. The next time would be after 3.0."""
+"""A lost packet is sent again after 0.2, 0.6 and 1.4 s, each acknowledging all; next at 3.0."""
 AGAIN_SECONDS = 1.3
 """For a new connection. Its first packet is sent again after 1 second."""
 OPEN_SECONDS = 5.0
@@ -33,8 +31,7 @@ MOST_STRANGERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Lifeline:
-    """Where a keeper listens, and the secret that a connection begins with. The secret travels in
-    an actor's message."""
+    """Say where a keeper listens, and the secret that opens a connection; it comes by message."""
 
     host: str
     port: int
@@ -42,8 +39,7 @@ class Lifeline:
 
 
 async def serve(host: str, tls: ssl.SSLContext | None = None) -> Lifeline:
-    """Listen at ``host``, an address of this machine, as long as this process lives. Raises
-    OSError."""
+    """Listen at ``host``, an address of this machine, until this process ends. Raises OSError."""
     secret, strangers = secrets.token_bytes(SECRET_BYTES), set[asyncio.StreamWriter]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,8 +58,7 @@ async def serve(host: str, tls: ssl.SSLContext | None = None) -> Lifeline:
 
 
 async def hold(lifeline: Lifeline, tls: ssl.SSLContext | None = None) -> None:
-    """Return when the host of ``lifeline`` is lost. Raises OSError or TimeoutError if it could not
-    be connected in the first place."""
+    """Return when the host is lost. Raises OSError or TimeoutError without a connection."""
     async with asyncio.timeout(OPEN_SECONDS):
         connection = await _connect(lifeline, tls)
     while True:

@@ -16,23 +16,16 @@ LISTEN_SECONDS = 1.0
 
 
 def listen_at(address: str) -> None:
-    """Have this process's Monarch listen at ``address`` (``tls://HOST:PORT`` or ``tcp://…``, and
-    nowhere else), for hosts that are not this one.
-
-    Raises RuntimeError once the runtime has started: a process has one transport.
-    """
+    """Have Monarch listen for hosts at ``tls://HOST:PORT`` or ``tcp://…``, and nowhere else. Raises
+    RuntimeError once the runtime has started: a process has one transport."""
     if start_runtime.cache_info().currsize:
         raise RuntimeError("this process has started Monarch already, so it cannot begin to listen for other hosts")
     monarch.actor.enable_transport(address)
 
 
 def serve_as_host(address: str, ready: Callable[[], None]) -> None:
-    """Make this process a host on which a controller may start processes. Returns when it has been
-    shut down. Calls ``ready`` once it listens.
-
-    Monarch listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``) and nowhere else. It runs
-    what it is sent; see ``addressed``.
-    """
+    """Be a host for controllers until it is shut down. Calls ``ready`` once it listens. Monarch
+    listens at ``address`` (``tls://HOST:PORT`` or ``tcp://…``), and runs what it is sent."""
     configure(streams=1)
     with quiet_stderr():
         serving = monarch.actor.start_worker_loop_forever(address=addressed(address), ca="trust_all_connections")
@@ -49,8 +42,7 @@ def attach(address: str) -> Any:
 
 
 def addressed(address: str) -> str:
-    """Return ``address`` with the name that a host answers to, where the environment variable
-    ``ZORPLEX_SECRET`` is set.
+    """Return ``address`` with the name that a host answers to, if ``ZORPLEX_SECRET`` is set.
 
     Without TLS nobody is known. But a host agent drops what is addressed to another name than its
     own, and this name, 64 bits, is made of the secret. So without the secret nobody starts

@@ -42,10 +42,8 @@ class Load:
             self.answered.add(endpoint)
 
     async def drain(self, quiet_seconds: float) -> None:
-        """Refuse requests from now on.
-
-        Returns when all begun requests are answered and none has arrived for ``quiet_seconds``.
-        """
+        """Refuse requests from now on. Returns when all begun requests are answered and none has
+        arrived for ``quiet_seconds``."""
         with self._lock:
             self._draining, self._last_arrival = True, time.monotonic()
         while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
@@ -56,10 +54,8 @@ _load = Load()
 
 
 def load_of_this_process() -> Load:
-    """Return the count of this process.
-
-    A function, because an actor class from a notebook is copied with the globals that it uses.
-    """
+    """Return the count of this process. A function, because an actor class from a notebook is
+    copied with the globals that it uses."""
     return _load
 
 
@@ -100,8 +96,7 @@ class Traffic:
         self.turn = next(_turns)
 
     def note(self, own_before: int, serving: int, waiting: int, answered: set[str]) -> None:
-        """Take over what a probe has said, before which ``own_before`` requests were in flight
-        here."""
+        """Take over what a probe has said, with ``own_before`` requests in flight here before."""
         # An estimate: some of this process's own requests may have been answered meanwhile.
         self.elsewhere = max(0, serving - max(own_before, len(self.in_flight)))
         self.waiting_elsewhere = waiting

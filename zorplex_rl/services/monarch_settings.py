@@ -1,9 +1,8 @@
 """Import Monarch with this package's settings. All files of this folder import Monarch from here.
 
-Monarch reads these settings once, when it is first imported. The processes that are started inherit
-them. Monarch asks once a second whether a process is there. One that does not answer is not dead:
-it may stand still, for as long as the time limits of its service allow. So Monarch's own limit is
-longer than all of these.
+Monarch reads these settings once, at its first import; started processes inherit them. Monarch asks
+once a second whether a process is there. One that does not answer may only stand still, for as long
+as its service allows. So Monarch's own limit is longer.
 """
 
 import ctypes
@@ -41,10 +40,9 @@ __all__ = [
 ]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-# The C library gives a freed block of some MB back to the system, and the next message of that size
-# pays for every page anew. Kept, a message of 4 MB arrives 1.2 to 1.6 times as often
-# (benchmarks/against.py, pulls). Each arena of a process keeps at most 64 MB this way. Other C
-# libraries have no such setting.
+# The C library gives a freed block of some MB back, and the next message of that size pays for
+# every page anew. Kept, a message of 4 MB arrives 1.2 to 1.6 times as often (benchmarks/against.py,
+# pulls). Each arena keeps at most 64 MB. Other C libraries have no such setting.
 if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)

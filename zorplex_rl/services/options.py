@@ -1,5 +1,4 @@
-"""Options of a service: its number of replicas, the limits of its queue, its time limits, and the
-endpoints that may be called twice."""
+"""Options of a service: replicas, limits of queue and time, endpoints that may be called twice."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,52 +11,41 @@ RouterName = Literal["round_robin", "least_loaded"]
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Set how a service runs. All times are in seconds. Raises ValueError for numbers that
-    contradict each other."""
+    """Set how a service runs. Times are in seconds. Raises ValueError for contradictions."""
 
     replicas: int = 1
     spares: int = 0
-    """Replicas that are loaded but get no requests. A spare replaces a failed replica at once; then
-    a new spare is started."""
+    """Replicas that are loaded but get no requests. One replaces a failed replica at once."""
     min_replicas: int | None = None
     max_replicas: int | None = None
-    """With both, the number of replicas follows the load within these bounds; see
-    ``autoscale.py``."""
+    """With both, the number of replicas follows the load in these bounds; see ``autoscale.py``."""
     router: RouterName | Callable[[Replica], Any] = "round_robin"
-    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like its
-    values."""
+    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like those."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again on another replica if one fails during a call."""
     max_in_flight: int = 64
     """Slots of a replica: requests that one calling process may have sent to it."""
     max_queue: int = 1024
-    """Most requests that may wait for a slot, in one calling process. Further ones are refused at
-    once."""
+    """Most requests that may wait for a slot, in one calling process. More are refused at once."""
     wait_timeout: float = 30.0
-    """Longest wait of a request for a slot. While no replica is ready, ``start_timeout`` counts
-    instead."""
+    """Longest wait of a request for a slot; ``start_timeout`` while no replica is ready."""
     start_timeout: float = 300.0
-    """Longest start of a replica, ``setup`` included. A start that takes longer is stopped and
-    counts as failed."""
+    """Longest start of a replica, with ``setup``. A longer one is stopped and counts as failed."""
     probe_every: float = 1.0
     probe_timeout: float = 3.0
     """A replica that does not answer a probe within this time is killed and replaced."""
     busy_timeout: float = 0.0
-    """The same limit for a process that is computing: torch may block all other threads of its
-    process, and that is no failure."""
+    """The same limit for a process that is computing: torch may block its other threads."""
     max_failures: int = 5
-    """How often in a row a place may fail, in a start or before its replica has finished anything.
-    One more time, and the service is given up."""
+    """How often in a row a place may fail before its replica finishes anything; then all ends."""
     progress: Collection[str] = ()
     """Endpoints whose answer shows that a replica does its work; with none named, any."""
     runs: str = ""
     """Whose code its replicas run, in words, for the error with which the service is given up."""
     irreplaceable: bool = False
-    """Give the service up when a replica fails that has answered something: what it knew is
-    lost."""
+    """Give the service up when a replica fails that has answered something: that is lost."""
     back_off: float = 0.25
-    """Wait after the second such failure in a row. Doubles with each further one up to
-    ``max_back_off``, less up to half by chance."""
+    """Wait after a second failure. Doubles up to ``max_back_off``, less up to half at random."""
     max_back_off: float = 4.0
 
     def __post_init__(self) -> None:

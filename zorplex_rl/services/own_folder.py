@@ -1,8 +1,6 @@
-"""Folders for temporary files that do not outlive their process for long: what ``kill -9`` leaves
-is swept by the next process that makes one.
+"""Folders for temporary files; what ``kill -9`` leaves is swept by the next process that makes one.
 
-A process holds a lock on each folder of its own. The system lets go of a lock when the process
-ends, however it ends.
+A process locks each folder of its own. The lock ends with the process, however that ends.
 """
 
 import atexit
@@ -26,18 +24,13 @@ _locks: list[int] = []
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files, where Monarch makes its own, too: it tries no other
-    one."""
+    """Return the folder for temporary files, which Monarch uses too: it tries no other one."""
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def own_folder(kind: str = "", socket: str = "host") -> Path:
-    """Return a new folder that only this user can enter. It is removed when this process ends, or
-    by a later one if this one is killed.
-
-    ``socket`` is the longest path of a socket in it. Raises ConfigError if the folder for temporary
-    files cannot be used.
-    """
+    """Return a new folder for this user only. It is removed when this process ends, or later.
+    ``socket`` is the longest path of a socket in it. Raises ConfigError if none can be made."""
     above = temporary_folder()
     longest = len(os.fsencode(above.absolute())) + len(f"/{PREFIX}{kind}12345678/{socket}")
     if longest > MOST_BYTES:

@@ -1,9 +1,8 @@
 """Tell whether a replica's process still reacts, whatever its actor is doing.
 
 A ``HealthProbe`` is a second small actor in the process. Its answer says that the process reacts,
-not that the replica is idle, so a request may take as long as it likes. A process that gives no
-answer in time counts as failed, unless it is computing: torch may block all other threads of its
-process.
+not that the replica is idle, however long a request takes. A process that gives no answer in time
+counts as failed, unless it is computing: torch may block all other threads of its process.
 """
 
 import asyncio
@@ -21,13 +20,11 @@ from zorplex_rl.services.monarch_settings import Actor
 
 Result = TypeVar("Result")
 QUIET_SECONDS = 0.25
-"""A draining replica stays this long after its last request arrived, to refuse those still on their
-way."""
+"""A draining replica stays this long after its last request, to refuse those on their way."""
 BUSY_SHARE = 0.1
 """Share of one processor core: a process that uses less is not computing."""
 POLLS, SHORTEST_POLL_SECONDS = 8, 0.25
-"""How often, within the time that a probe may take, a process that has not answered is looked at;
-and the shortest time between two looks."""
+"""Looks at a process that does not answer, per probe timeout; and the shortest time between two."""
 REPORT_SECONDS = 3.0
 """A caller's report of how many requests wait counts this long."""
 
@@ -62,8 +59,7 @@ class HealthProbe(Actor):
 
     @uncounted_endpoint
     async def beat(self, caller: str = "", waiting: int = 0) -> Heartbeat:
-        """Return the state of this process. A ``caller`` also reports how many requests are
-        ``waiting``."""
+        """Return the state of this process. At ``caller``, ``waiting`` requests are waiting."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
@@ -83,15 +79,11 @@ async def answer_in_time(
     timeout: float,
     busy_timeout: float = 0.0,
 ) -> Result:
-    """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds.
-
-    This time begins again whenever the process is seen to compute, up to ``busy_timeout`` in all:
-    one that is stopped, or waits for something that never comes, uses no processor time.
-    """
+    """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds. It begins again
+    whenever the process computes, up to ``busy_timeout`` in all."""
     now = was_busy_at = time.monotonic()
     give_up_at = now + max(timeout, busy_timeout)
-    # Looked at more often than once a ``timeout``: a process that is stopped has had no time for
-    # anything from that moment on.
+    # More often than once a ``timeout``: a stopped process has had no time for anything since.
     poll = min(timeout, max(timeout / POLLS, SHORTEST_POLL_SECONDS))
     asked = asyncio.ensure_future(doing)
     try:
@@ -117,8 +109,7 @@ def _import(modules: Sequence[str]) -> None:
     """
     gc.disable()
     for module in modules:
-        # A class made in a notebook has no module; for any other, unpickling reports what is
-        # missing.
+        # A class made in a notebook has no module; for others, unpickling reports what is missing.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     gc.freeze()

@@ -17,13 +17,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
-"""PIDFD_GET_INFO for a pidfd_info of 64 bytes, and the bit of its mask for the status
-(linux/pidfd.h)."""
+"""PIDFD_GET_INFO for a pidfd_info of 64 bytes; its mask's bit for the status (linux/pidfd.h)."""
 
 
 async def until_one_ends(pids: Collection[int]) -> str:
-    """Wait until one of the processes ``pids`` has ended. Returns how, in words. Never returns
-    where the system has no pidfd: only Linux has."""
+    """Wait until one of ``pids`` has ended. Returns how, in words. Never returns without pidfds."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     files: list[int] = []
     try:
@@ -52,12 +50,8 @@ def _how_it_ended(file: int) -> str:
 
 
 def _status(file: int) -> int:
-    """Return the status with which the process of a pidfd has ended, as ``os.wait`` gives it.
-    Raises OSError if it is not known.
-
-    Whoever started it may have waited for it before. Linux keeps its status with the pidfd since
-    6.15 (``PIDFD_INFO_EXIT``, linux/pidfd.h).
-    """
+    """Return the status of a pidfd's ended process, as ``os.wait`` does. Raises OSError if unknown.
+    Its parent may have waited for it. Linux keeps the status since 6.15 (``PIDFD_INFO_EXIT``)."""
     with contextlib.suppress(ChildProcessError):
         if found := os.waitid(os.P_PIDFD, file, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
@@ -82,12 +76,8 @@ def kill(pids: Collection[int]) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes of this user but this one that were started with ``mark`` in their
-    environment, NAME=VALUE, and their copies.
-
-    So a program ends what the code of a task has left behind, which may have forked or started
-    programs of its own.
-    """
+    """Kill this user's other processes whose environment has ``mark``, NAME=VALUE, and copies. So a
+    program ends what a task's code has left behind, which may have forked or started programs."""
     wanted = mark.encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -96,8 +86,7 @@ def kill_marked(mark: str) -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill the processes of the session of process ``leader``, and all that they have started, but
-    not this process."""
+    """Kill the session of process ``leader`` and all that it has started, but not this process."""
     while pids := [pid for pid in _processes_of(leader) if pid not in (os.getpid(), 1)]:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -108,8 +97,7 @@ def kill_session(leader: int) -> None:
 
 
 def _processes_of(leader: int) -> list[int]:
-    """Return the living processes of a session, also those whose parent is gone, and what they have
-    started; nothing where there is no /proc."""
+    """Return a session's living processes, orphans included, and what they have started."""
     children: dict[int, list[int]] = {}
     found, over = [], set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -127,8 +115,7 @@ def _processes_of(leader: int) -> list[int]:
 
 
 def processor_seconds(pids: Collection[int]) -> float:
-    """Return the processor seconds that processes of this machine have used; 0.0 if the system does
-    not report them."""
+    """Return the processor seconds that ``pids`` have used; 0.0 if the system does not say."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError):

@@ -7,10 +7,9 @@
     registry (one actor for the whole run)    "tools" ──► version 2: tools_0, tools_3, tools_2
 
 The registry is the control plane and is asked once; requests are the data plane and never pass
-through it. Each client follows the registry's changes in the background, so it hears of a new
-replica as soon as there is one. Health stays the owner's business: it tells the clients which
-replicas it has lost, and they give up what they had sent there. While it has requests, it tells the
-replicas' probes how many wait.
+through it. Clients follow its changes in the background, so they hear of a new replica at once. The
+owner watches the health: it tells the clients which replicas it has lost, and they give up what
+they had sent there. A client tells the replicas' probes how many of its requests wait.
 
 A name that is registered again, after its service was closed or forgotten, gets a newer *version*.
 Clients switch to it and ignore later reports of the older one. Replicas are identified by their
@@ -74,8 +73,7 @@ class ServiceRegistry(Actor):
 
     @concurrent_endpoint
     async def put(self, entry: Entry) -> int:
-        """Store an owner's entry; version 0 registers its name anew. Returns the version, or 0 if
-        another version is registered."""
+        """Store an owner's entry; version 0 registers anew. Returns its version; 0: another's."""
         async with self._changed:
             name, version = entry.name, entry.version
             if not version:
@@ -89,8 +87,7 @@ class ServiceRegistry(Actor):
 
     @uncounted_endpoint
     async def get(self, name: str, newer_than: int = 0, timeout: float = 0.0) -> Entry | None:
-        """Return the entry ``name`` as soon as it has changed after ``newer_than``, or the one
-        there after ``timeout`` seconds (or None)."""
+        """Return the entry ``name`` once newer than ``newer_than``, or in ``timeout`` seconds."""
 
         def is_newer() -> bool:
             return name not in self._entries or self._entries[name].change > newer_than
@@ -115,8 +112,7 @@ class ServiceRegistry(Actor):
 
 
 class ServiceClient(ServiceEndpoints):
-    """Use a service from a process that does not own it, with the same ``METHOD.route``,
-    ``METHOD.fanout`` and ``session``."""
+    """Use another process's service: ``METHOD.route``, ``METHOD.fanout`` and ``session``."""
 
     def __init__(self, entry: Entry, registry: Any) -> None:
         super().__init__(entry.name, entry.options)
@@ -133,8 +129,7 @@ class ServiceClient(ServiceEndpoints):
         return not self._tasks[0].done()
 
     def update(self, entry: Entry) -> None:
-        """Use the replicas of ``entry``. Replicas that it no longer has still answer what they have
-        begun."""
+        """Use the replicas of ``entry``. Others still answer what they have begun."""
         if entry.change <= self.change:
             return
         self.version, self.change = entry.version, entry.change
@@ -159,8 +154,7 @@ class ServiceClient(ServiceEndpoints):
         self._tasks[1].cancel()
 
     async def _report(self) -> None:
-        """Report the length of this queue to the probes, and read from them what the replicas serve
-        for others."""
+        """Report this queue's length to the probes, and read what the replicas serve for others."""
         idle = False
         while True:
             await asyncio.sleep(self.options.probe_every)
@@ -176,13 +170,11 @@ class ServiceClient(ServiceEndpoints):
 
 _clients: dict[tuple[str, asyncio.AbstractEventLoop], ServiceClient] = {}
 _searches: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Task[ServiceClient]] = {}
-"""Searches under way. Callers that ask meanwhile share the result: two clients could send twice as
-much as one may."""
+"""Searches under way, shared: two clients could send twice as much as one may."""
 
 
 async def register_service(service: Service) -> None:
-    """Let every actor find ``service`` by its name. Raises ServiceError if a service of that name
-    still answers."""
+    """Let every actor find ``service`` by its name. Raises ServiceError if that still answers."""
     registry = await _registry()
     before = await registry.get.call_one(service.name)
     if before is not None and not before.closed and await _answers(before):
@@ -222,11 +214,8 @@ async def list_services() -> dict[str, str]:
 
 
 async def get_service(name: str) -> ServiceClient:
-    """Return the service ``name``, from wherever this is called; within one event loop always the
-    same client, so that its bounds hold.
-
-    Raises UnknownService, or StaleService if nothing behind the entry answers.
-    """
+    """Return the service ``name``; in one event loop always the same client, to keep its bounds.
+    Raises UnknownService, or StaleService if nothing behind the entry answers."""
     key = (name, asyncio.get_running_loop())
     if key not in _searches:
         _searches[key] = asyncio.create_task(_find(name))
@@ -247,8 +236,7 @@ async def _find(name: str) -> ServiceClient:
         if await _answers(entry):
             client = _clients[key] = ServiceClient(entry, registry)
             return client
-        # A replica may stand still for a while. An owner without any is replacing them, which may
-        # take as long as a start.
+        # A replica may stand still for a while; an owner without any is replacing them.
         patience = max(ALIVE_SECONDS, entry.options.probe_timeout if entry.replicas else entry.options.start_timeout)
         if time.monotonic() - began > patience:
             break

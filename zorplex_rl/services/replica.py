@@ -7,8 +7,7 @@
               ├── traffic    ``load.py``: what it was sent, what it answered, its turn
               └── probe      ``probe.py``: a second actor in its process, which answers at any time
 
-A replica can be sent to another process. What arrives there has the same ``id`` and the same
-actors, but no process to end, and it counts what that process sends.
+A replica can be sent to another process: the same ``id`` and actors arrive, but no process to end.
 """
 
 import asyncio
@@ -44,8 +43,7 @@ class State(StrEnum):
 
 
 class Replica:
-    """Hold one replica: a request goes to each of its ``width`` processes. Without them, it is
-    being started."""
+    """Hold a replica: ``width`` processes, each of which gets all requests; none at its start."""
 
     def __init__(self, name: str, process: ReplicaProcess | None = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.actor, self.width = name, actor, width
@@ -68,8 +66,7 @@ class Replica:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return its processes on the machine that it lives on; none until they have answered
-        once."""
+        """Return its processes on its own machine; none until they have answered once."""
         return self.process.pids
 
     @property
@@ -93,16 +90,14 @@ class Replica:
         return self.traffic.turn
 
     def method(self, name: str) -> Callable[..., Any]:
-        """Return the function that sends a request to endpoint ``name``. Raises AttributeError if
-        there is none."""
+        """Return the function that calls endpoint ``name``, or raise AttributeError."""
         if name not in self._methods:
             found = getattr(self.actor, name)
             self._methods[name] = found.call_one if self.width == 1 else found.call
         return self._methods[name]
 
     def move_to(self, state: State, reason: str = "") -> None:
-        """Enter ``state`` and tell all listeners. A failed or stopped replica stays in its
-        state."""
+        """Enter ``state`` and tell all listeners. A failed or stopped replica stays so."""
         if self.ended.is_set() or state is self.state:
             return
         if state is State.FAILED and (call := last_call(self.name)):
@@ -120,19 +115,14 @@ class Replica:
 
     async def meet(self, modules: Sequence[str]) -> None:
         """Learn which processes it has, watch them from now on, and have them import ``modules``.
-
-        Raises ReplicaFailed if one ends.
-        """
+        Raises ReplicaFailed if one ends."""
         beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
         self.process.watch([beat.pid for _, beat in beats], self.fail)
         await self.unless_lost(self.probe.prepare.call(modules).as_asyncio())
 
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
-        """Return what ``doing`` returns.
-
-        Raises ReplicaFailed, and cancels it, as soon as this has failed: its process or its host is
-        gone.
-        """
+        """Return what ``doing`` returns. Raises ReplicaFailed, and cancels it, as soon as this has
+        failed with its process or host."""
         try:
             if done := await done_before(doing, self.ended):
                 return done.result()
@@ -156,8 +146,7 @@ class Replica:
         return beats
 
     async def drain(self) -> None:
-        """Let it answer what it has begun and refuse the rest. Returns when all answers have
-        arrived, or it has failed."""
+        """Let it answer what it has begun, no more. Returns when it has, or has failed."""
         self.move_to(State.DRAINING)
         with contextlib.suppress(ReplicaFailed):
             await self.unless_lost(self.probe.drain.call().as_asyncio())
@@ -165,8 +154,7 @@ class Replica:
             await asyncio.wait(self.traffic.in_flight.values())
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Stop its processes in good order, or kill them after ``timeout`` seconds. Does nothing
-        for processes that are gone."""
+        """Stop its processes in good order, or kill them after ``timeout`` seconds."""
         self.move_to(State.STOPPED)
         await self.process.stop(timeout)
 
@@ -185,8 +173,7 @@ async def spawn(
     kind: type[Replica] = Replica,
     **kwargs: Any,
 ) -> Replica:
-    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process, or one in each of
-    ``procs``.
+    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process, or in ``procs`` of them.
 
     Does so on ``host``; without one on this machine. What it imports can be much: a class says in
     ``imports`` which modules, beyond its own, a process should import before its actor is made.
@@ -211,11 +198,8 @@ async def spawn(
 def replicas_of(
     actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, host: Host | None = None, **kwargs: Any
 ) -> ReplicaStart:
-    """Return a function that starts ``actor_class(*args, **kwargs)`` on ``procs`` processes, and
-    calls its ``setup`` if it has one.
-
-    A ``named`` actor is also given the replica's name, as its first argument.
-    """
+    """Return a function that starts the actor on ``procs`` processes and calls any ``setup``. A
+    ``named`` actor is also given the replica's name, as its first argument."""
 
     async def start(name: str) -> Replica:
         replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, host=host, **kwargs)

@@ -1,7 +1,6 @@
 """Start, watch and end the processes of one replica, on this machine or on another host.
 
-That a process is gone is known by a pidfd (``processes.py``), of a process on another host from the
-keeper there. What ends one on this machine is a signal, on another host the keeper.
+A pidfd (``processes.py``) says that one is gone; of another host its keeper, which also kills.
 """
 
 import asyncio
@@ -16,14 +15,12 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaProcess:
-    """Hold the processes of one replica, usually one. ``mesh`` is Monarch's; without it there are
-    none."""
+    """Hold the processes of one replica, usually one. ``mesh`` is Monarch's, if there are any."""
 
     def __init__(self, mesh: Any = None, host: Host | None = None) -> None:
         self.mesh, self.host = mesh, host
         self.pids: tuple[int, ...] = ()
-        """Its processes on the machine that it lives on, known as soon as they answer for the first
-        time."""
+        """Its processes on its own machine, known as soon as they answer for the first time."""
         self._watching: asyncio.Task[None] | None = None
         self._killed = False
 
@@ -42,8 +39,7 @@ class ReplicaProcess:
         return await self.host.processor_seconds(self.pids) if self.host else processes.processor_seconds(self.pids)
 
     async def stop(self, timeout: float) -> None:
-        """Stop it in good order, or kill it after ``timeout`` seconds. Does nothing for what is
-        gone."""
+        """Stop it in good order, or kill it after ``timeout`` seconds. It may be gone already."""
         try:
             async with asyncio.timeout(timeout):
                 await self.mesh.stop().as_asyncio()

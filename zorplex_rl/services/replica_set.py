@@ -34,8 +34,7 @@ from zorplex_rl.services.tasks import Background
 
 log = logging.getLogger(__name__)
 LONG_ENOUGH_SECONDS = 10.0
-"""A replica that was asked for nothing and lived longer than this did not fail because of its
-start."""
+"""A replica that nobody asked and that lived longer did not fail because of its start."""
 LOST_REMEMBERED = 64
 
 
@@ -83,8 +82,7 @@ class ReplicaSet:
         self._change = asyncio.Event()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops all and
-        raises why."""
+        """Start all replicas; returns when all are ready. If one cannot, stops all and raises."""
         try:
             await self._grow(self.options.replicas)
         except BaseException:
@@ -111,10 +109,8 @@ class ReplicaSet:
         return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced.
-
-        Raises ServiceError when that takes longer than a start may.
-        """
+        """Return the replica at ``place``; waits while it is being replaced. Raises ServiceError
+        when that takes longer than a start may."""
         try:
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
@@ -129,12 +125,8 @@ class ReplicaSet:
         raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no place {place}'}")
 
     async def scale_to(self, number: int) -> None:
-        """Have ``number`` replicas. Returns when new ones are ready, or those that go have answered
-        all.
-
-        If a new replica cannot be started, raises why. Then, and if this is cancelled, those that
-        are up by that time stay, and no other.
-        """
+        """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered.
+        If a new replica cannot be started, raises why. Then, or if cancelled, those up stay."""
         if number < 1:
             raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
         if number > len(self.replicas):
@@ -159,8 +151,7 @@ class ReplicaSet:
                 raise outcome
 
     async def shrink(self, target: Callable[[], int]) -> None:
-        """Have at most ``target()`` replicas, asked after the probes: nothing else happens before
-        some leave."""
+        """Have at most ``target()`` replicas, asked after the probes, right before some leave."""
         ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
         await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
@@ -183,8 +174,7 @@ class ReplicaSet:
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start the first replica of ``place``, and keep one there from then on. Leaves no place if
-        it cannot."""
+        """Start the first replica of ``place``, and keep one there. Else no place is left."""
         streak = self._supply.streak()
         self._clear(place)
         try:
@@ -195,8 +185,7 @@ class ReplicaSet:
         self._tasks[place] = asyncio.create_task(self._keep(replica, streak))
 
     async def _keep(self, replica: Replica, streak: Streak) -> None:
-        """Keep a replica at the place of ``replica``: notice its failure, replace it, and watch the
-        next one."""
+        """Keep a replica in place of ``replica``: see its failure, replace it, watch that one."""
         while True:
             await self._until_failed(replica)
             dead, noticed = replica, time.monotonic()
@@ -230,8 +219,7 @@ class ReplicaSet:
                 replica.fail(reason_of(error))
 
     async def _replace(self, dead: Replica, streak: Streak, noticed: float) -> Replica:
-        """Put another replica at the place of ``dead``. Raises GiveUp if it cannot be replaced, or
-        has failed too often."""
+        """Replace ``dead``. Raises GiveUp if that is impossible, or has happened too often."""
         worked = dead.traffic.answered.intersection(self.options.progress or dead.traffic.answered)
         if self.options.irreplaceable and worked:
             raise GiveUp(GivenUp(f"{self.name} is lost, and with it what it alone knew: {dead.reason}"))
@@ -253,8 +241,7 @@ class ReplicaSet:
         return replica
 
     def _clear(self, place: int, reason: str = "") -> None:
-        """Show at ``place`` a replica that is being started, after one that failed for
-        ``reason``."""
+        """Show at ``place`` a replica that is starting, after one that failed for ``reason``."""
         starting = self.replicas[place] = Replica("—")
         starting.place, starting.reason = place, reason
 

@@ -1,5 +1,4 @@
-"""Define what a caller holds: methods and sessions; and what the router makes of a call: requests
-and their counts."""
+"""Define a caller's methods and sessions, and the router's requests and counts."""
 
 import asyncio
 import time
@@ -28,16 +27,12 @@ class Method:
     session: "Session | None" = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of one with several processes, the list of their
-        answers.
-
-        Raises what the endpoint raised (ActorError), ReplicaFailed or Overloaded.
-        """
+        """Return the answer of one ready replica; of several processes, the list of answers. Raises
+        what the endpoint raised (ActorError), ReplicaFailed or Overloaded."""
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; a ``Failure`` with its name for each that gave
-        none."""
+        """Return the answers of all ready replicas; a ``Failure`` for each that gave none."""
 
         async def ask(replica: Replica) -> Any:
             try:
@@ -49,10 +44,8 @@ class Method:
 
 
 class Session:
-    """Send requests to one replica, in order, as long as it lives.
-
-    Then another replica takes over, without the first one's memory.
-    """
+    """Send requests to one replica, in order, as long as it lives. Then another replica takes over,
+    without the first one's memory."""
 
     def __init__(self, router: Any) -> None:
         self._router = router
@@ -103,8 +96,7 @@ class Request:
 
 @dataclass(slots=True)
 class Metrics:
-    """Count the requests so far. ``errors`` got no answer; ``application_errors`` were answered
-    with an exception."""
+    """Count the requests. ``errors`` got no answer; ``application_errors`` got an exception."""
 
     requests: int = 0
     answered: int = 0

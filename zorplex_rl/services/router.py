@@ -18,8 +18,7 @@ request to an *idempotent* endpoint is sent to another replica; for other endpoi
 ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An exception
 that an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
 
-The requests of a *session* go to one replica, in order. If the replica leaves, the session moves to
-another one after its last open request ends.
+The requests of a *session* go to one replica, in order, and to another one when that has left.
 """
 
 import asyncio
@@ -45,8 +44,7 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda replica: replica.turn,
     "least_loaded": lambda replica: (replica.load, replica.turn),
 }
-"""Each policy's key: the usable replica with the smallest key gets the request. The turn keeps this
-fair while replicas come and go. A new name also goes into the check in ``options.py``."""
+"""Each policy's key: the smallest gets the request, in turn. ``options.py`` names them, too."""
 
 
 class Router:
@@ -62,8 +60,7 @@ class Router:
         """The reason why it takes no more requests; empty while it does."""
         self._error: Exception | None = None
         self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
-        """Functions to call when a request "waits" in the queue, was "sent" to a replica, or has
-        "left" it."""
+        """Called when a request "waits" in the queue, was "sent" to a replica, or has "left" it."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
@@ -71,11 +68,8 @@ class Router:
     async def route(
         self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
     ) -> Any:
-        """Carry out a request, from its arrival to its count. Returns the answer; see
-        ``Method.route``.
-
-        A request for ``only`` one replica is sent to it without waiting for a slot.
-        """
+        """Carry out a request, from arrival to count. Returns the answer; see ``Method.route``. A
+        request for ``only`` one replica is sent to it without waiting for a slot."""
         request = Request(next(self._numbers), method, args, kwargs, session, only)
         self.metrics.requests += 1
         try:
@@ -106,8 +100,7 @@ class Router:
                         raise self._failed(replica, f"{doing}: {why}") from None
                     self._enqueue(request)
                 finally:
-                    # Last of all: while it is in the queue, no later one of its session takes the
-                    # slot.
+                    # Last of all: while it is queued, no later one of its session takes the slot.
                     self._free_slot(request, replica)
         except asyncio.CancelledError:
             self._give_up(request)
@@ -117,13 +110,11 @@ class Router:
             raise
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Send a request to this ``replica`` only. Raises ReplicaFailed, or what the endpoint
-        raised."""
+        """Send a request to ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
         return await self.route(method, args, kwargs, only=replica)
 
     def choose(self, replicas: Sequence[Replica], session: Session | None = None) -> Replica | None:
-        """Return the replica that the policy picks among those with a free slot that ``session``
-        may use."""
+        """Return the policy's choice of replicas with a free slot that ``session`` may use."""
         free = [replica for replica in replicas if self._is_free(replica) and (not session or session.may_use(replica))]
         return min(free, key=self._policy) if free else None
 
@@ -131,8 +122,7 @@ class Router:
         return replica.state is State.READY and len(replica.traffic.in_flight) < self.options.max_in_flight
 
     def _send(self, request: Request, replica: Replica) -> None:
-        """Send ``request``. Raises what is wrong with it: no such endpoint, other arguments, or no
-        pickling."""
+        """Send ``request``. Raises what is wrong with it: its endpoint, arguments or pickling."""
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
         except asyncio.CancelledError as error:
@@ -162,8 +152,7 @@ class Router:
         self._wake(request, replica)
 
     def _changed(self, replica: Replica) -> None:
-        """Wake the requests of a replica that has ended. A draining one still answers what was sent
-        to it."""
+        """Wake the requests of a replica that has ended. A draining one still answers its own."""
         if replica.ended.is_set():
             for request in list(replica.traffic.in_flight):
                 self._wake(request, replica)
@@ -180,8 +169,7 @@ class Router:
             request.reply.set_result(None)
 
     def _answer_of(self, request: Request, replica: Replica) -> Any:
-        """Return the answer of ``replica``. Raises what the endpoint raised, Refused or
-        ReplicaDied."""
+        """Return the answer of ``replica``. Raises the endpoint's error, Refused or ReplicaDied."""
         future = replica.traffic.in_flight[request]
         if not future.done():
             raise ReplicaDied(replica.reason)
@@ -194,8 +182,7 @@ class Router:
         return future.result() if replica.width == 1 else [answer for _, answer in future.result()]
 
     def _why_not_again(self, request: Request) -> str:
-        """Return why ``request`` is not sent to another replica after its own has died, or nothing
-        if it is."""
+        """Return why ``request`` is not sent again after its replica has died; nothing if it is."""
         if self.options.irreplaceable:
             return ""  # Nothing takes over: it fails with the service, and learns from that why.
         if request.method not in self.options.idempotent:
@@ -211,8 +198,7 @@ class Router:
         return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
-        """Count ``request`` as done at ``replica``, and give its slot to the oldest that may use
-        it."""
+        """Count ``request`` as done at ``replica``, and give its slot to the oldest possible."""
         del replica.traffic.in_flight[request]
         if request.session:
             request.session.under_way -= 1
@@ -220,8 +206,7 @@ class Router:
         self._send_waiting()
 
     def _give_up(self, request: Request) -> None:
-        """See to a request whose caller has given up: sent, it keeps its slot until its replica is
-        done with it."""
+        """See to a request whose caller has given up. If sent, it keeps its slot until answered."""
         holds_slot = request.sent and request in request.replica.traffic.in_flight
         if request.timer:
             self._leave_queue(request)
@@ -229,10 +214,8 @@ class Router:
             self._free_slot(request, request.replica)  # Its reply had come in the same moment.
 
     def _enqueue(self, request: Request) -> None:
-        """Put ``request`` into the queue. One that was sent before gets its old position.
-
-        Raises Overloaded if the queue is full, and why the service is closed if it is.
-        """
+        """Put ``request`` into the queue. One that was sent before gets its old position. Raises
+        Overloaded if the queue is full, and why the service is closed if it is."""
         if self._error:
             raise self._error
         if not request.sent and len(self.queue) >= self.options.max_queue:
@@ -244,8 +227,7 @@ class Router:
         request.turn, request.timer = loop.create_future(), loop.call_later(timeout, self._expire, request, timeout)
 
     def _leave_queue(self, request: Request, replica: Replica | None = None, error: Exception | None = None) -> None:
-        """Take ``request`` out of the queue, to send it to ``replica`` or to fail it with
-        ``error``."""
+        """Take ``request`` out of the queue: send it to ``replica``, or fail it with ``error``."""
         self.queue.remove(request)
         assert request.timer and request.turn
         request.timer.cancel()
@@ -269,8 +251,7 @@ class Router:
                     return
 
     def _expire(self, request: Request, waited: float) -> None:
-        """Fail ``request`` after ``waited`` seconds; while all replicas are starting, only after
-        ``start_timeout``."""
+        """Fail ``request`` after ``waited`` seconds; after ``start_timeout`` if none is ready."""
         ready = len(self.ready)
         if not ready and waited < self.options.start_timeout:
             more = max(1.0, self.options.wait_timeout)
@@ -306,16 +287,14 @@ class Router:
             replica.on_change.remove(self._changed)
 
     def close(self, reason: str, error: Exception | None = None) -> None:
-        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones with their
-        replica."""
+        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones later."""
         closed = ServiceError(f"service {self.name!r} {reason}; the request was not carried out")
         self.closed, self._error = reason, error or closed
         for request in list(self.queue):
             self._leave_queue(request, error=self._error)
 
     def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key`` among the latest ones, else a new one; without a key always
-        a new one."""
+        """Return the session of ``key``, if among the latest; else, or without a key, a new one."""
         if key is None:
             return Session(self)
         found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)

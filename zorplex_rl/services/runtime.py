@@ -1,5 +1,4 @@
-"""Start Monarch in this process, once. Import ``Actor``, the endpoints and Monarch's names from
-here.
+"""Start Monarch in this process, once. Import ``Actor``, endpoints and Monarch's names from here.
 
 monarch_settings.py   what Monarch reads when it is first imported
 endpoints.py          endpoints that count what their process serves
@@ -38,8 +37,7 @@ SECRET = "ZORPLEX_SECRET"
 def start_runtime() -> None:
     """Configure Monarch and start this process's client. Does nothing on later calls."""
     configure(streams=2 if _transport() == BindSpec(ChannelTransport.Unix) else 1)
-    # The default hook ends this process when any actor dies. Here its caller gets an exception,
-    # which is enough.
+    # The default hook ends this process when any actor dies. Here its caller gets an exception.
     monarch.actor.unhandled_fault_hook = lambda failure: _note_fault(failure.report())
     with quiet_stderr(), _private_host():
         context()
@@ -48,11 +46,9 @@ def start_runtime() -> None:
 
 
 def _note_fault(report: str) -> None:
-    """Log what Monarch reports of a fault.
-
-    It reports one for every actor of a dead process, so not under this package's name, which people
-    are told. A message that no host takes is no news: who sent it waits for the host, and says so.
-    """
+    """Log what Monarch reports of a fault. It reports one for every actor of a dead process, so not
+    under this package's name. A message that no host takes is no news: its sender waits for the
+    host, and says so."""
     is_news = "undeliverable message to host_agent." not in report
     logging.getLogger("monarch.supervision").log(logging.WARNING if is_news else logging.DEBUG, "%s", report)
 
@@ -69,8 +65,7 @@ def _shut_down() -> None:
 
 @contextlib.contextmanager
 def _private_host() -> Iterator[None]:
-    """Have Monarch make this process's host, where processes are started, reachable for this user
-    only.
+    """Have this process's host, where Monarch starts processes, reachable for this user only.
 
     By default it listens in Linux's abstract namespace, to which any user of the machine can
     connect; Monarch authenticates nobody, and runs what it is sent. A transport that has been

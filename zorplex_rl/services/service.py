@@ -43,14 +43,12 @@ class ServiceEndpoints:
 
     @asynccontextmanager
     async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
-        """Route to one replica. Sessions with the same ``key`` share a replica; a session without a
-        key chooses its own."""
+        """Route to one replica, for sessions of one ``key`` the same; without a key to any."""
         yield self.router.session(key)
 
 
 class Service(ServiceEndpoints):
-    """Start replicas with ``start(name)`` and keep them alive. Calls ``on_restart`` after every
-    replacement."""
+    """Start and keep replicas, with ``start(name)``. Calls ``on_restart`` for each new one."""
 
     def __init__(
         self,
@@ -80,8 +78,7 @@ class Service(ServiceEndpoints):
         await self.close()
 
     async def open(self) -> None:
-        """Start all replicas. Returns when each is ready. If one cannot be started, stops the
-        others and raises the cause."""
+        """Start all replicas; returns when all are ready. If one cannot, stops all and raises."""
         await self.replica_set.open()
         least, most = self.options.bounds
         if least < most:

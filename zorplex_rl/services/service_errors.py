@@ -12,19 +12,15 @@ class Overloaded(ServiceError):
 
 
 class GivenUp(ServiceError):
-    """Report that a service was given up: its replicas failed again and again.
-
-    The message names it, the last cause, and what to do.
-    """
+    """Report that a service was given up: its replicas failed again and again. The message names
+    it, the last cause, and what to do."""
 
 
 class ReplicaFailed(ServiceError):
-    """Report that the replica of the request failed. The message says whether it may have been
-    carried out."""
+    """Report that the request's replica failed. The message says whether it may have been done."""
 
     def __init__(self, replica: str, message: str) -> None:
-        # Both go to the base class, which pickles them: an endpoint may raise this to its own
-        # caller.
+        # Both go to the base class, which pickles them: an endpoint may raise this to its caller.
         super().__init__(replica, message)
         self.replica, self.message = replica, message
 

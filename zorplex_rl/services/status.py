@@ -1,5 +1,4 @@
-"""Describe a service at one moment, as plain rows: for a table in a terminal, a board on a page, a
-row of metrics."""
+"""Describe a service at one moment, as plain rows: for a terminal, a page, a row of metrics."""
 
 import io
 import time
@@ -15,11 +14,8 @@ from zorplex_rl.services.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Describe one replica.
-
-    ``in_flight`` counts its requests, including those of other processes. ``queued`` counts the
-    waiting requests of sessions that are bound to it. ``up`` is in seconds.
-    """
+    """Describe one replica. ``in_flight`` requests are all processes'; ``queued`` ones its
+    sessions'; ``up`` in seconds."""
 
     place: int
     replica: str
@@ -33,8 +29,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """Describe a service at one moment. ``p50`` to ``p99`` are latencies of the latest requests, in
-    milliseconds."""
+    """Describe a service at one moment; ``p50`` to ``p99`` are latencies in milliseconds."""
 
     name: str
     replicas: tuple[ReplicaStatus, ...]

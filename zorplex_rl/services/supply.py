@@ -4,8 +4,8 @@
                │ no                       │ no: it had died
                └──► start ──► it fails ───┴──► back off, start, …    after ``max_failures`` in a row: GiveUp
 
-Spares are set up and get no requests. What a set-up raises is no accident of its process: the first
-replica of a place has one more attempt after it, and none if it is a ConfigError.
+Spares are set up and get no requests. If a set-up raises, the first replica of a place gets one
+more attempt, but not after ConfigError.
 """
 
 import asyncio
@@ -28,8 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GiveUp(Exception):
-    """Say, also from within a start, that further attempts are pointless. Callers that wait get
-    ``error``."""
+    """Say, also from within a start, that further attempts are pointless. Callers get ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -37,15 +36,13 @@ class GiveUp(Exception):
 
 
 class Streak:
-    """Count the failures in a row of one place: of starts, and of replicas that finished
-    nothing."""
+    """Count the failures in a row of one place: of starts, and of replicas without an answer."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name, self.options, self.count = name, options, 0
 
     async def add(self, last: str) -> None:
-        """Count a failure, and wait, the longer the more there were. Raises GiveUp after too
-        many."""
+        """Count a failure, and wait, longer each time. Raises GiveUp after too many."""
         self.count += 1
         if self.count > self.options.max_failures:
             times = f"has failed {self.count} times in a row without finishing anything"
@@ -55,10 +52,8 @@ class Streak:
 
 
 class Supply:
-    """Start the replicas of one service with ``start(name)``, and keep its spares.
-
-    ``spawn`` runs on the side what ends those that nobody wants any more.
-    """
+    """Start the replicas of one service with ``start(name)``, and keep its spares. ``spawn`` runs
+    on the side what ends those that nobody wants any more."""
 
     def __init__(self, name: str, start: ReplicaStart, options: ServiceOptions, spawn: Spawn) -> None:
         self.name, self._start, self._options, self._spawn = name, start, options, spawn
@@ -75,16 +70,12 @@ class Supply:
         return Streak(self.name, self._options)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is ready, or cannot be started, so that their start does not
-        disturb later requests."""
+        """Wait until every spare is ready or cannot start, so that none disturbs requests."""
         await asyncio.gather(*self._spares, return_exceptions=True)
 
     async def take(self, streak: Streak, first: bool = False) -> Replica:
-        """Return a replica that has just answered a probe; ``first`` says that it is the first of
-        its place.
-
-        Raises GiveUp, or what the set-up of a first one raised.
-        """
+        """Return a replica that has just answered a probe; ``first`` means the first of its place.
+        Raises GiveUp, or what the set-up of a first one raised."""
         while True:
             spare = bool(self._spares)
             starting = self._spares.pop(0) if spare else asyncio.create_task(self._start_one(streak, first))
@@ -131,9 +122,7 @@ class Supply:
 
 async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Replica:
     """Start a replica, wait for its set-up, and probe it. Leaves no process behind if that fails.
-
-    Raises TimeoutError after ``start_timeout`` seconds.
-    """
+    Raises TimeoutError after ``start_timeout`` seconds."""
     async with asyncio.timeout(start_timeout):
         replica = await start(name)
         try:

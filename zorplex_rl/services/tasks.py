@@ -24,8 +24,7 @@ class Background(set[asyncio.Task[Any]]):
 
 
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Run all to their end. If one fails, cancels the others, waits for them, and raises its
-    exception."""
+    """Run all to their end. If one fails, cancels the others, waits for them, and raises why."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
@@ -39,10 +38,8 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
 
 
 async def fail_if_cancelled_inside(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return what ``coroutine`` returns.
-
-    Raises RuntimeError for a CancelledError of its own: a task group would go on without a word.
-    """
+    """Return what ``coroutine`` returns. Raises RuntimeError for a CancelledError of its own: a
+    task group would go on without a word."""
     try:
         return await coroutine
     except asyncio.CancelledError as error:
@@ -52,17 +49,14 @@ async def fail_if_cancelled_inside(coroutine: Coroutine[Any, Any, Result]) -> Re
 
 
 def is_being_cancelled() -> bool:
-    """Return whether somebody has cancelled the present task.
-
-    Only then is a CancelledError that, and no error of what the task awaits.
-    """
+    """Return whether somebody has cancelled the present task. Only then is a CancelledError that,
+    and no error of what the task awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def done_before(doing: Awaitable[Result], event: asyncio.Event) -> "asyncio.Future[Result] | None":
-    """Return the done future of ``doing``, or None, and cancel it, if ``event`` is set before
-    that."""
+    """Return the done future of ``doing``, or None, cancelling it, if ``event`` is set first."""
     asked, happened = asyncio.ensure_future(doing), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({asked, happened}, return_when=asyncio.FIRST_COMPLETED)

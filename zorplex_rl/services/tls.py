@@ -1,5 +1,4 @@
-"""Encrypt what travels between machines, and know both ends: mutual TLS 1.3, with the files of
-``certificates.py``.
+"""Encrypt what travels between machines, and know both ends: mutual TLS 1.3 (``certificates.py``).
 
     use(folder)            what Monarch's channels (``tls://HOST:PORT``) read, for this process and those that it starts
     contexts of Python     ``server_context()``, ``client_context()``: for sockets of our own, with the same files
@@ -20,18 +19,15 @@ from urllib.parse import urlsplit
 from zorplex_rl.errors import ConfigError, HostError
 
 TLS = "ZORPLEX_TLS"
-"""Environment variable with the folder of this machine's files: what ``--tls`` is where it is left
-out."""
+"""Environment variable with the folder of this machine's files, if ``--tls`` is left out."""
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 MONARCH_NAMES = {"HYPERACTOR_TLS_CA": AUTHORITY, "HYPERACTOR_TLS_CERT": CERTIFICATE, "HYPERACTOR_TLS_KEY": KEY}
 ANSWER_SECONDS, REFUSAL_SECONDS = 3.0, 0.5
-"""How long a host may take to answer a TLS greeting, and then to say that it does not want the
-certificate."""
+"""Time for a host's answer to a TLS greeting, and then for refusing the certificate."""
 
 
 def use(folder: Path) -> None:
-    """Have this process, and those that it starts, use the files in ``folder``. Before Monarch is
-    first imported."""
+    """Use the files in ``folder``, also in new processes. Before Monarch's first import."""
     folder = folder.resolve()
     os.environ |= {TLS: str(folder)} | {name: str(folder / file) for name, file in MONARCH_NAMES.items()}
 
@@ -60,8 +56,7 @@ def _context(protocol: int) -> ssl.SSLContext | None:
 
 
 def check_files(folder: Path, address: str | None = None) -> None:
-    """Raise ConfigError for the first thing that is wrong with the files in ``folder``, for a
-    machine that listens at ``address``."""
+    """Raise ConfigError for the first fault in ``folder``, for one that listens at ``address``."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -124,8 +119,7 @@ def _names_of(certificate: "object") -> list[str]:
 
 
 def ask(address: str) -> None:
-    """Raise HostError if a host answers at ``address`` (``tls://HOST:PORT``) and one of both
-    refuses the other. Returns if nobody answers."""
+    """Raise HostError if a host at ``address`` and this machine refuse each other."""
     there = urlsplit(address)
     if not (context := client_context()):
         raise HostError(f"no certificate is in use here; set {TLS} before the program starts")
@@ -137,8 +131,7 @@ def ask(address: str) -> None:
     with connection:
         try:
             with context.wrap_socket(connection, server_hostname=there.hostname) as secured:
-                # The host looks at our certificate after our side of the greeting is over. If it
-                # wants it, it says nothing.
+                # The host looks at our certificate later. If it accepts, it says nothing.
                 secured.settimeout(REFUSAL_SECONDS)
                 if secured.recv(1) == b"":
                     raise HostError(f"host {there.netloc} hung up on a TLS greeting; start its worker again")

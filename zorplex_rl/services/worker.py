@@ -5,10 +5,9 @@
          └────────────── a Unix socket in the worker's folder: whose host this is ◄─────────┘
 
 The first keeper that connects makes its run the owner of the host, and stays connected. Another one
-is told who the owner is, and its run leaves again. When the owner's connection ends (the run is
-over, its lease has run out, somebody has killed the keeper), this program kills all that was
-started here and starts Monarch afresh. So a run finds a host on which nothing else runs, and nobody
-ends the run of another.
+is told who the owner is, and its run leaves again. When the owner's connection ends (by its end,
+its lease or a kill), this program kills all that was started here and starts Monarch afresh. So a
+run finds a host on which nothing else runs, and nobody ends the run of another.
 """
 
 import asyncio
@@ -29,8 +28,7 @@ from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.processes import kill_session
 
 HOST_ADDRESS = "ZORPLEX_HOST_ADDRESS"
-"""Environment variable of all processes of a host: the host name or address at which its worker
-listens."""
+"""Environment variable of a host's processes: the name or address at which its worker listens."""
 WORKER = "ZORPLEX_WORKER"
 """Environment variable of all processes of a host that this program lends: the worker's folder."""
 SOCKET, FAILURE = "owner", "failure"
@@ -40,8 +38,7 @@ PAUSE_SECONDS = 1.0
 
 
 def serve(address: str) -> None:
-    """Be a host at ``address`` for one run after the other, until SIGTERM or Ctrl-C. Leaves nothing
-    behind. Raises HostError."""
+    """Be a host at ``address`` for one run after another, until a signal. Raises HostError."""
 
     async def run() -> None:
         worker = Worker(address)
@@ -53,8 +50,7 @@ def serve(address: str) -> None:
 
 
 class Worker:
-    """Run Monarch's worker loop at ``address`` for a run, and tell its keepers whose the host
-    is."""
+    """Run Monarch's worker at ``address`` for a run, and tell its keepers whose the host is."""
 
     def __init__(self, address: str) -> None:
         self.address, self.folder = address, own_folder("worker-")
@@ -72,11 +68,8 @@ class Worker:
                 yield
 
     async def serve_a_run(self, most_seconds: float | None = None) -> None:
-        """Start Monarch, and end it and everything that it has started when its owner has gone, or
-        it has ended by itself.
-
-        Returns also when nobody has become its owner for ``most_seconds``.
-        """
+        """Start Monarch, and end all it has started when its owner has gone, or it has ended.
+        Returns also when nobody has become its owner for ``most_seconds``."""
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         host = urlsplit(self.address).hostname or ""
@@ -106,8 +99,7 @@ class Worker:
             shutil.rmtree(temporary, ignore_errors=True)
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Tell a keeper whether the host is its run's: an empty line, or whose it is. Then wait
-        until the owner has gone."""
+        """Tell a keeper whose the host is (nothing: its own), then wait for the owner's end."""
         with contextlib.suppress(OSError), contextlib.closing(writer):
             released, holder = self._released, (await reader.readline()).decode().strip()
             writer.write(f"{self._owner}\n".encode())
@@ -123,9 +115,8 @@ class Worker:
 
 
 def claim_host(holder: str) -> tuple[socket.socket | None, str]:
-    """Make ``holder``'s run the owner of the host on which this process runs. Returns the
-    connection to keep open, and whose host it is already, or nothing. Without a worker program
-    (``WORKER``) nobody else knows of the host.
+    """Make ``holder``'s run the owner of this process's host. Returns the connection to keep open,
+    and the owner before it, or nothing. Without a worker program (``WORKER``) nobody else knows.
     """
     if not (folder := os.environ.get(WORKER)):
         return None, ""

@@ -1,2 +1,1 @@
-"""Simulate a run, compute lower bounds on its wall time, and read latencies off a real one.
-Standard library only."""
+"""Simulate a run, bound its wall time, read latencies off a real one. Standard library only."""

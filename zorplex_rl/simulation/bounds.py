@@ -40,16 +40,14 @@ Mode = Literal["sync", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds on a run's wall time, in seconds. The first four each look at one resource;
-    ``all`` is the whole recursion, the tightest."""
+    """Lower bounds on a run's seconds, from one resource each; ``all`` is the tightest."""
 
     trainer: float
     """Sample the first batch, then train step after step without a pause."""
     generators: float
     """Sample all groups with no generator ever idle, then train the last step."""
     weights: float
-    """Send the versions up to the one that the last batch needs, one after another, then sample
-    that batch and train on it."""
+    """Send the last batch's versions one after another, sample the batch, train on it."""
     round_trips: float
     """Sync weights, sample and train one after another, once in every lag + 1 steps."""
     all: float
@@ -62,11 +60,8 @@ class Bounds:
 
 
 def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
-    """Compute lower bounds on the wall time of a run with these ``latencies``.
-
-    ``setting`` gives the counts (generators, groups per step, steps, lag bound); its latencies are
-    ignored. Returns seconds.
-    """
+    """Compute lower bounds on the wall time of a run with these ``latencies``. ``setting`` gives
+    the counts and the lag bound; its latencies are ignored. Returns seconds."""
     lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
     per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
 
@@ -99,7 +94,6 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
 
 
 def _least_seconds(quickest: Sequence[float], generators: int) -> float:
-    """Return a lower bound on the seconds in which ``generators`` finish groups that take
-    ``quickest`` seconds each (ascending)."""
+    """Return a bound on the seconds of groups of ``quickest`` seconds (ascending)."""
     share = math.ceil(len(quickest) / generators)
     return max(math.fsum(quickest) / generators, quickest[-1], math.fsum(quickest[:share]))

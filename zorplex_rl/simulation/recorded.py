@@ -1,5 +1,4 @@
-"""Read the latencies of a finished run from its timeline, and predict its wall time from them by
-simulation.
+"""Read a finished run's latencies from its timeline, and predict its wall time from them.
 
     run folder ── read_run ──► Recorded ── predict ──► Run        compare Recorded.seconds with Run.seconds
 
@@ -11,8 +10,7 @@ The latencies, and the spans that they are measured between:
     evaluate     first evaluate.start → the generator's next work
     latency      the slowest episode of a group, if it waited for tools (``groups``, an argument of the ``train`` spans)
 
-and the delays of messages between actors. Each is a mean over the cases in which the actor waited
-for nothing else:
+and the delays of messages, each a mean over cases in which the actor waited for nothing else:
 
     transfer     publish.end → pull.start
     start        pull.end → generate.start
@@ -38,8 +36,7 @@ from zorplex_rl.simulation.simulate import Run, simulate_async, simulate_sync
 from zorplex_rl.timeline import Span, Timeline
 
 CHUNK_GAP_SECONDS = 0.005
-"""Seconds. A generator samples in chunks; a gap between two chunks shorter than this counts as
-work."""
+"""Seconds. A generator samples in chunks; a gap shorter than this counts as work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +44,15 @@ class Recorded:
     """Latencies measured in a real run. ``setting`` holds its counts and its mean latencies."""
 
     seconds: float
-    """Measured wall time: from the first pull or token of training until the last version is
-    published."""
+    """Measured wall time: from the first pull or token until the last version is published."""
     setting: Setting
     latencies: Latencies
 
 
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
-    """Compute the coefficient of variation of the groups' latencies, over all groups of all
-    ``batches`` (each from ``group_latencies``).
+    """Return the groups' coefficient of variation, over all ``batches`` of ``group_latencies``.
 
-    This is ``Setting.variation``. The times of whole batches vary less, because a batch is as slow
-    as its slowest group.
+    This is ``Setting.variation``. Batches vary less: each is as slow as its slowest group.
 
     >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
     0.5
@@ -68,8 +62,7 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 
 def read_run(folder: str | Path) -> Recorded:
-    """Read the finished run in ``folder``. Raises ValueError if it was resumed, or if its trainer
-    or a generator was replaced."""
+    """Read the run in ``folder``. Raises ValueError if it was resumed or an actor replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
@@ -106,16 +99,14 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
 
 
 def predict(recorded: Recorded, max_lag: int | None = None) -> Run:
-    """Simulate a run with the recorded latencies; ``max_lag`` defaults to that of the recorded
-    run."""
+    """Simulate a run with the recorded latencies; ``max_lag`` is by default the recorded one."""
     lag = recorded.setting.max_lag if max_lag is None else max_lag
     simulate = simulate_async if lag else simulate_sync
     return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
 
 
 class _RunSpans:
-    """Sort the spans of a training run by kind and measure latencies between them. Raises
-    ValueError if the run was not in one go."""
+    """Sort a run's spans by kind, measure latencies between. Raises ValueError if not in one go."""
 
     def __init__(self, timeline: Timeline, config: Config) -> None:
         self.config = config
@@ -145,8 +136,7 @@ class _RunSpans:
         self.generate = [span for span in spans if span.kind == "generate" and self.begin <= span.start < self.end]
         self.reward = [span for span in spans if span.kind == "reward"]
         for version in {span.args["version"] for span in self.evaluate}:
-            # A share may have as many episodes as an evaluation. The first such batch scored after
-            # the evaluation is the evaluation's own.
+            # A share may be as large as an evaluation: the first such batch after one is its own.
             over = max(span.end for span in self.evaluate if span.args["version"] == version)
             scored = (s for s in self.reward if s.start >= over and s.args["episodes"] == 2 * config.eval_tasks)
             if own := next(scored, None):
@@ -158,8 +148,7 @@ class _RunSpans:
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
-        """Return for every group its generator's busy seconds with the version that began it ÷ the
-        groups that it began with that version."""
+        """Return each group's seconds: its generator's work with a version ÷ groups begun so."""
         begun = Counter((self._sampled_by(number), version) for number, version, _, _ in self.groups)
         busy = dict.fromkeys(begun, 0.0)
         for actor, chunks in self.chunks.items():
@@ -167,8 +156,7 @@ class _RunSpans:
             for start, end in chunks:
                 inside = [span for span in own if start <= span.start < end]
                 for span, following in zip(inside, [*inside[1:], None], strict=True):
-                    # If no group was begun with this version, the generator was still sampling
-                    # groups of an earlier one.
+                    # No group was begun with this version: the generator still sampled old ones.
                     versions = [version for sampler, version in busy if sampler == actor]
                     version = max((v for v in versions if v <= span.args["version"]), default=min(versions))
                     busy[actor, version] += (following.start if following else end) - span.start
@@ -176,8 +164,7 @@ class _RunSpans:
         return [busy[share] / begun[share] for share in shares]
 
     def _sampled_by(self, number: int) -> str:
-        """Return the generator that sampled group ``number``: the only one, where the timeline does
-        not say."""
+        """Return the generator of group ``number``; the only one if the timeline does not say."""
         return self.samplers.get(number) or min(self.chunks)
 
     def new_pulls(self) -> list[Span]:
@@ -191,15 +178,13 @@ class _RunSpans:
         return new
 
     def transfer(self) -> float:
-        """Return the mean seconds from publish.end to pull.start, for generators that waited for
-        that version."""
+        """Return the mean seconds from publish.end to pull.start, if the version was waited for."""
         pulls = [(pull, self.published[pull.args["version"]]) for pull in self.new_pulls()]
         waited = [(pull, sent) for pull, sent in pulls if sent <= pull.start and self._is_idle(pull.actor, sent)]
         return _mean(pull.start - sent for pull, sent in waited)
 
     def start(self) -> float:
-        """Return the mean seconds from pull.end to the first token, for generators that were idle
-        before the pull."""
+        """Return the mean seconds from pull.end to the first token, of generators idle before."""
         gaps = []
         for pull in self.new_pulls():
             following = [start for start, _ in self.chunks[pull.actor] if start >= pull.end]
@@ -210,8 +195,7 @@ class _RunSpans:
         return _mean(gaps)
 
     def deliver(self) -> float:
-        """Return the mean seconds from the last token of a batch to train.start, for steps that
-        waited for that batch."""
+        """Return the mean seconds from a batch's last token to train.start, if waited for."""
         gaps = []
         for step, train in enumerate(self.train):
             scored = [span for span in self.reward if span.end <= train.start]
@@ -220,15 +204,13 @@ class _RunSpans:
         return _mean(gaps) if gaps else self.turnaround()
 
     def turnaround(self) -> float:
-        """Return the mean seconds from publish.end to the next train.start, for steps whose batch
-        was ready before."""
+        """Return the mean seconds from publish.end to train.start, if the batch was ready."""
         turns = [(train.start, published) for train, published in zip(self.train[1:], self.published[1:], strict=False)]
         gaps = [now - then for now, then in turns if not any(then < span.end <= now for span in self.reward)]
         return _mean(gaps) if gaps else self.transfer()
 
     def evaluations(self) -> dict[int, float]:
-        """Return for every evaluated version the seconds for which its generator did nothing
-        else."""
+        """Return for each evaluated version its generator's seconds for nothing else."""
         seconds = {}
         for version in sorted({span.args["version"] for span in self.evaluate} - {0}):
             both = [span for span in self.evaluate if span.args["version"] == version]
@@ -243,8 +225,7 @@ class _RunSpans:
 
 
 def _joined(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Return (start, end) of intervals of work; joins spans with less than ``CHUNK_GAP_SECONDS``
-    between them."""
+    """Return intervals of work (start, end), joined across less than ``CHUNK_GAP_SECONDS``."""
     joined: list[tuple[float, float]] = []
     for span in spans:
         if joined and span.start - joined[-1][1] < CHUNK_GAP_SECONDS:

@@ -5,8 +5,7 @@
        ▼
     Latencies    one number of seconds for every group, step and version (``recorded.py`` measures them in a real run)
 
-A group's latency depends only on its number and the seed, so runs that are compared have the same
-stragglers.
+A group's latency depends on its number and the seed: compared runs have equal stragglers.
 
 >>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
 Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
@@ -22,12 +21,10 @@ from zorplex_rl.task.latency import lognormal
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Hold the further latencies of a real run, in seconds. Raises ValueError for a share that is
-    below 1."""
+    """Hold a real run's further latencies, in seconds. Raises ValueError for a share below 1."""
 
     latency: Mapping[int, float] = field(default_factory=dict)
-    """Least seconds from the first token of group k to its last, if it waits for tools while its
-    generator samples other groups."""
+    """Least seconds from first to last token of group k while its generator samples others."""
     load: Mapping[int, float] = field(default_factory=dict)
     """To load version v; the generator stops for it."""
     evaluate: Mapping[int, float] = field(default_factory=dict)
@@ -46,8 +43,7 @@ class Details:
             raise ValueError(f"share is {self.share}; a generator takes 1 group or more at a time")
 
     def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
-        """Return (kind, seconds) of every pause of ``generator`` when it goes from version ``have``
-        to ``newest``."""
+        """Return (kind, seconds) of ``generator``'s pauses from version ``have`` to ``newest``."""
         pauses = [("pull", self.load.get(newest, 0.0))]
         if generator == 0:
             pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]
@@ -56,8 +52,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Hold the seconds of every group, step and version. The bounds and the widget use only the
-    first three fields."""
+    """Hold the seconds of every group, step and version; bounds and widget use the first three."""
 
     generate: tuple[float, ...]
     """To sample group k on one generator."""
@@ -70,8 +65,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Hold the counts and mean latencies (seconds) of a run. Raises ValueError for a count or a
-    time out of range."""
+    """Hold a run's counts and mean latencies (seconds). Raises ValueError for a bad one."""
 
     generators: int = 4
     groups_per_step: int = 8

@@ -70,8 +70,7 @@ def compare(setting: Setting) -> Comparison:
 
 
 def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
-    """Simulate steps in turns: send the weights, sample a whole batch, train on it. ``setting``
-    gives only the counts."""
+    """Simulate steps in turns: send weights, sample a batch, train. ``setting``: counts only."""
     spans, details, groups = _Spans(), latencies.details, setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
@@ -98,8 +97,7 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
 
 
 def simulate_async(setting: Setting, latencies: Latencies) -> Run:
-    """Simulate generators and trainer side by side, within ``setting.max_lag``. ``setting`` gives
-    only the counts and the lag bound."""
+    """Simulate generators beside the trainer, within ``max_lag``. ``setting``: counts and lag."""
     return _Async(setting, latencies).run()
 
 
@@ -122,8 +120,7 @@ class _Generator:
 
 
 class _Async:
-    """Process events in the order of their times. Events of equal time are all applied before any
-    actor chooses its next action."""
+    """Process events in time order; equal times are all applied before any actor acts."""
 
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies, self.details = setting, latencies, latencies.details
@@ -163,8 +160,7 @@ class _Async:
         self.at(end + self.details.turnaround, lambda now: setattr(self, "training", False))
 
     def publish(self, version: int, now: float) -> None:
-        """Send ``version`` after those before it have arrived. The last version of a run is not
-        sent: the run ends."""
+        """Send ``version`` after those before it have arrived; a run's last one is not sent."""
         if version == self.setting.steps:
             self.finished = now
             return
@@ -173,8 +169,7 @@ class _Async:
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:
-        """Give every idle generator its next work: the next group of its share, or newer weights,
-        or a new share that the buffer admits."""
+        """Give idle generators work: their share's next group, newer weights, or a new share."""
         for generator in self.generators:
             if generator.idle_since is None or self.newest < 0:
                 continue
@@ -202,8 +197,7 @@ class _Async:
         return end > now
 
     def sample(self, generator: _Generator, now: float) -> None:
-        """Sample the next group of the share. After the last group, schedule the hand-in of the
-        share."""
+        """Sample the share's next group; after the last one, schedule the share's hand-in."""
         group, version = generator.admitted.pop(0), generator.version
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)

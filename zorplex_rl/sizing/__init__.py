@@ -1,2 +1,1 @@
-"""What a run takes in memory and time, computed before it is started, and measured in a real
-process."""
+"""What a run takes in memory and time: computed before, and measured in a real process."""

@@ -1,5 +1,4 @@
-"""Divide GPUs between generators and a trainer that work side by side: computed from sizes,
-operations and bytes, measured by nobody.
+"""Divide GPUs between generators and a trainer that work side by side: computed, not measured.
 
     ModelShape, Workload ─┐
     GPUs, Accelerator ────┴─► splits ──► Split: seconds of sampling, seconds of training, memory of a GPU on either side
@@ -12,8 +11,8 @@ a GPU's speed. A matrix product of a decode step with few rows is as slow as rea
     generators   replicas of 1, 2, 4 or 8 GPUs (tensor parallel), each with as many slots as its memory holds
     trainer      tensor parallel over 1, 2, 4 or 8 GPUs, ZeRO stage 3 over the rest, nothing recomputed
 
-What it leaves out: every link. Collectives, pulled weights and tools cost no time here, every
-answer is as long as the longest, and each GPU loads its own share of the weights only.
+What it leaves out: every link. Collectives, weights and tools cost no time here, every answer has
+full length, and each GPU loads its own share of the weights.
 """
 
 from __future__ import annotations
@@ -27,19 +26,15 @@ from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Parallel, Worklo
 from zorplex_rl.sizing.step_time import Machine, sample_seconds, train_seconds
 
 COMPUTE_SHARE = 0.4
-"""Of the peak, in training: 38 to 43 % were reported for 8,192 and 16,384 H100s (Llama 3,
-arXiv:2407.21783, table 4)."""
+"""Of the peak, in training: 38 to 43 % on 8,192 and 16,384 H100s (Llama 3, arXiv:2407.21783)."""
 BANDWIDTH_SHARE = 0.7
 """Of the peak, in decoding. An assumption."""
 MEMORY_SHARE = 0.9
-"""The rest is for the driver, the allocator's holes and the buffers of collectives. An
-assumption."""
+"""The rest is for driver, allocator's holes and buffers of collectives. An assumption."""
 CALL = 2e-6
-"""Seconds of a GPU for one small operation, when graphs of them are launched at once. An
-assumption; cutting a model does not shorten it."""
+"""Seconds of a GPU for a small operation in a graph: assumed; not shorter for a part of a model."""
 OPTIMIZER_PASSES = 22
-"""Times that a step reads or writes something as large as the weights: moments, gradients,
-temporaries of AdamW and of clipping. An assumption."""
+"""Weight-sized reads and writes of a step: moments, gradients, AdamW, clipping. Assumed."""
 TENSOR = (1, 2, 4, 8)
 """GPUs that one model may be cut over: those of one machine."""
 TOKEN_BUDGETS = (16384, 1)
@@ -48,8 +43,7 @@ TOKEN_BUDGETS = (16384, 1)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The peaks of a GPU: 16-bit operations per second without sparsity, bytes per second of its
-    memory, and its bytes."""
+    """A GPU's 16-bit operations per second without sparsity, memory bytes per second, and bytes."""
 
     name: str
     operations: float
@@ -58,8 +52,7 @@ class Accelerator:
     source: str
 
     def machine(self, rows: int, dtype: str = "bfloat16") -> Machine:
-        """Return the speeds that ``step_time.py`` asks for, when a decode step has ``rows``
-        rows."""
+        """Return the speeds for ``step_time.py``, when a decode step has ``rows`` rows."""
         speed, bandwidth = COMPUTE_SHARE * self.operations, BANDWIDTH_SHARE * self.bandwidth
         # Each weight is read once for a step, and serves two operations in every row.
         decode = min(speed, 2 * rows / BYTES[dtype] * bandwidth)
@@ -87,12 +80,8 @@ MODELS: dict[str, ModelShape] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a split: ``processes`` of ``tensor`` GPUs each, the seconds of a step, and the
-    bytes that each GPU needs.
-
-    ``slots`` are the rows that a generator decodes at once; 0 for a trainer. ``fits`` says whether
-    there is a way at all.
-    """
+    """One side of a split: ``processes`` of ``tensor`` GPUs, seconds of a step, bytes of a GPU.
+    ``slots``: rows that a generator decodes at once, 0 for a trainer; ``fits``: there is a way."""
 
     gpus: int
     processes: int
@@ -129,8 +118,7 @@ class Split:
 def splits(
     shape: ModelShape, work: Workload, gpus: int, accelerator: Accelerator = H100, parts: int = 8
 ) -> list[Split]:
-    """Return the splits of ``gpus`` GPUs in steps of 1 / ``parts`` of them, from the fewest
-    generators to the most."""
+    """Return splits of ``gpus`` GPUs in steps of 1 / ``parts``, fewest generators first."""
     step = max(1, gpus // parts)
     return [
         Split(sampling(shape, work, g, accelerator), training(shape, work, gpus - g, accelerator))
@@ -145,16 +133,14 @@ def best_split(found: list[Split]) -> Split | None:
 
 @lru_cache(maxsize=4096)
 def sampling(shape: ModelShape, work: Workload, gpus: int, accelerator: Accelerator = H100) -> Side:
-    """Return the fastest way in which ``gpus`` GPUs sample the batch of ``work``; one that does not
-    fit if none does."""
+    """Return the fastest way to sample ``work``'s batch on ``gpus`` GPUs; may not fit."""
     ways = [_sampling(shape, work, gpus, tensor, accelerator) for tensor in TENSOR if tensor <= gpus]
     return min(ways, key=lambda side: (not side.fits, side.seconds, side.bytes))
 
 
 @lru_cache(maxsize=4096)
 def training(shape: ModelShape, work: Workload, gpus: int, accelerator: Accelerator = H100) -> Side:
-    """Return the fastest way in which ``gpus`` GPUs train on the batch of ``work``; one that does
-    not fit if none does."""
+    """Return the fastest way to train on ``work``'s batch on ``gpus`` GPUs; may not fit."""
     ways = list(_training(shape, work, gpus, accelerator))
     return min(ways, key=lambda side: (not side.fits, side.seconds, side.bytes))
 
@@ -177,8 +163,7 @@ def _sampling(shape: ModelShape, work: Workload, gpus: int, tensor: int, acceler
     slots = max(low, 1)
     mine = replace(work, slots=slots, tasks=tasks, group_size=group)
     parts = sample_seconds(shape, mine, accelerator.machine(slots, work.dtype))
-    # On a GPU the tokens of all rows are chosen in one operation; what Python does for each row is
-    # left out.
+    # A GPU chooses all rows' tokens in one operation; Python's work per row is left out.
     seconds = _shared(parts, tensor) - parts["rows"] / tensor
     return Side(gpus, replicas, tensor, seconds, needed(slots), slots, low > 0)
 

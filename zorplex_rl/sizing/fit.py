@@ -1,5 +1,4 @@
-"""Does a run fit into this machine? Compares what ``sizing.py`` computes with the memory that is
-there, and says what would fit.
+"""Does a run fit into this machine? Compares ``sizing.py``'s bytes with the memory that is there.
 
     available    the least of MemAvailable and what is left below each memory limit of the process's cgroups; files that can be dropped are free
     surely       what the run takes if every answer is as short as it can be    more than there is: refused
@@ -35,8 +34,7 @@ SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
 EMPTY = "cache of slots that stay empty"
 TOLERANCE = 1.2
-"""How far above the available memory the computed bytes must be before a run is refused: more than
-their error (benchmarks/LOG.md)."""
+"""Computed ÷ available bytes that refuse a run: beyond their error (benchmarks/LOG.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,7 @@ def run_bytes(shape: ModelShape, work: Workload, config: Config, cuda: bool = Fa
 
 
 def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes on each device that ``devices`` (role: device, as ``assign_devices`` returns
-    it) names, for CUDA devices only."""
+    """Return the bytes of each CUDA device in ``devices``, as ``assign_devices`` gives them."""
     of_role = {process.role: process.memory.on_gpu() for process in processes(shape, work, config)}
     found: dict[str, int] = {}
     for name, device in devices.items():
@@ -90,8 +87,7 @@ def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mappin
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes of main memory that this process and its children can still take, or None
-    where the system does not say."""
+    """Return the bytes of main memory still free to this process and its children, or None."""
     found = []
     try:
         lines = (proc / "meminfo").read_text().splitlines()
@@ -175,8 +171,7 @@ def check_fit(
 
 
 def _smaller(config: Config, prompt: int) -> Iterator[dict[str, Any]]:
-    """Yield changes that take less memory: first those that cost no accuracy, one at a time, then
-    all together."""
+    """Yield changes that take less memory: harmless ones one at a time, then all together."""
     least = prompt + config.max_tokens
     budgets = [b for b in _halves(config.learner.token_budget) if b >= least] or [
         min(least, config.learner.token_budget)
@@ -215,8 +210,7 @@ def gigabytes(size: float) -> str:
 
 
 def table_of(found: Sequence[Process]) -> list[tuple[str, str, str, int]]:
-    """Return rows (process, phase, part, bytes) of the parts of each process at its highest,
-    largest first."""
+    """Return rows (process, phase, part, bytes) at each process's highest, largest first."""
     return [
         (f"{process.role} × {process.count}" if process.count > 1 else process.role, process.memory.highest, part, size)
         for process in found

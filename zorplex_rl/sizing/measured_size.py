@@ -1,5 +1,4 @@
-"""Measure what a trainer or a generator of a model really takes: peak memory and processor time, in
-a fresh process.
+"""Measure what a trainer or generator really takes: peak memory and processor time, afresh.
 
     make_model(shape, folder) ──► measure({"role": "trainer", …}) ──► a new process: the real parts, without Monarch ──► Measured
 
@@ -45,11 +44,8 @@ Role = Literal["trainer", "generator"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What to measure. ``prompts`` groups of ``group_size`` episodes; each prompt has about
-    ``prompt_tokens``, each response ``max_tokens`` tokens.
-
-    ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer.
-    """
+    """``prompts`` groups of ``group_size`` episodes: ``prompt_tokens``, then ``max_tokens``.
+    ``slots`` concern the generator, ``token_budget`` and ``updates_per_batch`` the trainer."""
 
     role: Role
     folder: str
@@ -64,18 +60,13 @@ class Case:
     checkpoint: bool = True
     steps: int = 2
     calibrate: bool = True
-    """Also measure the machine for this model, in the same process and right after, so that
-    neighbours disturb both alike."""
+    """Also measure the machine, right after in the same process: neighbours disturb both alike."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What the process took: bytes above ``baseline``, at the highest of each phase, and the
-    seconds of processor time of each phase.
-
-    ``prompt_tokens`` is the length of the longest prompt as it really was, ``decode_steps`` the
-    number of steps that the generator took.
-    """
+    """What a process took: bytes above ``baseline`` at each phase's highest, and processor seconds.
+    ``prompt_tokens``: the longest prompt as it was; ``decode_steps``: those of the generator."""
 
     baseline: int
     peaks: dict[str, int] = field(default_factory=dict)
@@ -92,8 +83,7 @@ class Measured:
 
 
 def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
-    """Write a Qwen2 model of ``shape`` with random float32 weights to ``folder``, with the embedded
-    policy's tokenizer."""
+    """Write a Qwen2 of ``shape``, random float32, and the embedded tokenizer to ``folder``."""
     import shutil
 
     import torch
@@ -111,16 +101,13 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
 
 
 def measure(case: Case, timeout: float = 300.0) -> Measured:
-    """Return what ``case`` takes in a process of its own. Raises RuntimeError, with its last words,
-    if that fails."""
+    """Return what ``case`` takes in its own process. Raises RuntimeError with its last words."""
     return next(measure_all([case], timeout))
 
 
 def measure_all(cases: Sequence[Case], timeout: float = 3000.0) -> Iterator[Measured]:
-    """Yield what each of ``cases`` takes. Each has a process of its own, forked from one that has
-    imported everything and has done nothing else."""
-    # As for an actor: one thread, so that processor time is the time that a quiet machine would
-    # take.
+    """Yield what each of ``cases`` takes, in a process forked after the imports alone."""
+    # One thread, as for an actor: processor time is then the time on a quiet machine.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", __name__, json.dumps([asdict(case) for case in cases])]
     with subprocess.Popen(command, text=True, env=environment, stdout=subprocess.PIPE) as process:
@@ -186,8 +173,7 @@ def _episodes(policy: Policy, case: Case, measured: Measured) -> list[Episode]:
     prompts = [encode_prompt(policy.tokenizer, task) for task in tasks]
     measured.prompt_tokens = max(map(len, prompts))
     episodes = []
-    # One sample of each prompt after the other: in a run the lengths are mixed, so a micro-batch
-    # has rows of all groups.
+    # Prompts in turns: lengths are mixed as in a run, so a micro-batch has all groups.
     for sample in range(case.group_size):
         for group, (task, prompt) in enumerate(zip(tasks, prompts, strict=True)):
             ids = [(7 * group + 11 * sample + i) % 500 for i in range(case.max_tokens)]
@@ -270,8 +256,7 @@ ROLES: dict[Role, Callable[[Case, _Meter], None]] = {"trainer": _train, "generat
 
 
 def _warm_up(roles: Sequence[Role], dtypes: Sequence[Dtype]) -> None:
-    """Run a tiny model through all that will be measured, so that what libraries load or allocate
-    once is there."""
+    """Run a tiny model through all that will be measured, so that libraries have loaded."""
     import torch
 
     from zorplex_rl.sizing.sizing import ModelShape
@@ -316,8 +301,7 @@ def _in_child(case: Case) -> int:
     if pid := os.fork():
         return os.waitpid(pid, 0)[1]
     try:
-        # In a thread, as in an actor: its memory comes from another arena of the allocator than the
-        # main thread's.
+        # In a thread, as in an actor: it has another of the allocator's arenas.
         with ThreadPoolExecutor(1) as pool:
             print(json.dumps(asdict(pool.submit(_measure_here, case).result())), flush=True)
     except BaseException:

@@ -22,8 +22,7 @@ SIZES = "num_hidden_layers hidden_size num_attention_heads num_key_value_heads i
 
 
 def shape_of(folder: Path) -> ModelShape:
-    """Return the shape of the model in ``folder``. Raises PolicyError if its config.json describes
-    none."""
+    """Return the shape of the model in ``folder``. Raises PolicyError if there is none."""
     try:
         config = json.loads((folder / "config.json").read_text())
         if _has_formula(config):
@@ -79,8 +78,7 @@ def _counted(folder: Path) -> ModelShape:
 
 
 def _intermediate(config: Any) -> int:
-    """Return the width of all that a token goes through between two attentions: of experts, those
-    that it is sent to."""
+    """Return the width of a token between two attentions, of experts those it is sent to."""
     names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
     whole = next((size for name in names if (size := getattr(config, name, None))), 4 * config.hidden_size)
     if not (chosen := getattr(config, "num_experts_per_tok", None)):

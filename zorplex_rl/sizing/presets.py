@@ -1,5 +1,4 @@
-"""Settings that suit a policy of a certain size: ``zorplex-rl train --preset qwen0.5b``. Explicit
-flags win over the preset.
+"""Settings for a policy's size: ``zorplex-rl train --preset qwen0.5b``. Explicit flags win.
 
 A preset is data: for every setting the value and the reason for it. What is not named here keeps
 its default. The shapes are those in the models' own ``config.json`` (Qwen2.5 technical report,
@@ -28,8 +27,7 @@ class Preset:
     shape: ModelShape
     settings: Mapping[str, tuple[Any, str]]
     trainer_gigabytes: int = 1
-    """Memory of a GPU on which the trainer fits, answers of full length included. A test computes
-    it."""
+    """Memory of a GPU for the trainer, with answers of full length. A test computes it."""
 
     @property
     def values(self) -> dict[str, Any]:

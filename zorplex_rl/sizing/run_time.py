@@ -1,12 +1,11 @@
-"""How long a whole run takes: the computed seconds of its steps and evaluations, added up as the
-loop does them.
+"""How long a whole run takes: the seconds of its steps and evaluations, added as in the loop.
 
     in turns       start ── sample ── train ── sample ── train ── … ── evaluate
     side by side   start ── sample ── sample ── …           the longer of the two, and no less than
                               └─ train ── train ── …        what all the work takes on all cores
 
-This is for the label of a button and for a reader who wants to know whether to fetch a coffee: it
-leaves out whatever waits for a tool, and how much two processes slow each other down.
+For a button's label, or to know whether to fetch a coffee: it leaves out waits for tools, and how
+much two processes slow each other down.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from zorplex_rl.sizing.sizing import ModelShape, Workload
 from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
 
 ANSWER_SHARE = 0.5
-"""Length of a common answer as a share of ``max_tokens``. The embedded policy's have about 45 of 96
-tokens, those of its tools included."""
+"""A common answer ÷ ``max_tokens``: the embedded policy's have 45 of 96 tokens, tools' included."""
 EVALUATIONS = 2
 """An evaluation answers its tasks greedily, and once by sampling."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """Seconds on this machine: for a process to import and load, for a generator to sample a batch,
-    for the trainer to take a step."""
+    """Seconds here: a process's imports and load, a generator's batch, a trainer's step."""
 
     start: float
     sample: float
@@ -38,8 +35,7 @@ class RunTime:
 
     @classmethod
     def here(cls, config: Config, shape: ModelShape, prompt: int, start: float, seconds: float = 0.03) -> Self:
-        """Measure this machine for ``config`` with prompts of ``prompt`` tokens, each speed for
-        ``seconds``. ``start`` is known to the caller."""
+        """Measure this machine for ``config`` and ``prompt`` tokens, ``seconds`` per speed."""
         longest = Workload.of(config, prompt)
         work = replace(longest, response=max(2, round(ANSWER_SHARE * longest.response)))
         machine = calibrate(shape, work, seconds, "cuda" if config.device == "cuda" else "cpu")
@@ -51,8 +47,7 @@ class RunTime:
         )
 
     def starting(self, processes: int) -> float:
-        """Return the seconds until ``processes`` processes with a model are ready, as many at a
-        time as there are cores."""
+        """Return the seconds until ``processes`` with a model are ready, one per core at a time."""
         return self.start * max(1.0, processes / self.cores)
 
     def sampling(self, episodes: int, config: Config) -> float:
@@ -60,8 +55,7 @@ class RunTime:
         return self.sample * episodes / (config.prompts_per_step * config.group_size)
 
     def run(self, config: Config) -> float:
-        """Return the seconds of a run of ``config``, from the start of its processes to the last
-        evaluation."""
+        """Return a run's seconds, from the start of its processes to the last evaluation."""
         evaluations = 2 + (config.steps - 1) // config.eval_every
         evaluating = self.sampling(EVALUATIONS * config.eval_tasks * evaluations, config)
         sampling, training = self.sample * config.steps, self.train * config.steps

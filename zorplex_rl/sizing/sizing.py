@@ -1,5 +1,4 @@
-"""What a trainer and a generator need in memory, computed before either is started: arithmetic
-only, no torch.
+"""What a trainer and a generator need in memory, computed: arithmetic only, no torch.
 
     ModelShape ─┐                           phases       load   forward   backward   update      load   prefill   sample
                 ├─► trainer_memory ─────►   weights        ■       ■         ■         ■            ■       ■        ■
@@ -15,8 +14,8 @@ Every term follows an allocation in the code: ``learning/learner.py`` (trainer),
 activations are what autograd keeps for the backward pass of a Qwen2 or Llama model in
 ``transformers``, without recomputation.
 
-Notation: N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value
-width, i intermediate size, V vocabulary, e bytes of a number of the model (2 or 4).
+N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i
+intermediate size, V vocabulary, e bytes of a number (2 or 4).
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
     one token   L · (norms + e·(4i + 2a))   norms     24·h in float32, 16·h in bfloat16
@@ -31,8 +30,7 @@ arXiv:1909.08053, section 3): attention, MLP, output layer and cache are divided
 residuals are not. Activations at 16-bit precision are counted as in Korthikanti et al. 2022
 (arXiv:2205.05198, section 4), for this architecture.
 
-What it does not know: the activations of experts and of other kinds of attention
-(``ModelShape.unknown``), and what other programs on the machine take.
+Unknown: activations of experts and other attention (``ModelShape.unknown``), other programs.
 """
 
 from __future__ import annotations
@@ -50,14 +48,11 @@ RING_SLOTS = 3
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 4
-"""Float32 tensors [tokens, V] that ``token_logprobs`` holds at once: logits, log-probs,
-probabilities, and their product."""
+"""Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
 RETURNED = 32 * 2**20
-"""The C library gives freed blocks of this size or more back to the system, and keeps smaller ones
-(mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
+"""The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 FRAGMENTATION = 0.3
-"""What the holes between these blocks add in a trainer, as a share of them. Measured, like the next
-three; the same step took 0.2 to 0.6."""
+"""What the holes between these add in a trainer, measured as a share: 0.2 to 0.6 for one step."""
 SAMPLING_FRAGMENTATION = 0.15
 """The same in a generator, which keeps nothing for a backward pass."""
 TRAINER_LIBRARIES = 5_000_000
@@ -70,8 +65,7 @@ HOST_PARTS = ("weight ring", "staging", "policy file")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A Qwen2 or Llama model, as far as memory and time depend on it. ``head_size`` 0 means hidden
-    / heads.
+    """A Qwen2 or Llama model, for memory and time. ``head_size`` 0 means hidden / heads.
 
     >>> ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936).parameters
     494032768
@@ -88,8 +82,7 @@ class ModelShape:
     attention_bias: bool = True
     """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
     counted: int = 0
-    """Parameters of a model of another family, counted (``model_shape.py``); 0 is as the formulas
-    say."""
+    """Counted parameters of another family (``model_shape.py``); 0 is as the formulas say."""
     largest: int = 0
     """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
     unknown: tuple[str, ...] = ()
@@ -97,8 +90,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in a model's ``config.json``. Raises KeyError where that is not of this
-        family."""
+        """Return the shape in a model's ``config.json``. Raises KeyError for another family."""
         heads = config["num_attention_heads"]
         kind = config.get("model_type")
         return cls(
@@ -156,21 +148,18 @@ class ModelShape:
 
     @property
     def tables(self) -> int:
-        """Parameters of the embedding table and the output layer, which are one if they are
-        tied."""
+        """Parameters of embedding table and output layer, which are one if they are tied."""
         return self.table * (1 if self.tied else 2)
 
     @property
     def copied_keys(self) -> int:
-        """Width of the keys as attention reads them: copied for each query head that shares them. A
-        single key head needs no copy."""
+        """Width of the keys in attention: copied per query head; a single key head needs none."""
         return self.attention if self.heads > self.kv_heads > 1 else self.keys
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What goes through the trainer's model at once: ``rows`` responses of ``response`` tokens
-    after ``prompts`` prompts of ``prompt`` tokens."""
+    """A micro-batch: ``rows`` of ``response`` tokens after ``prompts`` of ``prompt`` tokens."""
 
     prompts: int
     prompt: int
@@ -180,8 +169,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run feeds its models. Lengths in tokens are those of the longest prompt and the
-    longest response.
+    """What a run feeds its models; lengths in tokens, of the longest prompt and response.
 
     ``shared_prompt`` is how many tokens all prompts start with, ``tasks`` the number of prompts
     that a generator has before it, and ``evaluated`` the tasks of an evaluation, which samples
@@ -202,8 +190,7 @@ class Workload:
     transfer: str = "float32"
     stored: str = "float32"
     max_tokens: int = 0
-    """Tokens for which each slot is reserved, though responses may be shorter; 0 is as many as
-    ``response``."""
+    """Tokens for which a slot is reserved, maybe more than used; 0 is as ``response``."""
 
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
@@ -216,8 +203,7 @@ class Workload:
 
     @property
     def micro_batches(self) -> list[tuple[MicroBatch, int]]:
-        """The micro-batches of a training step, each with how often it occurs, if every response is
-        as long as the longest.
+        """The micro-batches of a step, and how often each occurs, if all responses are longest.
 
         ``learning/batches.py`` splits.
 
@@ -235,8 +221,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How a model is divided: over ``data`` processes at ZeRO ``stage`` (0 to 3), and over
-    ``tensor`` processes within each of these."""
+    """A model on ``data`` processes at ZeRO ``stage`` 0 to 3, each of ``tensor`` processes."""
 
     data: int = 1
     stage: int = 0
@@ -278,8 +263,7 @@ class Memory:
         return sum(self.parts.values())
 
     def on_host(self, cuda: bool) -> int:
-        """Return the bytes in main memory: without CUDA all of them, with CUDA the ring and the
-        staging buffer."""
+        """Return the bytes in main memory: all, or with CUDA ring and staging buffer."""
         if not cuda:
             return self.total + self.reserved
         return max(sum(parts.get(part, 0) for part in HOST_PARTS) for parts in self.phases.values())
@@ -294,8 +278,7 @@ class Memory:
 
 
 def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
-    """Return what a trainer of ``shape`` needs for ``work``, above a process that has only imported
-    its libraries."""
+    """Return what a trainer of ``shape`` needs for ``work``, above its libraries."""
     n, e = shape.parameters, BYTES[work.dtype]
     low = e < 4
     weights = {
@@ -324,8 +307,7 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
         # In bfloat16 the output layer runs on a float32 copy of its weights.
         copied = table if low else 0
         keys = e * 2 * shape.layers * shape.keys * batch.rows * (batch.prompt + batch.response) // parallel.tensor
-        # Tied or not, the gradient of the table comes in parts, one for each place where it is
-        # used.
+        # The table's gradient comes in parts, one for each place where it is used.
         again = (2 * table if index else table) if not low else e * n // parallel.tensor + table
         phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": keys}
         phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits + copied}
@@ -338,8 +320,7 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     largest = max(table, 4 * matrix // parallel.tensor)
     phases["update"] = base | whole | {"optimizer's temporaries": 2 * largest}
     small["update"] = small_gradients + 2 * largest - _returned(2 * largest, 2)
-    # In float32 autograd puts the gradients among the activations, one by one: in the next step the
-    # activations do not fit into their places.
+    # Float32 gradients take activations' places one by one: the next step's do not fit there.
     scattered = 0 if low else small_gradients
     # Holes, and what other phases had more of blocks that are not given back.
     highest = max(small.values())
@@ -350,24 +331,19 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
 
 
 def _returned(size: int, blocks: int = 1) -> int:
-    """Return how much of ``size`` bytes in ``blocks`` equal blocks goes back to the system when it
-    is freed: all or nothing."""
+    """Return how much of ``size`` bytes in ``blocks`` goes back when freed: all or nothing."""
     return size if size // blocks >= RETURNED else 0
 
 
 def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
-    """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
-
-    A response's first hidden state is the prompt's last one, so its pass has one token less than
-    the response.
-    """
+    """Return what autograd keeps of ``batch`` for its backward pass, without the logits. The first
+    hidden state is the prompt's last, so a response's pass is a token shorter."""
     e = BYTES[dtype]
     h, a, k, i = shape.hidden, shape.attention, shape.keys, shape.intermediate
     steps = batch.response - 1
     width = batch.prompt + steps
     responses, prompts = batch.rows * steps, batch.prompts * batch.prompt
-    # Two norms in each layer: in float32 input, normalized and scaled; in bfloat16 the input is
-    # kept in float32, and the others in bfloat16.
+    # Two norms a layer: float32 keeps input, normalized, scaled; bfloat16 the input in float32.
     norms = (24 if e == 4 else 16) * h
     divided = e * (4 * i + 2 * a)
     keys = 2 * shape.copied_keys
@@ -379,20 +355,15 @@ def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel:
 
 
 def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = Parallel()) -> int:
-    """Return the float32 logits of ``batch`` and what is computed from them at once, if the policy
-    sampled every token."""
+    """Return ``batch``'s float32 logits and what comes of them, if all tokens are sampled."""
     return LOGIT_COPIES * 4 * batch.rows * batch.response * shape.vocabulary // parallel.tensor
 
 
 def generator_memory(
     shape: ModelShape, work: Workload, parallel: Parallel = Parallel(), mapped_ring: bool = False
 ) -> Memory:
-    """Return what a generator of ``shape`` needs for ``work``, above a process that has only
-    imported its libraries.
-
-    ``mapped_ring`` counts the trainer's ring too: a reader through shared memory has it in its
-    resident set, though it exists only once.
-    """
+    """Return what a generator of ``shape`` needs for ``work``, above its libraries. ``mapped_ring``
+    counts the trainer's ring, too, which a reader through shared memory maps."""
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
         "weights": e * n // parallel.tensor,
@@ -432,8 +403,7 @@ def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel:
 def _sampling(
     shape: ModelShape, work: Workload, tasks: int, samples: int, parallel: Parallel
 ) -> dict[str, dict[str, int]]:
-    """Return the parts of a rollout engine with ``samples`` episodes of each of ``tasks`` prompts,
-    while it prefills and while it samples."""
+    """Return a rollout engine's parts in prefill and sampling: ``samples`` × ``tasks``."""
     e, v = BYTES[work.dtype], shape.vocabulary // parallel.tensor
     rows = min(work.slots, tasks * samples)
     # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
@@ -463,13 +433,11 @@ def _sampling(
 
 
 def _mapped(n: int, work: Workload) -> int:
-    """Return the bytes of the policy's file that are mapped while it is loaded as another number
-    type."""
+    """Return the mapped bytes of the policy's file while it is loaded as another type."""
     return BYTES[work.stored] * n if work.stored != work.dtype else 0
 
 
 def divided(shape: ModelShape, work: Workload, data: int, tensor: int = 1) -> dict[int, int]:
-    """Return a trainer's bytes for each process at ZeRO stages 0 to 3, if each of ``data``
-    processes has its share of the rows."""
+    """Return a trainer's bytes per process at ZeRO stages 0 to 3, rows shared by ``data``."""
     share = replace(work, prompts=max(1, work.prompts // data))
     return {stage: trainer_memory(shape, share, Parallel(data, stage, tensor)).total for stage in range(4)}

@@ -1,5 +1,4 @@
-"""How long a training step and the sampling of a batch take: operations and bytes, divided by what
-this machine really does in a second.
+"""How long a step and a batch take: operations and bytes, over what this machine does a second.
 
     calibrate(shape, …) ──► Machine    matrix products in the sizes of this model, bytes of large and small tensors, exponentials, calls
                                │
@@ -11,8 +10,7 @@ to the earlier tokens, which 6N leaves out. Memory traffic is counted tensor by 
 two, and no maximum: one thread does one after the other (Williams et al. 2009,
 doi:10.1145/1498765.1498785, section 3, for the case of overlap).
 
-Every speed is measured in processor time, so that a busy machine changes it little. Only
-``calibrate`` imports torch.
+Speeds are in processor time, which neighbours change little. ``calibrate`` imports torch.
 """
 
 from __future__ import annotations
@@ -56,11 +54,9 @@ class Machine:
 
 
 def calibrate(shape: ModelShape, work: Workload, seconds: float = 0.1, device: str = "cpu") -> Machine:
-    """Measure ``device`` for a model of ``shape``, each speed for about ``seconds`` (of processor
-    time on the CPU). Returns the speeds."""
+    """Measure ``device`` for ``shape``, each speed ``seconds`` long (of processor on a CPU)."""
     if device == "cpu":
-        # Without the block below: it makes every call of torch slower, and calls are among what is
-        # measured.
+        # Without the block below, which slows every call of torch: calls are measured, too.
         return _calibrate(shape, work, seconds, time.process_time, lambda: None)
     import torch
 
@@ -82,8 +78,7 @@ def _calibrate(
     size = shape.attention // heads
 
     def speed(amount: float, run: Callable[[], object], share: float = 0.5) -> float:
-        """Return ``amount`` per second of ``run``, for the run below which ``share`` of all are:
-        0.5 is the median."""
+        """Return ``amount`` per second of the run at quantile ``share`` (0.5 is the median)."""
         run()
         finish()
         found: list[float] = []
@@ -108,8 +103,7 @@ def _calibrate(
     episodes = work.tasks * work.group_size
     rows = max(1, round(episodes / -(-episodes // min(work.slots, episodes))))
     layers = [(up, down)]
-    # As many layers as the model has, until they fill no cache: a decode step reads every weight
-    # once, and seldom finds one in a cache.
+    # As many layers as fill no cache: a decode step reads each weight once, seldom from one.
     while len(layers) < shape.layers and len(layers) * 2 * up.nbytes < BEYOND_CACHES:
         layers.append((up.clone(), down.clone()))
     entries = min(shape.vocabulary, 8192)
@@ -137,8 +131,7 @@ def _calibrate(
     scale = torch.ones(h, dtype=dtype, requires_grad=True)
 
     def elementwise() -> None:
-        """A norm as transformers writes it, a residual and the MLP's activation, forward and
-        backward."""
+        """A norm as in transformers, a residual, the MLP's activation, forward and backward."""
         x = residual.float()
         x = scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).to(dtype)
         torch.autograd.backward([x + residual, F.silu(gate) * value], [residual.detach(), gate.detach()])
@@ -186,8 +179,7 @@ def _calibrate(
     attention = speed(3 * 4 * some * steps * width * shape.attention, attend)
     traffic = speed(moved, elementwise)
     with torch.no_grad():
-        # What takes microseconds is disturbed most by a neighbour on the same core: the quietest of
-        # three moments counts.
+        # Microseconds are disturbed most by a neighbour: the quietest of three moments counts.
         calls += [found.call, call()]
     return replace(found, attention=attention, traffic=traffic, call=min(calls))
 
@@ -213,8 +205,7 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
         )
         parts["calls"] += count * (CALLS_PER_LAYER * shape.layers + 300) * machine.call
     parts["optimizer"] = 4 * shape.parameters / machine.optimizer
-    # Gradients are freed after every step. A tied table has two, as embedding and as output layer,
-    # before they are added up.
+    # Gradients are freed after a step. A tied table has two, as embedding and output layer.
     parts["fresh memory"] = 4 * (shape.parameters - shape.tables + 2 * shape.table) / machine.fresh
     return {part: updates * seconds for part, seconds in parts.items()}
 
@@ -222,24 +213,18 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
 BEYOND_CACHES = 200_000_000
 """Bytes that no processor's caches hold."""
 NEVER_KEPT = 1 << 25
-"""Bytes of a block that glibc's allocator returns to the kernel as soon as it is freed, however
-often it is asked for: 32 MiB."""
+"""A block of this size goes back to the kernel when freed, under glibc: 32 MiB."""
 TRAFFIC_PASSES = 5.0
-"""Elementwise work of a whole step, in units of its forward pass: the backward pass reads more, and
-adds gradients up."""
+"""Elementwise work of a step ÷ its forward pass: backward reads more, and adds up."""
 LOGIT_PASSES = 6.0
 """Times that the logits are read or written, backward pass included, in units of a log-softmax."""
 CALLS_PER_LAYER = 300.0
-"""Tensor operations of a layer, forward and backward, for prompts and responses, from Python and
-autograd, in units of a small one."""
+"""Operations of a layer, forward and backward, from Python and autograd, in small ones."""
 
 
 def traffic_bytes(shape: ModelShape, tokens: int, keys: int, dtype: str) -> int:
-    """Return the bytes that one forward pass of ``tokens`` tokens reads and writes elementwise;
-    ``keys`` are those copied for the responses.
-
-    For each token and layer, in numbers: two norms and residuals 20·h, rotation 9·(a + k), MLP 5·i.
-    """
+    """Return the elementwise bytes of a forward pass; ``keys`` are the copies for responses. For
+    each token and layer, in numbers: two norms and residuals 20·h, rotation 9·(a + k), MLP 5·i."""
     e = BYTES[dtype]
     token = 2 * _norm_bytes(dtype) * shape.hidden + e * (9 * (shape.attention + shape.keys) + 5 * shape.intermediate)
     copied = 4 * shape.keys + (2 * shape.attention if shape.heads > shape.kv_heads else 0)
@@ -247,17 +232,13 @@ def traffic_bytes(shape: ModelShape, tokens: int, keys: int, dtype: str) -> int:
 
 
 def _norm_bytes(dtype: str) -> int:
-    """Return the bytes that a norm and a residual read and write for each number of the hidden
-    size: the norm in float32."""
+    """Return the bytes of a norm (float32) and a residual, per number of the hidden size."""
     return 7 * 4 + 3 * BYTES[dtype]
 
 
 def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: int | None = None) -> dict[str, float]:
-    """Return the seconds by part in which a generator samples ``tasks`` · ``group_size`` episodes
-    of full length, at most ``slots`` at once.
-
-    ``steps`` is the number of decode steps if it is known.
-    """
+    """Return the seconds by part for sampling ``tasks`` · ``group_size`` in ``slots``. ``steps`` is
+    the number of decode steps if it is known."""
     e = BYTES[work.dtype]
     episodes = work.tasks * work.group_size
     rows: float = min(work.slots, episodes)
@@ -268,8 +249,7 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     width = work.prompt + work.response / 2
     matrices = shape.layers * _matrices(shape) + shape.table
     return {
-        # Without a backward pass, whose products are several times slower in bfloat16 on some
-        # processors.
+        # Without a backward pass, which some processors do slowly in bfloat16.
         "prefill": 2 * shape.layers * _matrices(shape) * prompts / max(machine.product, machine.decode)
         + traffic_bytes(shape, prompts, work.tasks * work.prompt, work.dtype) / machine.traffic,
         "matrix products": steps * 2 * matrices * rows / machine.decode,

@@ -1,2 +1,1 @@
-"""The Zorplex tasks, their parser, their rewards, and the record of one episode. Needs only the
-standard library."""
+"""The Zorplex tasks, their parser, rewards, and record of an episode. Standard library only."""

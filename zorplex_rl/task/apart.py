@@ -1,5 +1,4 @@
-"""Run the checks of ``env check`` in a process of their own: the user's code may end it, fork, fill
-the memory, or never return.
+"""Run ``env check`` in a process of its own: the user's code may end it, fork, hang, fill memory.
 
 env check ──► child: one check after the other ──► a pipe: the name of each check that begins, and what it has found
                           └──► a mark: the call of the user's code that is under way, which outlives the child
@@ -36,8 +35,7 @@ class Finding(NamedTuple):
 
 
 def findings_apart(program: str, arguments: Any, seconds: float) -> Iterator[Finding]:
-    """Yield what ``program``, run in a child, reports with ``report``. It gets ``arguments``. If
-    the child ends before, the last one says how."""
+    """Yield what ``program``, run with ``arguments`` in a child, reports; at last how it ended."""
     receiver, sender = Pipe(duplex=False)
     with receiver, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as mark:
         pickle.dump(arguments, asked)
@@ -94,8 +92,7 @@ def _received(receiver: Connection, child: "subprocess.Popen[bytes]", mark: int,
 
 
 def report(findings: Callable[[Any, Callable[[str], None]], Iterator[Finding]]) -> None:
-    """In the child: send what ``findings(arguments, begin)`` yields, and each name that it begins
-    with."""
+    """In the child: send what ``findings(arguments, begin)`` yields, and names that it begins."""
     sender = Connection(int(sys.argv[1]), readable=False)
     call_limit.leave_marks(int(sys.argv[2]))
     call_limit.tell_copy = lambda: sender.send((os.getpid(), None))
@@ -106,8 +103,7 @@ def report(findings: Callable[[Any, Callable[[str], None]], Iterator[Finding]]) 
             for finding in findings(pickle.load(sys.stdin.buffer), lambda name: sender.send((os.getpid(), name))):
                 sender.send((os.getpid(), finding))
         except Exception as error:
-            # Not the code of the task itself, of which a check tells, but what that code has done
-            # to this process.
+            # Not the task's code, of which a check tells, but what it has done to this process.
             said = next(iter(str(error).splitlines()), "")
             why = f"the checks cannot go on in the process of the task: {type(error).__name__}: {said}"
             sender.send((os.getpid(), Finding("no", "process", why)))

@@ -5,8 +5,7 @@
                                        Its process is, by the end of the run
     a call that lets nothing else run  such as ``9**9**9``: ``GRACE_SECONDS`` later the kernel ends the process (SIGALRM)
 
-The clock runs while a call is under way (``start``, ``stop``), and only where ``seconds`` is set.
-Tasks of the package have no limit.
+The clock runs during a call (``start``, ``stop``) if ``seconds`` is set: not for our own tasks.
 """
 
 import asyncio
@@ -33,14 +32,12 @@ LOOK_SECONDS = 0.5
 """How often those who wait look at the clock."""
 MARK_BYTES = 1024
 MARKS = "ZORPLEX_CALL_MARKS"
-"""Environment variable of a run's processes: the folder of the marks, one file for each actor that
-calls the user's code."""
+"""Environment variable: the folder of marks, a file for each actor that calls the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the user's code that is under way: what it is, in words, the file of that code, and
-    since when."""
+    """A call of the user's code under way: what it is, in words, its code's file, since when."""
 
     what: str
     file: str | None
@@ -63,18 +60,15 @@ class CallLimit:
         self._mark: mmap.mmap | None = None
         self._process = 0
         self.tell_copy: Callable[[], None] = lambda: None
-        """What a copy of this process does, made by a call that forks, before it ends with that
-        call."""
+        """What a fork of this process, made within a call, does before it ends with the call."""
 
     def leave_marks(self, file: int) -> None:
-        """Write each call that is under way into ``file``, of ``MARK_BYTES``, where another process
-        finds it after the end of this one."""
+        """Write each call under way into ``file`` (``MARK_BYTES``); it outlives this process."""
         self._mark = mmap.mmap(file, MARK_BYTES)
 
     @contextlib.contextmanager
     def interrupting(self, seconds: float) -> Iterator[None]:
-        """Raise TimeoutError within a call that takes longer. Only the main thread can: does
-        nothing in another one."""
+        """Raise TimeoutError within a call that takes longer; only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -139,8 +133,7 @@ def mark_of(name: str, flags: int = os.O_RDONLY) -> int:
 
 
 def last_call(name: str) -> Call | None:
-    """Return the call of the user's code that was under way when the process of the actor ``name``
-    ended, or None."""
+    """Return the user's call that was under way when actor ``name``'s process ended, or None."""
     try:
         file = mark_of(name)
     except OSError:
@@ -152,11 +145,8 @@ def last_call(name: str) -> Call | None:
 
 
 async def in_thread(function: Callable[..., Result], *args: Any, executor: Executor | None = None) -> Result:
-    """Return ``function(*args)``, run in a thread (one of ``executor``).
-
-    Raises TaskError when a call of the user's code in this process takes too long, be it this one
-    or one that this one waits for.
-    """
+    """Return ``function(*args)``, run in a thread (one of ``executor``). Raises TaskError when a
+    call here takes too long, this or one that this waits for."""
 
     def run() -> Result:
         try:
@@ -174,8 +164,7 @@ async def in_thread(function: Callable[..., Result], *args: Any, executor: Execu
 
 
 async def ask(function: Callable[..., Result], *args: Any) -> Result:
-    """Return ``function(*args)``, which calls the environment: where calls have a limit, in a
-    thread, one after the other."""
+    """Return ``function(*args)``, a call of the environment; limited ones in a thread, in turn."""
     return await in_thread(function, *args, executor=_one_thread()) if call_limit.seconds else function(*args)
 
 

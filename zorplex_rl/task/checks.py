@@ -1,5 +1,4 @@
-"""Check a task of the user against what a run relies on. Each check looks at a sample of the tasks,
-so an *ok* means that nothing was found.
+"""Check a user's task against what a run relies on. Each check looks at a sample of the tasks.
 
 Sample(source)                    the first tasks of both splits
   .draw_again() … .score_garbage()    the checks: what each found, or Broken, with an example
@@ -40,8 +39,7 @@ PROCESS_SECONDS = 120.0
 ODD_ARGUMENTS = (
     "", "no such thing", "-1", "0", "1e999", "9" * 5000, "1/0", "None", "a" * 10_000, "'", '"', "\\", "\x00", "⁷", "٣", "<b>", "a,b", "2**9**9",
 )  # fmt: skip
-"""What a policy that is still learning writes between the brackets. Brackets and line breaks cannot
-occur."""
+"""What a learning policy writes between the brackets: no bracket, no line break."""
 
 
 class Broken(Exception):
@@ -49,11 +47,8 @@ class Broken(Exception):
 
 
 def try_apart(source: EnvironmentSource, seconds: float) -> None:
-    """Draw the first tasks of ``source`` in a process of their own, before this one does.
-
-    Raises TaskError for what is wrong with one, and if one ends its process, or takes longer than
-    ``seconds`` and cannot be interrupted.
-    """
+    """Draw the first tasks of ``source`` in a process of their own, before this one does. Raises
+    TaskError for what is wrong, also for one that ends its process or outlasts ``seconds``."""
     program = "from zorplex_rl.task.checks import report_first_tasks; report_first_tasks()"
     for finding in findings_apart(program, (source, seconds), seconds):
         raise TaskError(finding.said)
@@ -94,12 +89,9 @@ def findings_of(
     also: Mapping[str, Callable[["Sample"], str]],
     if_all_hold: Mapping[str, Callable[["Sample"], str]],
 ) -> Iterator[Finding]:
-    """Yield one finding for each check, after ``begin(name)``. What the user's code prints goes to
-    standard error.
-
+    """Yield a finding for each check, after ``begin(name)``. The user's prints go to stderr.
     ``also`` are further checks, ``if_all_hold`` those that say little about a task that is not in
-    order. Nothing follows if no task can be drawn.
-    """
+    order. Nothing follows if no task can be drawn."""
     try:
         with redirect_stdout(sys.stderr), call_limit.interrupting(seconds):
             sample = Sample(source)
@@ -139,8 +131,7 @@ def _finding(name: str, check: Callable[[], str], seconds: float) -> Finding:
 
 
 class Sample:
-    """The first tasks of both splits, and the checks on them. Each check returns what it found, or
-    raises Broken or TaskError."""
+    """The first tasks of both splits, and their checks, which raise Broken or TaskError."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         self.source, self.environment = source, source.make()
@@ -159,8 +150,7 @@ class Sample:
         return "the same when drawn again, in the reverse order, and from a new environment"
 
     def draw_elsewhere(self) -> str:
-        """Draw the tasks in another process, whose sets and dictionaries have another order of
-        hashes."""
+        """Draw the tasks in another process, where sets and dictionaries hash differently."""
         try:
             ended = subprocess.run(
                 [sys.executable, "-c", "from zorplex_rl.task.checks import draw; draw()"],
@@ -225,8 +215,7 @@ class Sample:
         return f"the best constant answer, {answer!r:.40}, is right in {share:.1%}"
 
     def call_tools(self) -> str:
-        """Call every tool with odd arguments and with words of the question, here and in an
-        environment that has drawn no task."""
+        """Call tools with odd arguments and the question's words, also in a new environment."""
         for index, task in enumerate(self.few):
             arguments = (*ODD_ARGUMENTS, *task.question.split())
             for name in self.environment.tools:
@@ -300,8 +289,7 @@ class Sample:
 
 
 def draw() -> None:
-    """Read an EnvironmentSource from standard input, and write the keys of its first tasks to
-    standard output, pickled."""
+    """Read an EnvironmentSource from stdin, and write its first tasks' keys to stdout, pickled."""
     source: EnvironmentSource = pickle.load(sys.stdin.buffer)
     with redirect_stdout(sys.stderr):
         environment: Environment = source.make()

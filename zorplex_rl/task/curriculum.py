@@ -1,7 +1,6 @@
 """Choose the tasks of a run: one kind, a mix of all kinds, or a curriculum of ever harder tiers.
 
-A *tier* is a tuple of ``kind:difficulty`` names. Tasks are drawn from them in turn, so each has the
-same share.
+A *tier* is a tuple of ``kind:difficulty`` names, from which tasks are drawn in turn.
 """
 
 from zorplex_rl.config import Config
@@ -29,8 +28,7 @@ def tiers_of(config: Config) -> tuple[Tier, ...]:
 
 
 def ladder_of(task: str) -> tuple[Tier, ...]:
-    """Return the tiers of ``--curriculum`` for ``task``, easiest first. A kind without difficulties
-    has one tier."""
+    """Return ``--curriculum``'s tiers for ``task``, easiest first; one without difficulties."""
     if task == "compositional":
         return tuple(tier_of(task, difficulty) for difficulty in DIFFICULTIES)
     if task == "mix":

@@ -1,5 +1,4 @@
-"""What a run learns: an environment draws tasks, runs the tools that they call, and scores what a
-policy wrote.
+"""What a run learns: an environment draws tasks, runs their tools, and scores the policy.
 
     class Doubling(Environment):                                       a whole environment; ``examples/`` has two more
         tools = ("DOUBLE",)
@@ -31,11 +30,8 @@ from zorplex_rl.task.specs import Split, TaskSpec, get_spec, run_tool
 
 
 class Environment(Protocol):
-    """Tasks with tools and a score. A subclass must have ``task``, and ``execute`` if it names
-    ``tools``; the rest has a default.
-
-    ``data`` is the text of the file that ``--task-data`` names.
-    """
+    """Tasks with tools and a score. It must have ``task``, and ``execute`` if it names ``tools``.
+    ``data`` is the text of the file that ``--task-data`` names."""
 
     tools: tuple[str, ...] = ()
     """The names that make a call, as in ``NAME[argument]``. Without any, an episode is one turn."""
@@ -48,34 +44,28 @@ class Environment(Protocol):
         self.seed, self.data = seed, data
 
     def task(self, index: int, split: Split) -> Task:
-        """Return task number ``index`` of ``split``, always the same one. The splits have no task
-        in common."""
+        """Return task ``index`` of ``split``, always the same; the splits have none in common."""
         raise NotImplementedError
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``. Returns the result as text, also for an argument that makes no
-        sense: then what is wrong with it."""
+        """Run ``call`` for ``task``. Returns text, for a bad argument what is wrong with it."""
         return f"ERROR: no tool {call.name}"
 
     def find_answer(self, text: str) -> Answer | None:
-        """Return the answer in ``text``, or None. Sampling stops at the end of a line in which it
-        finds one."""
+        """Return the answer in ``text``, or None. Sampling stops at the end of its line."""
         return find_answer(text, self.answer_tag)
 
     def reference(self, task: Task) -> str:
-        """Return the text with which a perfect solver ends. Only ``zorplex-rl env check`` asks for
-        it."""
+        """Return the text with which a perfect solver ends, for ``zorplex-rl env check`` only."""
         return f"{self.answer_tag} {task.answer}"
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        """Score what the policy wrote in each turn, by the rules of ``rewards.py``. A score of your
-        own has its reward in ``correct``."""
+        """Score the policy's turns, as ``rewards.py`` does. A score of your own is ``correct``."""
         return score_turns(task, turns, tool_calls, finish, self.find_answer)
 
 
 class Zorplex:
-    """Draws tasks and runs their tools. It keeps no state of a task, so calls of many episodes can
-    be mixed."""
+    """Draws tasks and runs their tools. It has no task's state: calls of episodes may mix."""
 
     def __init__(self, seed: int = 0, hints: bool = False) -> None:
         self.seed, self.hints = seed, hints
@@ -104,8 +94,7 @@ class Zorplex:
 
 
 class ZorplexTier(Environment):
-    """One tier of Zorplex tasks, as the environment of a run. Its tools and its scoring are the
-    plain functions of the files beside this one."""
+    """One tier of Zorplex tasks as a run's environment, made of the functions beside this file."""
 
     tools = TOOL_NAMES
     execute, find_answer, score = staticmethod(run_tool), staticmethod(find_answer), staticmethod(score_turns)

@@ -1,5 +1,4 @@
-"""The record of one attempt at one task, as token ids: the prompt, the sampled tokens, and the
-injected tokens.
+"""The record of one attempt at a task, as token ids: prompt, sampled and injected tokens.
 
     prompt_ids   [P]   chat template of system prompt and question
     token_ids    [T]   everything after the prompt, in order
@@ -50,8 +49,7 @@ class Task:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that makes a task what it is; its split comes first. Two tasks are the same if the
-        ``repr`` of their keys is."""
+        """What makes a task what it is, the split first: equal if the ``repr`` of the keys is."""
         return (
             self.split, self.kind, self.system, self.question, self.answer, self.min_tool_calls, tuple(self.words), self.table, self.keys,
             self.redirects,
@@ -78,8 +76,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The outcome of an episode and the parts of its reward: ``correct`` + ``format`` +
-    ``extra_calls`` = ``reward``."""
+    """An episode's outcome, and ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
 
     outcome: Outcome
     answer: Answer | None
@@ -100,12 +97,8 @@ class Score:
 
 @dataclass(slots=True)
 class Episode:
-    """One finished attempt. ``finish`` says what ended it: the end-of-text token, a complete answer
-    line, or a limit.
-
-    ``first_version`` and ``last_version`` are the policy versions of its first and last sampled
-    token. Times are in seconds.
-    """
+    """One finished attempt; ``finish``: by end-of-text token, complete answer line or limit.
+    Versions are the policy's at the first and last sampled token. Times are in seconds."""
 
     task: Task
     prompt_ids: list[int]
@@ -148,8 +141,7 @@ class Episode:
 
     @property
     def attempt(self) -> tuple[Task, list[str], int, Finish]:
-        """What a score is made from: the task, the sampled text turn by turn, the number of tool
-        calls, and the end."""
+        """What a score is made from: task, sampled text by turn, number of tool calls, finish."""
         return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property

@@ -1,5 +1,4 @@
-"""Remember which code of tasks the user has run by naming it, so that a run's folder from elsewhere
-runs no other.
+"""Remember which task code the user has run by name: a folder from elsewhere runs no other.
 
     train --task FILE             remember the digest of the file's text and its data
     train --resume RUN            known: the copy in the folder runs       unknown: refused, unless --trust-task is given
@@ -16,8 +15,7 @@ from zorplex_rl.task.source import EnvironmentSource
 
 
 def remember(source: EnvironmentSource) -> None:
-    """Note that the user has named the code of ``source``. Where nothing can be written, nothing is
-    remembered."""
+    """Note that the user has named ``source``'s code, where anything can be written."""
     if source.code is None or is_known(source):
         return
     with contextlib.suppress(OSError, RuntimeError):
@@ -28,8 +26,7 @@ def remember(source: EnvironmentSource) -> None:
 
 
 def is_known(source: EnvironmentSource) -> bool:
-    """Whether ``source`` brings no code, or code that the user has named before. Zorplex and
-    installed packages bring none."""
+    """Whether ``source`` brings no code (Zorplex, installed packages) or code named before."""
     if source.code is None:
         return True
     try:

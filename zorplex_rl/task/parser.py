@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from functools import cache
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
-"""The names that make a call in Zorplex tasks. Which kind of task answers to which, ``tools`` in
-``specs.py`` says."""
+"""The names that make a call; ``tools`` in ``specs.py`` says which kind of task answers."""
 ANSWER_TAG = "[ANSWER]"
 
 Answer = int | str
@@ -44,8 +43,7 @@ _SHARE = re.compile(r"\W*?[%‰‱％﹪٪؉؊]")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete call in a text: the tool's name, its argument without surrounding blanks, and the
-    index just after ``]``."""
+    """A complete call: the tool's name, its stripped argument, and the index after ``]``."""
 
     name: str
     argument: str
@@ -74,8 +72,7 @@ def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None
 
 
 def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` in ``text``, or None. Another ``tag``
-    may stand for ``[ANSWER]``.
+    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None.
 
     >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
     [None, 4, None, None]
@@ -83,20 +80,17 @@ def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
     12
     """
     answers = [digits for digits, rest in _answer(tag).findall(text) if _stands_alone(rest)]
-    # Python refuses to convert absurdly long digit strings; no value of this task has more than a
-    # few digits.
+    # Python refuses to convert absurdly long digit strings; values here have few.
     return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
 
 
 def _stands_alone(rest: str) -> bool:
-    """Return whether ``rest``, the text after an integer, has no further number and, before its
-    first letter, no percent sign of any script."""
+    """Return whether ``rest`` has no number nor, before its first letter, a percent sign."""
     return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
 
 
 def answer_is_complete(line: str, find: Callable[[str], Answer | None] = find_answer) -> bool:
-    """Return whether ``line`` holds an answer, which ``find`` finds, and has ended, so that no more
-    digits can follow.
+    """Return whether ``line`` has an answer that ``find`` finds, and has ended.
 
     >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
     (False, True)

@@ -25,8 +25,7 @@ FindAnswer = Callable[[str], Answer | None]
 
 
 def final_answer(turns: list[str], find: FindAnswer = find_answer) -> Answer | None:
-    """Return the last answer that the policy wrote within one turn, or None. Text that tools
-    injected never counts."""
+    """Return the last answer that the policy wrote in a turn, or None; tools' text is none."""
     answers = [answer for answer in map(find, turns) if answer is not None]
     return answers[-1] if answers else None
 
@@ -43,8 +42,7 @@ def classify(answer: Answer | None, expected: Answer, finish: Finish) -> Outcome
 
 
 def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish, find: FindAnswer = find_answer) -> Score:
-    """Score the sampled text ``turns`` of an episode with ``tool_calls`` calls. ``find`` finds the
-    answer in a turn."""
+    """Score an episode's sampled ``turns`` and ``tool_calls``; ``find`` finds a turn's answer."""
     answer = final_answer(turns, find)
     outcome = classify(answer, task.answer, finish)
     return Score(

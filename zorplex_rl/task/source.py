@@ -37,16 +37,14 @@ from zorplex_rl.task.specs import Split
 
 GROUP = "zorplex_rl.environments"
 METHODS = ("task", "execute", "find_answer", "score")
-"""What a class must have to be an environment. Those that inherit from ``Environment`` have all but
-``task``."""
+"""What an environment's class must have; ``Environment`` brings all but ``task``."""
 MOST_TOOL_CALLS = 1000
 """More calls than any episode makes; ``env check`` writes a text with as many turns."""
 
 
 @dataclass(frozen=True)
 class EnvironmentSource:
-    """What a process needs to make a run's environment. ``code`` is the text of the user's file,
-    None for other tasks."""
+    """What makes a run's environment; ``code`` is the user's file as text, else None."""
 
     task: str
     seed: int = 0
@@ -78,16 +76,12 @@ class EnvironmentSource:
         return hashlib.sha256(json.dumps([self.task, self.code, self.data, package]).encode()).hexdigest()
 
     def make(self, tier: Tier = ()) -> Environment:
-        """Make the environment of ``tier``; a task of the user has no tiers. Raises TaskError in
-        one sentence for whatever is wrong with it."""
+        """Make ``tier``'s environment; a user's task has none. Raises TaskError for any fault."""
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
     def limit_calls(self, seconds: float, name: str) -> None:
-        """Limit the time of each call of the user's code in this process from now on, and leave
-        marks as the actor ``name``.
-
-        A task of the package needs neither.
-        """
+        """Limit each call of the user's code here from now on, and leave marks as actor ``name``. A
+        task of the package needs neither."""
         if not self.is_own:
             return
         call_limit.seconds = seconds
@@ -133,8 +127,7 @@ class EnvironmentSource:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what ``to_json`` wrote. Raises TaskError if it was changed, or the package has
-        another version now."""
+        """Return what ``to_json`` wrote. Raises TaskError if code or package has changed."""
         try:
             values = json.loads(text)
             digest, source = values.pop("sha256"), cls(**values)
@@ -150,8 +143,7 @@ class EnvironmentSource:
 
 
 class OwnEnvironment(Environment):
-    """An environment of the user. What its code raises or wrongly returns becomes a TaskError of
-    one sentence."""
+    """A user's environment. What its code raises or wrongly returns becomes a TaskError."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         super().__init__(source.seed, source.data)
@@ -227,8 +219,7 @@ class OwnEnvironment(Environment):
         return found
 
     def _expect_encodable(self, text: str, what: str) -> None:
-        """Raise TaskError if ``text`` has half of a surrogate pair, which no tokenizer takes and no
-        file holds."""
+        """Raise TaskError for half a surrogate pair, which no tokenizer takes and no file holds."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -247,8 +238,7 @@ def _has(found: type, method: str) -> bool:
 
 
 def _shown(argument: Any) -> Any:
-    """Return what stands for ``argument`` in a message: the question of a task, the text of a call,
-    and anything else itself."""
+    """Return what stands for ``argument`` in a message: a task's question, a call's text."""
     return (
         argument.question
         if isinstance(argument, Task)
@@ -259,8 +249,7 @@ def _shown(argument: Any) -> Any:
 
 
 def split_name(task: str) -> tuple[str | None, str]:
-    """Return the file and the class that ``task`` names; the file is None for an entry point, the
-    class may be empty.
+    """Return ``task``'s file (None: an entry point) and class, which may be empty.
 
     >>> split_name("tasks.py:Sums"), split_name("tasks.py"), split_name("sums")
     (('tasks.py', 'Sums'), ('tasks.py', ''), (None, 'sums'))
@@ -307,8 +296,7 @@ def _read(flag: str, file: str) -> str:
 
 
 class _told:
-    """Turn whatever the user's code raises into a TaskError: ``what``, the exception, and its last
-    line in ``file``."""
+    """Turn what the user's code raises into a TaskError: ``what``, the exception, where."""
 
     def __init__(self, what: str, file: str | None = None) -> None:
         self._what, self._file = what, file

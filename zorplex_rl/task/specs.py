@@ -1,7 +1,6 @@
 """The four kinds of Zorplex tasks: words have hidden values, and only a tool reveals them.
 
-A policy cannot know the values, because every *task* draws its own secret table. It has to learn to
-use the tools.
+A policy cannot know the values: every *task* draws a secret table. It has to use tools.
 
     kind            tools           a perfect solver writes (injected results after ``->``)
     simple          LOOKUP          LOOKUP[blip] -> 17                          [ANSWER] 17
@@ -9,9 +8,8 @@ use the tools.
     multi_step      GETKEY, FETCH   GETKEY[blip] -> K38, FETCH[K38] -> 71       [ANSWER] 71
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
-A task is a pure function of (seed, kind, difficulty, split, index), so a task that was lost with a
-process can be drawn again. It carries its table, keys and redirects, so a tool needs only the task
-and the call.
+A task is a pure function of (seed, kind, difficulty, split, index), so a lost one can be drawn
+again. It carries its table, keys and redirects: a tool needs only task and call.
 
     split      words                              tables
     train      TRAINING_WORDS                     over these words
@@ -37,8 +35,7 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
 )
 TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
 VALUES = range(10, 50)
-"""The values that a word can have: two digits, so sums and differences have one to three digits and
-a sign."""
+"""The values that a word can have: two digits, so sums have up to three and a sign."""
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3
@@ -56,8 +53,7 @@ def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS
 
 
 def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw the keys for ``multi_step``. Returns a key for each of ``words``, ``K`` and two digits,
-    all different."""
+    """Draw ``multi_step``'s keys: ``K`` and two digits for each of ``words``, all different."""
     numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
     return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
@@ -75,11 +71,8 @@ def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) ->
 
 
 class TaskSpec:
-    """One kind of task.
-
-    ``task(index, split)`` is a pure function; ``generate_task()`` counts the indices itself.
-    ``execute`` runs a tool for a task.
-    """
+    """One kind of task. ``task(index, split)`` is pure, ``generate_task()`` counts; ``execute``
+    runs a tool."""
 
     kind: str
     tools: tuple[str, ...] = ("LOOKUP",)
@@ -98,8 +91,7 @@ class TaskSpec:
         return self.task(self._index, split)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        """Return task number ``index`` of ``split``, always the same one. Raises ValueError for an
-        unknown split."""
+        """Return task ``index`` of ``split``, always the same. Raises ValueError for no split."""
         if split not in get_args(Split):
             raise ValueError(f"split is {split!r}; expected one of {', '.join(get_args(Split))}")
         name = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
@@ -129,22 +121,19 @@ class TaskSpec:
         table: Mapping[str, int] = MappingProxyType({}),
         redirects: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """Return the system prompt. A hint adds a worked example that is wrong for ``table`` and
-        ``redirects``."""
+        """Return the system prompt; its hint's example is wrong for ``table``, ``redirects``."""
         prompt = f"Words have hidden values. {self.instructions} {_ENDING}"
         return f"{prompt}\nExample: {self._example(table, redirects)}" if with_hint else prompt
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``. Returns the result as text; it starts with ``ERROR`` for a
-        wrong tool name or argument."""
+        """Run ``call`` for ``task``. Returns text; ``ERROR …`` for a wrong tool or argument."""
         if call.name not in self.tools:
             return f"ERROR: no tool {call.name}"
         value = self._look_up(task, call)
         return f"ERROR: unknown {call.argument}" if value is None else str(value)
 
     def run(self, task: Task, call: str) -> str:
-        """Parse the text ``call`` and run it for ``task``. Returns the result, or a text that
-        starts with ``ERROR``.
+        """Parse and run ``call`` for ``task``. Returns the result, or a text ``ERROR …``.
 
         >>> spec = get_spec("simple")
         >>> spec.run(spec.task(0), "LOOKUP[no such word]")
@@ -177,8 +166,7 @@ class TaskSpec:
         return task.table.get(call.argument)
 
     def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        """Return a made-up worked example. No call in it gives the result of the task, and its
-        answer is wrong there."""
+        """Return a made-up worked example: no call or answer in it is right for the task."""
         raise NotImplementedError
 
 
@@ -252,8 +240,7 @@ class Recursive(TaskSpec):
         return f"SEE: {following}" if following else super()._look_up(task, call)
 
     def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        # No table has the second word, so nothing redirects to it, and no training prompt names a
-        # held-out word.
+        # No table has the second word, so nothing leads to it, and no training prompt names it.
         value = _made_up(table.get(chain_of("blip", redirects)[-1]))
         return f"What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {value}\n[ANSWER] {value}"
 
@@ -269,8 +256,7 @@ def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = F
 
 
 def run_tool(task: Task, call: ToolCall) -> str:
-    """Run ``call`` with the tools and the table of ``task``. Returns the result as text. Tools have
-    no state: they need only these two."""
+    """Run ``call`` with the tools and table of ``task``, which are all it needs. Returns text."""
     return get_spec(task.kind).execute(task, call)
 
 
@@ -287,20 +273,17 @@ def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
 
 
 def _made_up(*true: int | None) -> int:
-    """Return a value for a worked example: the first of four that is not among the (at most three)
-    ``true`` values."""
+    """Return a worked example's value: the first of four that is not among ``true``."""
     return next(value for value in (26, 38, 17, 45) if value not in true)
 
 
 def _scheduled_value(name: str, index: int) -> int:
-    """Return the value that task ``index`` asks for. Each block of ``len(VALUES)`` indices asks for
-    every value once."""
+    """Return the value that task ``index`` asks for: each once in ``len(VALUES)`` indices."""
     block, position = divmod(index, len(VALUES))
     return random.Random(f"values:{name}:{block}").sample(VALUES, len(VALUES))[position]
 
 
 def _with_value(table: dict[str, int], word: str, value: int) -> dict[str, int]:
-    """Return ``table`` with ``value`` at ``word``. A word that had ``value`` gets the old one of
-    ``word``, so values stay distinct."""
+    """Return ``table`` with ``value`` at ``word``, swapped with any word that had it."""
     swapped = {table[word]: value, value: table[word]}
     return {other: swapped.get(found, found) for other, found in table.items()}

@@ -1,2 +1,1 @@
-"""The distributed system: actors, the loops that drive them, and the one place that configures
-Monarch. Nothing else imports monarch."""
+"""The distributed system: actors, loops that drive them, hosts, and what a run writes down."""

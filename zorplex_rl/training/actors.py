@@ -1,5 +1,4 @@
-"""The small roles of an RL run as Monarch actors, in the order in which a group of episodes meets
-them.
+"""The small roles of an RL run as Monarch actors, in the order of an episode's group.
 
     DatasetActor        Environment       which task has which number
     ToolActor           Environment       what a tool answers, after its latency
@@ -8,8 +7,7 @@ them.
     AdvantageActor      ADVANTAGES        how much better than expected
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
 
-The two large ones have files of their own: ``GeneratorActor`` (``generator.py``) and
-``TrainerActor`` (``trainer.py``).
+The large ones have files of their own: ``GeneratorActor`` (``generator.py``), ``TrainerActor``.
 
 An actor holds one object from the folders below this one and exposes it; the logic is in that
 object. All endpoints are concurrent, so that an actor which waits or computes can still be asked
@@ -70,8 +68,7 @@ class TimedActor(Actor):
 
 
 class ModelActor(TimedActor):
-    """An actor with a policy. Its compute runs in a thread, one call at a time, so that the actor
-    stays answerable."""
+    """An actor with a policy. It computes in a thread, one call at a time, and stays answerable."""
 
     imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
@@ -107,8 +104,7 @@ class ModelActor(TimedActor):
 
 
 class DatasetActor(Actor):
-    """Numbers tasks. A group's task depends on its number and on the tier that was in force when
-    its number first came up."""
+    """Numbers tasks. A group's task depends on its number, and on the tier at its first use."""
 
     def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
         source = source or EnvironmentSource.of(config)
@@ -140,8 +136,7 @@ class DatasetActor(Actor):
         return tasks
 
     async def _draw_again(self, tier: Tier, index: int, split: Split, first: Task) -> None:
-        """Raise TaskError if another environment, which has drawn other tasks before, draws another
-        task than ``first``."""
+        """Raise TaskError if ``first`` comes out differently: another environment drew before."""
         if self._drawn_again is None:
             return
         second = await ask(self._drawn_again(tier).task, index, split)
@@ -159,8 +154,7 @@ class DatasetActor(Actor):
 
     @concurrent_endpoint
     async def state(self) -> list[tuple[int, Tier]]:
-        """Return what ``load_state`` needs: every tier with the group number from which it
-        holds."""
+        """Return what ``load_state`` needs: each tier with the group number where it begins."""
         return list(self._stages)
 
     @concurrent_endpoint
@@ -232,9 +226,7 @@ class ReplayBufferActor(Actor):
     @concurrent_endpoint
     async def admit(self, version: int, count: int) -> Admission:
         """Return what a generator with weights ``version`` may do, as soon as it may do something.
-
-        It is given up to ``count`` group numbers, all of one step.
-        """
+        It is given up to ``count`` group numbers, all of one step."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if numbers := self._buffer.admit(version, min(count, self._buffer.left_of_step)):
@@ -246,15 +238,13 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def admit_now(self, version: int, count: int) -> list[int]:
-        """Return up to ``count`` group numbers that may be started with weights ``version`` at this
-        moment, maybe none."""
+        """Return up to ``count`` group numbers that may start now with weights ``version``."""
         async with self._changed:
             return self._buffer.admit(version, count)
 
     @concurrent_endpoint
     async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
-        """Add generated groups. Returns for each whether it was accepted: False if nobody waits for
-        it any more."""
+        """Add generated groups. Returns for each whether it was accepted; False if nobody waits."""
         async with self._changed:
             versions = [min(episode.policy_version for episode in group) for _, group in groups]
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
@@ -270,8 +260,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def take(self) -> list[tuple[int, Group]] | None:
-        """Return the next training batch as soon as it is complete, or None once training is
-        over."""
+        """Return the next training batch once it is complete, or None after training."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if (batch := self._buffer.take()) is not None:
@@ -282,8 +271,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def published(self, version: int) -> None:
-        """Note that the weights ``version`` have been published: the steps before it are done, and
-        waiting generators are told to pull."""
+        """Note that weights ``version`` are published: its steps are done, generators may pull."""
         async with self._changed:
             self._published = version
             self._buffer.forget_taken(version)
@@ -309,12 +297,9 @@ class ReplayBufferActor(Actor):
 
 
 class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages.
-
-    It is a process of its own for the course: in a system the controller would call the function.
-    Here every stage of the batch is a role that can be seen, killed and replaced, and this is the
-    smallest one.
-    """
+    """Turns the rewards of a batch into advantages. A process of its own for the course: a system
+    would call the function. Here every stage of the batch is a role that can be seen, killed and
+    replaced, and this is the smallest."""
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]
@@ -330,8 +315,7 @@ class ReferenceActor(ModelActor):
 
     @concurrent_endpoint
     async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
-        """Return the reference's log-probability of every token of each response, 0.0 where
-        injected."""
+        """Return the reference's log-probability of every response token, 0.0 where injected."""
         from zorplex_rl.learning.learner import response_logprobs
 
         with self.recorder.span("reference", episodes=len(episodes)):

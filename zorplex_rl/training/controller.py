@@ -1,5 +1,4 @@
-"""The controller: it owns the roles, says what one step is made of, and keeps the run going. The
-loops (``loop.py``) talk to it only.
+"""The controller: it owns the roles, says what a step is made of, and keeps the run going.
 
     services        generators, reward, tools, reference: any replica may die at any time
     trainer         comes back from its last checkpoint
@@ -14,14 +13,13 @@ this file comes up twice on the way: it puts a group into the replay buffer (``s
 ``score_and_store``), and takes it out with the others of its batch (``next_batch``,
 ``train_step``).
 
-A whole episode is sent four times: generator → controller → replay buffer → controller → trainer. Each time it is pickled and unpickled once:
-45 kB for a batch of 64 episodes, and less than a hundredth of the time that it takes to sample them. Why the controller is on the way:
+A whole episode is pickled and sent four times: generator → controller → replay buffer → controller
+→ trainer: 45 kB for a batch of 64, a hundredth of their sampling time. Why so:
 
     to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group
     to the trainer          it keeps the batches since the last checkpoint, from which a trainer that died takes its steps again
 
-The reward service is sent texts, not episodes, and the advantages are computed from the rewards.
-Only a reference policy is sent the episodes once more.
+The reward service gets texts; advantages come from rewards; only a reference gets episodes again.
 """
 
 import asyncio
@@ -63,8 +61,7 @@ from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
 BUSY_PROBE_SECONDS = 10.0
-"""How long a replica that computes may take to answer a probe: torch can hold up everything else in
-its process for seconds."""
+"""Time for a replica that computes to answer a probe: torch can hold up all else in it."""
 TOOL_LIMITS: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
 """A tool call only waits, so a replica can have thousands."""
 SECONDS_BETWEEN_SPANS = 1.0
@@ -89,11 +86,8 @@ class Batch:
 
 
 class Controller:
-    """The roles of one run, brought up together and stopped together.
-
-    ``published`` is the version of the newest weights that generators can have, ``step`` the
-    training steps that are done and written down.
-    """
+    """The roles of one run, brought up together and stopped together. ``published``: version of the
+    newest weights for generators; ``step``: steps done and written."""
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log, self.hosts = config, log, hosts
@@ -119,8 +113,7 @@ class Controller:
         self._signal = LearningSignal()
         self._around = contextlib.AsyncExitStack()
         self._state_lock = asyncio.Lock()
-        """Held while an evaluation and what follows from it are written down, and while a
-        checkpoint's state is gathered."""
+        """Held while an evaluation is written down, and while a checkpoint is gathered."""
         self._supervised = {**self.services, "trainer": self.trainer.service}
         self._alone = {"dataset": self.dataset, "replay": self.replay, "advantage": self.advantage}
         for role, service in (self._supervised | self._alone).items():
@@ -140,8 +133,7 @@ class Controller:
                 if config.telemetry:
                     # First, and stopped last: it sees only processes that are started after it.
                     await controller._around.enter_async_context(telemetry(log.folder, controller.report))
-                # All load side by side; a generator asks where weights come from only when it has a
-                # model to put them into.
+                # All load side by side; a generator asks for weights only when it has a model.
                 services = (*controller._alone.values(), *controller._supervised.values())
                 await run_together(*(service.open() for service in services))
                 if "tools" in controller.services:
@@ -151,14 +143,12 @@ class Controller:
                 await asyncio.shield(controller._stop())
 
     def _service_of_one(self, role: str, actor_class: type, *args: Any) -> Service:
-        """Return the service of a role of which there is one. What it is asked may wait in it: each
-        generator for what it may do."""
+        """Return a role's only service. Requests may wait in it: each generator's for work."""
         limits = TOOL_LIMITS | {"probe_timeout": BUSY_PROBE_SECONDS, "irreplaceable": True}
         return Service(role, replicas_of(actor_class, self.config, *args), ServiceOptions(**limits))
 
     async def unless_given_up(self, doing: Coroutine[Any, Any, Result]) -> Result:
-        """Return what ``doing`` returns. Raises the reason, and cancels it, as soon as a role that
-        the run needs has been given up."""
+        """Return what ``doing`` returns. Cancels it, and raises why, if a role is given up."""
         asked, given_up = asyncio.create_task(doing), asyncio.create_task(self._given_up.get())
         try:
             await asyncio.wait({asked, given_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,11 +161,9 @@ class Controller:
             await asyncio.gather(asked, given_up, return_exceptions=True)
 
     async def begin(self, checkpoint: Path | None = None) -> None:
-        """Publish the first weights, evaluate them if that is due, and start the clock.
-        ``checkpoint`` is what to continue from.
+        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``.
 
-        A resumed run makes the evaluations that were still due at the checkpoint, and no others: an
-        extra one could climb the curriculum before its time.
+        A resumed run makes only the evaluations due at the checkpoint: more could climb too early.
         """
         if checkpoint:
             await self._restore(checkpoint)
@@ -186,8 +174,7 @@ class Controller:
         self.under_way = True
 
     async def finish(self) -> MetricsRow:
-        """Write the trained policy and evaluate it. Returns this last evaluation, after which the
-        run counts as finished."""
+        """Write the trained policy and evaluate it: the run is finished. Returns the evaluation."""
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
@@ -196,26 +183,22 @@ class Controller:
         return await self._evaluate_newest(final=True)
 
     async def admit_step(self) -> list[Sequence[int]]:
-        """Return what can be started now with the newest weights: a share of group numbers for each
-        generator; nothing once a batch is there."""
+        """Return each generator's share of groups to start now; nothing once a batch is there."""
         numbers = await self.replay.admit_now.route(self.published, self.config.prompts_per_step)
         share = self.config.share
         return [numbers[first : first + share] for first in range(0, len(numbers), share)]
 
     async def admit(self, generator: GeneratorHandle) -> actors.Admission:
-        """Return what ``generator`` may do with the weights that it has, as soon as it may do
-        something."""
+        """Return what ``generator`` may do with its weights, as soon as there is something."""
         return await self.replay.admit.route(generator.version, self.config.share)
 
     def is_behind(self, generator: GeneratorHandle) -> bool:
-        """Return whether ``generator`` should pull. While the trainer is being restarted, old
-        weights will do, as far as the age bound allows."""
+        """Return whether ``generator`` should pull; while the trainer restarts, old weights do."""
         newer = generator.version < self.published
         return newer and (self.trainer.is_up or generator.version == NO_WEIGHTS)
 
     async def refresh(self, generator: GeneratorHandle) -> bool:
-        """Have ``generator`` pull the newest weights; generator 0 also evaluates them if that is
-        due. Returns False if it died meanwhile."""
+        """Have ``generator`` pull, and number 0 evaluate if due. Returns False if it died."""
         try:
             version = await generator.pull(self.trainer)
             if generator.index == 0 and self._evaluation_is_due(version):
@@ -225,8 +208,7 @@ class Controller:
         return True
 
     async def pull(self, generator: GeneratorHandle) -> int:
-        """Have ``generator`` pull the newest weights, whichever process it has. Returns their
-        version."""
+        """Have ``generator`` pull, in whichever process. Returns its weights' version."""
         while True:
             with contextlib.suppress(ReplicaFailed):
                 return await generator.pull(self.trainer)
@@ -236,8 +218,7 @@ class Controller:
         await self.trainer.actor()
 
     async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, actors.Group]]:
-        """Return the groups ``numbers``. If the generator dies, they go back to be generated again,
-        and there are none; nothing is raised."""
+        """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
             return await generator.generate(list(zip(numbers, tasks, strict=True)))
@@ -252,8 +233,7 @@ class Controller:
             await self.replay.add.route(groups)
 
     async def next_batch(self) -> Batch | None:
-        """Return what to train on next, as soon as it is complete; None once all has been trained
-        on."""
+        """Return the next batch to train on, when complete; None once all is trained on."""
         if (groups := await self.replay.take.route()) is None:
             return None
         rewards = [[episode.scored.reward for episode in group] for _, group in groups]
@@ -264,11 +244,8 @@ class Controller:
         return batch
 
     async def train_step(self, batch: Batch) -> None:
-        """Take one training step on ``batch``, publish the new weights, write the step down, and
-        write a checkpoint if one is due.
-
-        Raises StopRequest after the checkpoint if a stop was asked for.
-        """
+        """Train on ``batch``, publish the weights, write the step and, if due, a checkpoint. Raises
+        StopRequest after the checkpoint if a stop was asked for."""
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
         self.step += 1
@@ -306,12 +283,8 @@ class Controller:
                 return await self._evaluate(self.generators[0], final)
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Measure held-out accuracy with the weights that ``generator`` has, and climb the
-        curriculum if it is high enough. Returns the row.
-
-        The row's ``seconds`` are those at which the evaluation began, so those at which these
-        weights were there.
-        """
+        """Measure ``generator`` on held-out tasks, and maybe climb the curriculum. Returns the row.
+        The row's ``seconds`` are those when the evaluation began: of these weights."""
         began, seconds = time.monotonic(), self.log.seconds
         tasks = await self.dataset.held_out.route(self.config.eval_tasks)
         greedy = await generator.evaluate(tasks, 0.0)
@@ -330,8 +303,7 @@ class Controller:
         return row
 
     async def _climb(self, held_out_accuracy: float, version: int) -> None:
-        """Begin the next tier of the curriculum, if there is one and ``held_out_accuracy`` is high
-        enough."""
+        """Begin the curriculum's next tier, if any, once ``held_out_accuracy`` is high enough."""
         if self.tier + 1 >= len(self._ladder) or held_out_accuracy < self.config.curriculum_threshold:
             return
         self.tier += 1
@@ -375,15 +347,13 @@ class Controller:
         return {"step": self.step, "steps": self.config.steps, "services": services}
 
     async def _state(self) -> dict[str, Any]:
-        """Return what this controller and the small actors know. The log comes last: with what is
-        written after that, a resumed run begins."""
+        """Return what controller and small actors know. A resumed run starts at the log's end."""
         replay, stages = await asyncio.gather(self.replay.state.route(), self.dataset.state.route())
         own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
         return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()
 
     async def _restore(self, checkpoint: Path) -> None:
-        """Bring every actor, this controller and the rows on disk to what they were at
-        ``checkpoint``, and write down that the run goes on."""
+        """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
         log, state = self.log, self.log.folder.controller_state(checkpoint)
         await self.trainer.load(checkpoint / "trainer")
         await self.replay.load_state.route(state["replay"])
@@ -396,8 +366,7 @@ class Controller:
         log.say(f"continuing after step {self.step}")
 
     async def _drain_spans(self) -> list[Span]:
-        """Return what all timed actors have recorded since the last call; a dead one says
-        nothing."""
+        """Return what timed actors recorded since the last call; dead ones say nothing."""
         answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._supervised.values()))
         spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
         return self.hosts.in_our_time(span for part in spans for span in part)
@@ -415,8 +384,7 @@ class Controller:
 def services_of(
     config: Config, source: EnvironmentSource, hosts: Hosts, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Service]:
-    """Return the services that ``config`` calls for, not yet open. ``source`` is where their
-    environment comes from."""
+    """Return the services of ``config``, not yet open. ``source`` is of their environment."""
     devices = devices_of(config)
     say(f"starting actors on {devices['trainer']}")
     tools = "tools" if config.tool_latency > 0 else None

@@ -4,8 +4,7 @@ no CUDA         everything on the CPU, a fixed number of threads for each actor
 one GPU         shared by all
 several GPUs    one actor on each in the order given, the trainer first; then around again
 
-Attention is PyTorch's ``scaled_dot_product_attention`` everywhere, which takes a fused kernel where
-the device has one.
+Attention is PyTorch's ``scaled_dot_product_attention``, which takes a fused kernel if there is one.
 """
 
 from collections.abc import Sequence
@@ -15,11 +14,9 @@ from zorplex_rl.errors import ConfigError
 
 
 def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None = None) -> dict[str, str]:
-    """Return a torch device name for each of ``actors``. ``cuda_count`` defaults to this machine's
-    number of CUDA devices.
+    """Return a torch device name for each actor; ``cuda_count`` is by default this machine's.
 
-    CUDA is not even asked for that number if ``requested`` is cpu. Raises ConfigError if CUDA is
-    requested where there is none.
+    CUDA is not asked for that if ``requested`` is cpu. Raises ConfigError if there is none.
 
     >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], cuda_count=2)
     {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
@@ -36,13 +33,9 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
 
 
 def prepare(device: str, threads: int) -> None:
-    """Set this process up to compute on ``device``: a number of threads on the CPU, TF32 on a GPU
-    that has it.
-
-    With TF32 (Ampere and later) the tensor cores multiply float32 matrices with 10 bits of mantissa
-    instead of 23, and add up in float32. That is finer than the 7 bits of bfloat16. Older GPUs
-    ignore it.
-    """
+    """Set this process up to compute on ``device``: CPU threads, and TF32 where a GPU has it. With
+    TF32 (Ampere and later) tensor cores multiply float32 with 10 bits of mantissa instead of 23,
+    and add in float32. That is finer than bfloat16's 7 bits. Older GPUs ignore it."""
     import torch
 
     if device == "cpu":
@@ -57,8 +50,7 @@ def names_of_ranks(ranks: int) -> list[str]:
 
 
 def one_each(devices: Sequence[str]) -> list[str]:
-    """Return the ``devices`` of the trainer's processes. Raises ConfigError if two of them are one
-    GPU: NCCL connects only different ones."""
+    """Return the trainer's ``devices``. Raises ConfigError if two are one GPU, as NCCL would."""
     gpus = [device for device in devices if device != "cpu"]
     if len(set(gpus)) < len(gpus):
         raise ConfigError(
@@ -69,8 +61,7 @@ def one_each(devices: Sequence[str]) -> list[str]:
 
 
 def roles_with_models(config: Config) -> list[str]:
-    """Return the names of the processes of ``config`` that hold a model, in the order in which they
-    get their devices."""
+    """Return the names of the processes of ``config`` with a model, in the order of devices."""
     generators = config.services.generators + config.services.spares
     ranks = names_of_ranks(config.services.trainer_processes)
     return [*ranks, *(f"generator_{index}" for index in range(generators)), "reference"]

@@ -3,9 +3,8 @@
     GeneratorHandle 0 ──► place 0 ──► generator_0   ✗ killed; the service puts generator_2 there, a spare that was loaded already
     GeneratorHandle 1 ──► place 1 ──► generator_1
 
-A handle belongs to a place in the generator service; which process fills the place is the service's
-business. The handle only has to know when it is another one, because a new process has no weights
-yet.
+A handle belongs to a place in the generator service, whatever process fills it. It only has to know
+when that is another one, because a new process has no weights yet.
 """
 
 import asyncio
@@ -72,8 +71,7 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> bool:
-        """Read weights from the actor ``trainer`` from now on. Returns False if they cannot be
-        read."""
+        """Read weights from the actor ``trainer`` from now on. Returns False if it cannot."""
         from zorplex_rl.training.shard_transports import subscribe_to_group
         from zorplex_rl.training.transports import answer_of, subscribe
         from zorplex_rl.weights.ring import WeightPullError
@@ -93,9 +91,7 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def pull(self) -> int | None:
         """Pull the newest published weights. Returns their version, or None if they cannot be read.
-
-        They arrive while sampling goes on, and are put into the model between two of its steps.
-        """
+        They arrive while sampling goes on, and are put into the model between two of its steps."""
         from zorplex_rl.weights.ring import WeightPullError
 
         try:
@@ -112,8 +108,7 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
-        """Return ``group_size`` episodes for each (group number, task). They are sampled together
-        with whatever else is under way."""
+        """Return ``group_size`` episodes for each (group number, task), sampled beside others."""
         self._loop = asyncio.get_running_loop()
         requests = [
             RolloutRequest(task, episode_seed(self.config.seed, number, sample), number)
@@ -128,8 +123,7 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
-        """Return one episode for each of ``tasks``, sampled with the same random draws every
-        time."""
+        """Return an episode for each of ``tasks``, sampled with the same draws every time."""
         requests = [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
         return await self.compute(self._evaluate, requests, temperature)
 
@@ -146,15 +140,13 @@ class GeneratorActor(ModelActor):
         return RolloutEngine(
             self.policy,
             execute,
-            # At lag 0 a run repeats bit for bit, so what is decoded together must not depend on how
-            # fast tools answer.
+            # At lag 0 a run repeats bit for bit: what decodes together must not depend on tools.
             Sampling(temperature, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0),
             self._environment,
         )
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
-        """Run a tool. Returns its answer where it runs in this process, else a future of the tool
-        service's answer."""
+        """Run a tool. Returns its answer, or a future of it where the tool service runs it."""
         if self._tools is None:
             return self._environment.execute(task, call)
         return asyncio.run_coroutine_threadsafe(self._ask_tool(self._tools, task, call), self._loop)
@@ -166,8 +158,7 @@ class GeneratorActor(ModelActor):
 
 
 class GeneratorHandle:
-    """The controller's handle on one generator. Every call raises ReplicaFailed if its process
-    dies, or was replaced by one without weights."""
+    """Handle one generator for the controller. Calls raise ReplicaFailed if it was lost."""
 
     def __init__(self, service: Service, index: int) -> None:
         self.service, self.index = service, index
@@ -182,12 +173,10 @@ class GeneratorHandle:
         return self._version if ready else NO_WEIGHTS
 
     async def pull(self, trainer: "TrainerHandle") -> int:
-        """Pull the newest published weights. Returns their version. Waits for the trainer if that
-        is being restarted."""
+        """Pull the newest weights, when the trainer is there. Returns their version."""
         while True:
             replica = await self.service.replica_at(self.index)
-            # Last: whoever waited after this could send a generator the address of a trainer that
-            # is gone.
+            # Last: whoever waited after this could tell a generator of a trainer that is gone.
             publisher = await trainer.actor()
             if replica is not self._replica:
                 self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
@@ -196,8 +185,7 @@ class GeneratorHandle:
             if self._read_from and (version := await self._call("pull")) is not None:
                 self._version = version
                 return version
-            # The weights could not be read. If the trainer is gone, this notices and waits until it
-            # is back.
+            # The weights could not be read. If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
 
     async def generate(self, tasks: list[Any]) -> list[Any]:
@@ -215,14 +203,12 @@ class GeneratorHandle:
         return await self._call(endpoint, *args)
 
     async def _call(self, endpoint: str, *args: Any) -> Any:
-        """Call the process that this handle knows, and no other: what holds for its weights may not
-        hold for a successor's."""
+        """Call the process that this handle knows: the next one's weights may be others."""
         replica = self._replica
         assert replica is not None, "pull first"
         return await self.service.call(replica, endpoint, *args)
 
 
 def episode_seed(run_seed: int, group: int, sample: int) -> int:
-    """Return the seed of one episode's random draws: its own, and the same whenever the group is
-    generated again."""
+    """Return the seed of one episode's draws, the same whenever it is generated again."""
     return (run_seed * 1_000_003 + group) * 1_009 + sample

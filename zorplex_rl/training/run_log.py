@@ -1,5 +1,4 @@
-"""What a run writes down. It asks no actor and decides nothing: the controller does
-(``controller.py``).
+"""What a run writes down. It asks no actor and decides nothing: ``controller.py`` does.
 
 step, evaluation, restarted, …  ──► a row      metrics.jsonl, and ``show`` (the live view)
 episode                         ──► a line     episodes.jsonl
@@ -19,8 +18,7 @@ from zorplex_rl.timeline import Span, Timeline
 
 
 class RunLog:
-    """The log of one run. ``show`` is given every row, ``say`` every remark; ``draw`` is called, in
-    a thread, after every evaluation."""
+    """The log of a run. ``show`` gets rows, ``say`` remarks; evaluations call ``draw``, aside."""
 
     def __init__(
         self,
@@ -39,8 +37,7 @@ class RunLog:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, earlier sittings included; the clock stands still until
-        ``start_clock``."""
+        """Seconds of training so far, with earlier sittings; stands still until ``start_clock``."""
         return self._seconds_before + (time.monotonic() - self._began if self._began is not None else 0.0)
 
     @property
@@ -60,8 +57,7 @@ class RunLog:
         return row
 
     def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
-        """Write a training step's ``metrics``, the number of ``episodes`` of the whole run, and one
-        of its episodes."""
+        """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""
         now = time.monotonic()
         speed = metrics["episodes"] / max(now - self._last_step, 1e-9)
         self._last_step = now
@@ -69,8 +65,7 @@ class RunLog:
         self.folder.append_episode(step, example, "train")
 
     def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
-        """Write what the weights of ``step`` do on held-out tasks, and the first two of the sampled
-        episodes. Returns the row."""
+        """Write the held-out results of ``step``, and two episodes of it. Returns the row."""
         both = {"greedy": greedy, "sampled": sampled}
         kinds = {
             kind: {name: accuracy([e for e in found if e.task.kind == kind]) for name, found in both.items()}
@@ -106,8 +101,7 @@ class RunLog:
         self.say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
 
     def add_spans(self, spans: list[Span]) -> None:
-        """Add what the actors did since the last call; the share of this time in which each was
-        busy goes with the next steps."""
+        """Add what the actors did since the last call; the next steps show busy shares."""
         now, recent = time.monotonic(), Timeline(spans)
         self._busy = {actor: round(recent.busy_share(actor, (self._last_spans, now)), 3) for actor in recent.actors}
         self.timeline.add(spans)
@@ -119,14 +113,12 @@ class RunLog:
         return seconds | {"written": self.folder.written()}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Continue the clock and the timeline from ``state``. The files of rows are cut back by
-        ``RunFolder.rewind``."""
+        """Continue clock and timeline from ``state``. ``RunFolder.rewind`` cuts back the rows."""
         self._seconds_before = state["seconds"]
         self.timeline.add(self._earlier_timeline(state["timeline_seconds"]).spans)
 
     def _earlier_timeline(self, seconds: float) -> Timeline:
-        """Return the first ``seconds`` of the timeline on disk, ending when this sitting began: the
-        clock may have been another machine's."""
+        """Return the timeline's first ``seconds`` from disk, up to when this sitting began."""
         try:
             earlier = Timeline.load(self.folder.timeline)
         except (OSError, ValueError) as error:

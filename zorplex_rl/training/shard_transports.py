@@ -1,5 +1,4 @@
-"""Carry the pieces of a resharding plan from trainer processes to generator processes: one read for
-each pair of ranks.
+"""Carry the pieces of a resharding plan from trainer to generator processes, a read a pair.
 
     in each trainer rank's actor                            in each generator rank's actor
     publisher = ShardPublisher(model, plan, rank)
@@ -12,8 +11,7 @@ read through any transport of ``transports.py``, like that of a whole model.
 ``weights/reshard/transfer.py`` says when to call ``fetch`` and ``install``, and why versions never
 mix.
 
-In a run with ``--trainer-processes``, the lower half of this file does so for generators that hold
-whole models.
+With ``--trainer-processes`` the lower half of this file does so for generators of whole models.
 """
 
 import asyncio
@@ -46,8 +44,7 @@ Offer = dict[int, WeightSource]
 
 
 def offer(publisher: ShardPublisher, readers: Readers = ANY) -> Offer:
-    """Return what ``readers`` read a trainer rank's pieces from. Call this once: the memory stays
-    registered."""
+    """Return a trainer rank's offer to ``readers``. Call once: its memory stays registered."""
     return {
         rank: transports.offer(ring, publisher.shared[rank], readers=readers) for rank, ring in publisher.rings.items()
     }
@@ -61,8 +58,7 @@ async def subscribe(
     transport: str = "auto",
     dtype: torch.dtype | None = None,
 ) -> ShardSubscriber:
-    """Return the subscriber of destination rank ``rank``. Raises WeightPullError, which names the
-    trainer rank that could not be reached."""
+    """Return rank ``rank``'s subscriber. Raises WeightPullError, naming the unreachable rank."""
     wanted = {source: offered[rank] for source, offered in enumerate(offers) if rank in offered}
 
     async def reader_of(source: int) -> Reader:
@@ -85,8 +81,7 @@ EVERY_GENERATOR = 0
 
 @dataclass(frozen=True, slots=True)
 class GroupSource:
-    """What a generator needs of one trainer rank: how the model is sharded over all ranks, and what
-    this one offers."""
+    """What a generator needs of a trainer rank: the sharding, and what this rank offers."""
 
     description: Description
     offer: Offer
@@ -119,8 +114,7 @@ class RankPublisher:
 
 
 class WholeSubscriber:
-    """Pulls the parts of all trainer ranks into a whole model. Used like
-    ``transports.Subscriber``."""
+    """Pulls all trainer ranks' parts into a whole model, like ``transports.Subscriber``."""
 
     def __init__(self, shards: ShardSubscriber) -> None:
         self._shards = shards
@@ -131,8 +125,7 @@ class WholeSubscriber:
         return ", ".join(sorted({transports.transport_of(reader) for reader in self._shards.readers.values()}))
 
     async def fetch(self) -> int:
-        """Fetch the newest version that all ranks have published into staging buffers. Returns
-        it."""
+        """Fetch the newest version that all ranks have into staging buffers. Returns it."""
         return await self._shards.fetch()
 
     def swap(self) -> int:
@@ -143,9 +136,7 @@ class WholeSubscriber:
 
 async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transport: str) -> WholeSubscriber:
     """Return the subscriber of a whole ``model`` to the ``ranks`` ranks of the actor ``trainer``.
-
-    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works.
-    """
+    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
     actors = [trainer.slice(procs=rank) for rank in range(ranks)]
     sources: list[GroupSource] = [await answer_of(actor.source.call_one()) for actor in actors]
     # The ``message`` transport asks the rank itself.
@@ -164,8 +155,7 @@ def unsharded(description: Description) -> dict[str, ShardedWeight]:
 
 
 def whole(weights: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, ShardedWeight]:
-    """Return the description of a model with ``weights`` (shape, type) on one rank that holds all
-    of them."""
+    """Return the description of ``weights`` (shape, type) on one rank that holds all."""
     return {
         name: ShardedWeight(shape, dtype, Sharding((1,), (Replicate(),))) for name, (shape, dtype) in weights.items()
     }

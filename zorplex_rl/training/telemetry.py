@@ -1,5 +1,4 @@
-"""Let ``zorplex-rl status RUN`` look into a run that is going on: Monarch's own tables and trace,
-and what the controller knows.
+"""What ``zorplex-rl status RUN`` looks at: Monarch's tables, trace, and the controller's report.
 
     every process ──► a socket in a folder of this user only ──► a process with tables in memory ◄── SQL, HTTP on 127.0.0.1 ──┐
     controller ──► RUN/telemetry.json: where that is, which replicas there are, and what they have answered ──► zorplex-rl status RUN
@@ -35,12 +34,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-    """Collect Monarch's telemetry of all processes that are started here meanwhile, and keep
-    ``report()`` in the run's folder once a second.
-
-    Of processes on other hosts it has what the controller sees: their replicas, and the calls to
-    them.
-    """
+    """Collect the telemetry of processes started here, and write ``report()`` once a second. Of
+    other hosts' processes it has what the controller sees: replicas and calls."""
     start_runtime()
     # Only now: importing it before the runtime's settings are made would undo them.
     from monarch._src.job.job_sidecar import job_sidecar_lock_path, spawn_module
@@ -50,8 +45,7 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
 
     job = _job()
     job.enable_telemetry(TelemetryConfig(retention_secs=RETENTION_SECONDS, snapshot_interval_secs=0))
-    # ``enable_telemetry`` also asks for the mesh admin. No public call leaves it out, and by
-    # default it listens on all interfaces.
+    # ``enable_telemetry`` would also start the mesh admin, listening on all interfaces.
     job._components.admin = job._components.snapshot = None
     logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
     job.apply()
@@ -59,8 +53,7 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
     rubbish = [telemetry_socket_dir(job.apply_id), lock, daemon_log_path(lock)]
     watcher = None
     try:
-        # Made beforehand, because Monarch would have it listen where this process does, which with
-        # hosts is an address that is taken.
+        # Made beforehand, because Monarch's would listen at this process's address, which is taken.
         collector = await asyncio.to_thread(
             spawn_module, lock, job.apply_id, "monarch._src.job._job_sidecar_worker", runtime_transport="unix"
         )
@@ -70,8 +63,7 @@ async def telemetry(folder: RunFolder, report: Callable[[], dict[str, Any]]) -> 
         state = await asyncio.to_thread(job.state, cached_path=None)
         if (url := state.telemetry_url) is None:
             raise RuntimeError(f"Monarch's telemetry did not start; its log is {daemon_log_path(lock)}")
-        # The first question takes seconds, on a busy machine a minute, and the others milliseconds.
-        # So nobody has to wait for it later.
+        # The first question takes seconds to a minute, so that nobody waits for it later.
         threading.Thread(target=_ask_once, args=(state.query_engine_client,), daemon=True).start()
         reporting = asyncio.create_task(_keep_reporting(folder, url, report))
         try:
@@ -96,8 +88,7 @@ def _ask_once(tables: Any) -> None:
 
 
 def record_trace(url: str, file: Path, seconds: float) -> None:
-    """Record for ``seconds`` what the processes do whose telemetry is served at ``url``, and write
-    it to ``file`` for Perfetto."""
+    """Record for ``seconds`` the processes behind ``url``, and write ``file`` for Perfetto."""
     from monarch.distributed_telemetry import profiler
 
     with profiler.profile(url) as recording:
@@ -112,8 +103,7 @@ async def _keep_reporting(folder: RunFolder, url: str, report: Callable[[], dict
         try:
             await asyncio.to_thread(write_whole, folder.telemetry, text)
         except OSError as error:
-            # What the run itself writes will end it, with the way to go on. A report is not worth
-            # that.
+            # The run's own writing will end it, with a way to go on. A report is not worth that.
             log.warning("the report for `zorplex-rl status` could not be written: %s", error)
         await asyncio.sleep(SECONDS_BETWEEN_REPORTS)
 
@@ -139,15 +129,11 @@ def _job() -> Any:
 
 
 def _watcher(pid: int, rubbish: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that ends ``pid`` and removes ``rubbish`` when this process is gone, however
-    it ended.
-
-    Monarch's collecting process is made to outlive the program that has started it.
-    """
+    """Start a process that ends ``pid`` and removes ``rubbish`` after this one's end. Monarch's
+    collecting process is made to outlive the program that has started it."""
     program = 'cat >/dev/null; kill -9 "$0"; rm -rf "$@"'
     quiet = subprocess.DEVNULL
-    # Its input ends when this process does. In a session of its own it does not get the terminal's
-    # Ctrl-C.
+    # Its input ends when this process does. In its own session it gets no Ctrl-C.
     return subprocess.Popen(
         ["/bin/sh", "-c", program, str(pid), *rubbish],
         stdin=subprocess.PIPE,

@@ -1,5 +1,4 @@
-"""The trainer, both ends of it: the actor that owns the weights, and a service of one with its way
-back when it dies.
+"""The trainer: the actor that owns the weights, and its service, which brings it back when it dies.
 
     checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
 """A hang is noticed within 10 seconds."""
 BUSY_SECONDS = 120.0
-"""How long the process may leave a probe unanswered while it is seen to compute: saving a large
-model can hold up its other threads."""
+"""Time for a probe while the process computes: saving a model can hold up its threads."""
 START_SECONDS = 3600.0
 """A start includes the steps since the last checkpoint."""
 
@@ -112,8 +110,7 @@ class TrainerActor(ModelActor):
 
     @concurrent_endpoint
     async def export(self, folder: str) -> None:
-        """Write the policy as a folder that ``load_policy`` and ``from_pretrained`` read. Raises
-        StorageError if it cannot be written."""
+        """Write the policy as a folder that ``load_policy`` reads. Raises StorageError."""
 
         from zorplex_rl.policy.load import save_model
 
@@ -125,8 +122,7 @@ class TrainerActor(ModelActor):
 
 
 class TrainerHandle:
-    """Calls the trainer's process, whichever it is. ``start(name)`` brings one up, with the policy
-    loaded."""
+    """Calls the trainer's process, whichever it is; ``start(name)`` brings it up, loaded."""
 
     def __init__(
         self,
@@ -153,13 +149,11 @@ class TrainerHandle:
         return self.replica.state is State.READY
 
     async def actor(self) -> Any:
-        """Return the actor that generators read weights from; waits while there is none. Raises
-        ServiceError if it cannot be brought back."""
+        """Return the actor to read weights from, waiting for it; else raises ServiceError."""
         return (await self.service.replica_at(0)).actor
 
     async def step(self, *batch: Any) -> dict[str, float]:
-        """Take one training step on ``batch`` (episodes, advantages, reference log-probs). Returns
-        its diagnostics."""
+        """Train on ``batch`` (episodes, advantages, reference log-probs). Returns diagnostics."""
         metrics = await self.call("step", *batch)
         self._since_checkpoint.append(batch)
         return metrics
@@ -180,8 +174,7 @@ class TrainerHandle:
         self.checkpointed(folder)
 
     async def write(self, endpoint: str, folder: Path) -> None:
-        """Have ``endpoint`` (``save`` or ``export``) write into ``folder`` of this machine,
-        wherever the trainer lives."""
+        """Have ``endpoint`` (``save``, ``export``) write into this machine's ``folder``."""
         while True:
             replica = await self.service.replica_at(0)
             if not (host := replica.host):
@@ -214,8 +207,7 @@ class TrainerHandle:
         self._since_checkpoint.clear()
 
     async def call(self, endpoint: str, *args: Any) -> Any:
-        """Call ``endpoint`` of the present process, and again of the next one if it dies meanwhile.
-        Returns the answer."""
+        """Call ``endpoint``; if the process dies, again of the next one. Returns the answer."""
         while True:
             replica = await self.service.replica_at(0)
             try:
@@ -229,8 +221,7 @@ class TrainerHandle:
             # There is never more than one trainer, not even where nobody can see the other.
             await host.end(self._last.pids)
         replica = self._last = await self._start(name.removesuffix("_0"))
-        # Both of the same moment: a checkpoint that was written by the last process may be noted
-        # while this one catches up.
+        # Both of one moment: a checkpoint of the last process may come while this one catches up.
         checkpoint, batches = self._checkpoint, list(self._since_checkpoint)
         try:
             await replica.unless_lost(self._catch_up(replica, checkpoint, batches))

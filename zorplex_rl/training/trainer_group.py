@@ -1,23 +1,20 @@
-"""A trainer of several processes: each holds a part of the weights, and they take every step
-together (``learning/sharded_learner.py``).
+"""A trainer of several processes: each has a part of the weights (``learning/sharded_learner.py``).
 
     controller ──► TrainerGroup: one replica ──┬──► rank 0   a half of every tensor ──► its ring ──┐
                       answers as rank 0 does   └──► rank 1   the other half         ──► its ring ──┴──► every generator, both pieces
 
-For the rest of the run it is a trainer like any other (``trainer.py``): one replica, which dies as
-a whole and comes back from its last checkpoint. A rank that is gone leaves the others waiting for
-it in the middle of a collective, where nothing else reaches them. So all of them are killed,
-whichever was the first to die.
+To the run it is a trainer like any other (``trainer.py``): one replica, which dies as a whole and
+comes back from its last checkpoint. A lost rank leaves the others in a collective, out of reach. So
+all of them are killed.
 
 A generator holds the whole model and asks each rank for its part alone, so it reads every byte of a
 version once. No process ever puts the weights together to send them. Only a checkpoint and the
 trained policy are gathered, tensor by tensor, on rank 0. Both are what a trainer of one process
 writes, so a run can be continued with another number of processes.
 
-The ranks are all on one host. They meet, and talk to each other, on its loopback address only.
-Generators on other hosts read each rank's ring from a socket of its own. When that host is lost,
-the group starts again on another one, as late as a trainer of one process does
-(``services/host.py``).
+The ranks are all on one host, and talk on its loopback address only. Generators on other hosts read
+each rank's ring from a socket of its own. When that host is lost, the group starts again on another
+one, as late as a single trainer does (``services/host.py``).
 """
 
 import asyncio
@@ -46,11 +43,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 LAST_WORDS_SECONDS = 10.0
-"""How long to wait, once one rank has reported an error, for the answers of the others: time enough
-to notice that one of them is gone."""
+"""Seconds, after one rank's error, for the others' answers: one of them may be gone."""
 COLLECTIVE_SECONDS = 1800.0
-"""How long a rank waits for the others in a collective. A rank that hangs is noticed by its missing
-answers to probes, long before."""
+"""Seconds that a rank waits in a collective. Probes notice a hanging rank long before."""
 
 
 class TrainerRankActor(TrainerActor):
@@ -67,8 +62,7 @@ class TrainerRankActor(TrainerActor):
 
     @concurrent_endpoint
     async def meet(self) -> int:
-        """Open the place where the ranks find each other, for programs of this host only. Returns
-        its port. For rank 0."""
+        """Open, for rank 0, where this host's ranks find each other. Returns the port."""
         import torch.distributed as dist
 
         # Given a port alone, torch would listen on all addresses.
@@ -137,8 +131,7 @@ class TrainerRankActor(TrainerActor):
 
     @concurrent_endpoint
     async def export(self, folder: str) -> None:
-        """Write the policy as one process would write it. Raises StorageError if it cannot be
-        written."""
+        """Write the policy as one process would. Raises StorageError if it cannot be written."""
 
         def write() -> None:
             from zorplex_rl.policy.load import load_policy, save_model
@@ -167,8 +160,7 @@ class TrainerGroup(Replica):
         return [self.actor.slice(procs=rank) for rank in range(self.processes)]
 
     def method(self, name: str) -> Callable[..., Any]:
-        """Return the function that sends a request to endpoint ``name`` of all ranks. Raises
-        AttributeError if there is none."""
+        """Return the function that calls endpoint ``name`` of all ranks; or AttributeError."""
         if name not in self._methods:
             calls = [getattr(rank, name).call_one for rank in self.ranks]
             self._methods[name] = lambda *args, **kwargs: _Answer([call(*args, **kwargs) for call in calls])
@@ -186,12 +178,8 @@ class _Answer:
 
 
 async def _first_of(answers: Sequence[asyncio.Future[Any]]) -> Any:
-    """Return the first of ``answers`` once all are there. Raises ReplicaDied if a rank is gone,
-    else the error of the first that has one.
-
-    A rank whose partner dies in a collective reports a broken connection. That is no error of the
-    step: the step can be taken again.
-    """
+    """Return the first of all ``answers``. Raises ReplicaDied if a rank is gone, else an error. A
+    rank whose partner dies reports a broken connection: the step can be taken again."""
     _, missing = await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
     if missing:
         # They may wait for the rank that has failed, for ever.
@@ -206,8 +194,7 @@ async def _first_of(answers: Sequence[asyncio.Future[Any]]) -> Any:
 
 
 def trainer_of(config: Config, devices: dict[str, str], hosts: Hosts) -> ReplicaStart:
-    """Return a function that starts the trainer that ``config`` calls for on one of ``hosts``: one
-    process, or a group."""
+    """Return a function that starts the trainer of ``config`` on ``hosts``, group or not."""
     if config.services.trainer_processes == 1:
         return hosts.start(TrainerActor, devices["trainer"])
     own = [devices[name] for name in names_of_ranks(config.services.trainer_processes)]
@@ -217,8 +204,7 @@ def trainer_of(config: Config, devices: dict[str, str], hosts: Hosts) -> Replica
 def group_of(
     actor_class: type[TrainerRankActor], config: Config, devices: Sequence[str], host: Host | None = None
 ) -> ReplicaStart:
-    """Return a function that starts ``actor_class`` on one process for each of ``devices``, joins
-    them, and loads the policy."""
+    """Return a function that starts ``actor_class`` on ``devices``, joins and loads them."""
 
     async def start(name: str) -> Replica:
         group = await spawn(name, actor_class, name, config, devices, procs=len(devices), host=host, kind=TrainerGroup)
@@ -236,6 +222,5 @@ def group_of(
 
 
 def loopback_interface() -> str:
-    """Return the name of the network interface that no other host can reach: ``lo`` on Linux,
-    ``lo0`` on macOS."""
+    """Return the network interface that no other host can reach: ``lo``, or ``lo0`` on macOS."""
     return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

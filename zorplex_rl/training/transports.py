@@ -11,8 +11,7 @@
     message   the bytes in the reply to a call: the baseline that needs nothing
     auto      the first of these that works
 
-All read the same ring with the same seqlock (``weights/ring.py``). The model changes only after a
-whole version has arrived.
+All read one ring with one seqlock (``weights/ring.py``); the model changes by whole versions.
 
 A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
@@ -63,12 +62,8 @@ class RdmaHandles:
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """All that a reader needs, in some hundred bytes: the layout, and one handle for each way to
-    the ring.
-
-    ``owner`` is the publisher's actor, with endpoints ``ring_headers`` and ``ring_slot``; ``dtype``
-    is set if weights are rounded to travel.
-    """
+    """All that a reader needs, in some hundred bytes: layout, and a handle per transport. ``owner``
+    answers ``ring_headers`` and ``ring_slot``; ``dtype``: weights are rounded to it."""
 
     layout: Layout
     dtype: torch.dtype | None
@@ -81,8 +76,7 @@ class WeightSource:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Who will read: through which ``transport`` (None: any of them), and whether all of them are
-    on this machine (``are_here``)."""
+    """Who will read: by which ``transport`` (None: any); ``are_here``: all on this machine."""
 
     transport: str | None = None
     are_here: bool = False
@@ -93,8 +87,7 @@ class Readers:
         return cls(config.transport, not config.cluster.is_elsewhere)
 
     def need_rdma(self, shared: SharedHandle | None, socket: SocketHandle | None) -> bool:
-        """Return whether RDMA is asked for, or ``auto`` would come to it. Starting it opens a
-        socket to which others can connect."""
+        """Return whether RDMA may be used. Starting it opens a socket that others can reach."""
         if self.transport == "auto":
             return socket is None and (shared is None or not self.are_here)
         return self.transport in (None, "rdma")
@@ -104,8 +97,7 @@ ANY = Readers()
 
 
 class Publisher:
-    """Holds a ring in this process's memory, and the handles through which other processes read
-    it."""
+    """Holds a ring in this process's memory, and handles for other processes to read it."""
 
     def __init__(
         self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None, readers: Readers = ANY
@@ -119,8 +111,7 @@ class Publisher:
         self.ring.publish(model, version)
 
     def source(self, owner: Any = None) -> WeightSource:
-        """Return what readers need. ``owner`` is the actor that answers for the ``message``
-        transport."""
+        """Return what readers need; ``owner`` is the actor behind transport ``message``."""
         return replace(self._source, owner=owner)
 
     def read_headers(self) -> Tensor:
@@ -137,8 +128,7 @@ def offer(
     dtype: torch.dtype | None = None,
     readers: Readers = ANY,
 ) -> WeightSource:
-    """Return what ``readers`` of ``ring`` need. Call this once for a ring: its memory stays
-    registered."""
+    """Return what ``readers`` need. Call once for a ``ring``: its memory stays registered."""
     socket = _serve(ring)
     rdma = _register(ring) if readers.need_rdma(shared, socket) else None
     return WeightSource(ring.layout, dtype, len(ring.slots), shared, socket, rdma)
@@ -153,8 +143,7 @@ def _register(ring: WeightRing) -> RdmaHandles:
 
 
 def _serve(ring: WeightRing) -> SocketHandle | None:
-    """Serve ``ring`` to other hosts if this process lives on one, at the address that its worker
-    was given, and has no RDMA hardware."""
+    """Serve ``ring`` to other hosts at the worker's address, on a host without RDMA hardware."""
     from monarch.rdma import is_ibverbs_available
 
     if not (host := os.environ.get(HOST_ADDRESS)) or is_ibverbs_available():
@@ -167,8 +156,7 @@ def _serve(ring: WeightRing) -> SocketHandle | None:
 
 
 def read_seconds(size: int) -> int:
-    """Return how long a read of ``size`` bytes may take: as long as over the slowest way that still
-    makes sense, and a little more.
+    """Return how long a read of ``size`` bytes may take: a bit more than at the slowest rate.
 
     >>> read_seconds(1_000_000), read_seconds(988_000_000)
     (10, 29)
@@ -177,8 +165,7 @@ def read_seconds(size: int) -> int:
 
 
 class SharedReader:
-    """Reads memory that it shares with the publisher. The publisher does nothing for it; the memory
-    stays readable after its end."""
+    """Reads memory shared with the publisher, which does nothing, and may have ended."""
 
     def __init__(self, source: WeightSource) -> None:
         if source.shared is None:
@@ -273,12 +260,8 @@ class MessageReader:
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
-    """Return what the publisher's actor answers to ``call``, about ``size`` bytes. Raises
-    WeightPullError if it is gone or silent.
-
-    Without the limit a caller would wait on: of a process that was stopped before it was killed,
-    Monarch says nothing.
-    """
+    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError. Without
+    a limit this would wait on: Monarch says nothing of a stopped, then killed process."""
     seconds = read_seconds(size)
     try:
         async with asyncio.timeout(seconds):
@@ -302,8 +285,7 @@ def transport_of(reader: Reader) -> str:
 
 
 class Subscriber:
-    """Pulls weights into ``model`` through ``reader``. ``version`` is that of the weights now in
-    the model."""
+    """Pulls weights into ``model`` through ``reader``; ``version`` is the model's now."""
 
     def __init__(self, reader: Reader, source: WeightSource, model: nn.Module) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
@@ -314,13 +296,11 @@ class Subscriber:
 
     @property
     def transport(self) -> str:
-        """The name of the transport that carries the weights, such as the one that ``auto`` has
-        found."""
+        """The name of the transport in use, such as the one that ``auto`` has found."""
         return transport_of(self.reader)
 
     async def fetch(self) -> int:
-        """Fetch the newest published weights into the staging buffer. Returns their version. After
-        a WeightPullError, do not call ``swap``."""
+        """Fetch the newest weights. Returns the version. After WeightPullError do not ``swap``."""
 
         async def read_slot(slot: int) -> None:
             await self.reader.read_slot(slot, self._staging)
@@ -337,21 +317,18 @@ class Subscriber:
         return self.version
 
     async def pull(self) -> int:
-        """Fetch and swap. Returns the version. Raises WeightPullError; the model is then
-        unchanged."""
+        """Fetch and swap. Returns the version. On WeightPullError the model is unchanged."""
         await self.fetch()
         return self.swap()
 
 
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
-    """Return a subscriber through ``transport``. Raises LayoutMismatch for another model's weights,
-    WeightPullError if no transport works."""
+    """Return a subscriber by ``transport``. Raises LayoutMismatch or WeightPullError."""
     return Subscriber(await connect(source, transport), source, model)
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:
-    """Return a reader through ``transport`` that has read the headers once. Raises WeightPullError,
-    with what was tried, if none works."""
+    """Return a reader by ``transport`` that has read the headers, or raise WeightPullError."""
     if transport not in ("auto", *READERS):
         raise ValueError(f"transport {transport!r} is unknown; expected one of auto, {', '.join(READERS)}")
     failures = []
@@ -367,8 +344,7 @@ async def connect(source: WeightSource, transport: str = "auto") -> Reader:
 
 
 def _start_rdma() -> None:
-    """Hide the messages in which Monarch's native code says, once, which RDMA hardware and drivers
-    it has not found."""
+    """Hide what Monarch's native code says, once, of RDMA hardware that it has not found."""
     from monarch.rdma import RDMABuffer
 
     with quiet_stderr():

@@ -1,2 +1,1 @@
-"""The machines of a run: what ``--hosts`` asks for, how they are reached, and which role lives
-where."""
+"""The machines of a run: what ``--hosts`` asks for, how to reach it, which role lives where."""

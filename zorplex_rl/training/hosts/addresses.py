@@ -1,5 +1,4 @@
-"""Check the addresses of hosts: ``tls://HOST:PORT``, or ``tcp://HOST:PORT`` where that is allowed.
-Nothing is sent anywhere.
+"""Check addresses of hosts: ``tls://HOST:PORT``, or ``tcp://…`` where allowed. Sends nothing.
 
 check_address       it can be an address at all
 check_encryption    it is encrypted, or somebody has allowed that it is not
@@ -19,8 +18,7 @@ from zorplex_rl.services.tls import TLS
 
 
 def check_address(address: str, flag: str) -> None:
-    """Raise ConfigError unless ``address`` is ``tls://HOST:PORT`` or ``tcp://HOST:PORT``, with a
-    host that others can reach by it."""
+    """Raise ConfigError unless ``address`` is ``tls://HOST:PORT`` or ``tcp://…``, and reachable."""
     shown = repr(address[:60])
     if not re.fullmatch(r"(?:tls|tcp)://([^\s/:@*?#\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", address):
         raise ConfigError(f"{flag} is given the address {shown}; expected tls://HOST:PORT, or tcp://HOST:PORT")
@@ -38,8 +36,7 @@ def check_address(address: str, flag: str) -> None:
 
 
 def place_of(address: str) -> tuple[str, int]:
-    """Return the host and the port of ``address``, each host written in one way. Raises ValueError
-    if its host cannot exist.
+    """Return host and port of ``address``, in normal form. Raises ValueError for no such host.
 
     >>> place_of("tcp://LocalHost:04444"), place_of("tcp://[0:0::1]:4444"), place_of("tcp://127.1:4444")
     (('localhost', 4444), ('::1', 4444), ('127.0.0.1', 4444))
@@ -54,8 +51,7 @@ def place_of(address: str) -> tuple[str, int]:
 
 
 def check_encryption(flag: str, addresses: Sequence[str], tls: str | None, insecure: bool) -> None:
-    """Raise ConfigError if ``addresses``, given with ``flag``, go over a network without TLS and
-    nobody has allowed it, or with TLS and no files."""
+    """Raise ConfigError if ``addresses`` of ``flag`` lack TLS, without permission, or its files."""
     schemes = {address.partition("://")[0] for address in addresses}
     if len(schemes) > 1:
         raise ConfigError(f"{flag} and --listen have tls:// and tcp://; all machines of a run use one of them")
@@ -79,15 +75,13 @@ def check_encryption(flag: str, addresses: Sequence[str], tls: str | None, insec
 
 
 def tls_folder(address: str, given: str | None) -> Path | None:
-    """Return the folder of this machine's TLS files if ``address`` needs them and they are named:
-    ``given``, or in the environment."""
+    """Return the folder of TLS files if ``address`` needs it: ``given``, or the environment's."""
     folder = given or os.environ.get(TLS)
     return Path(folder) if address.startswith("tls://") and folder else None
 
 
 def check_listen(address: str) -> None:
-    """Raise ConfigError if nothing can listen at ``address``, the value of --listen: it is not this
-    machine's, or its port is taken."""
+    """Raise ConfigError if nothing can listen at ``address``: not this machine's, or taken."""
     host, port = place_of(address)
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,5 +1,4 @@
-"""Attach to workers of ours (``services/worker.py``) that listen at an address: those of ``--hosts
-attach:…``, and those of Slurm's jobs."""
+"""Attach to our workers (``services/worker.py``): those of ``attach:…``, and of Slurm's jobs."""
 
 import asyncio
 import socket
@@ -14,8 +13,7 @@ from zorplex_rl.services.tls import ask
 
 
 class Reached(NamedTuple):
-    """A host that was lent: Monarch's mesh of it, the name or address by which it is reached, if
-    that is known, and what to make sure of if it does not answer."""
+    """A lent host: Monarch's mesh, its address, if known, and what to check if it is silent."""
 
     mesh: Any
     address: str = ""
@@ -23,12 +21,8 @@ class Reached(NamedTuple):
 
 
 async def attach_to(addresses: Sequence[str], listen: str | None, needed: str) -> list[Reached]:
-    """Start this process's Monarch, at ``listen`` or at its own address, and attach to a worker at
-    each of ``addresses``.
-
-    Each is a mesh by itself, so that one that does not answer keeps none from the others. Raises
-    HostError.
-    """
+    """Start this process's Monarch, at ``listen`` or its own address, and attach ``addresses``.
+    Each is a mesh of its own, so a silent one keeps no other waiting. Raises HostError."""
     if addresses[0].startswith("tls://"):
         await asyncio.gather(*(asyncio.to_thread(ask, address) for address in addresses))
     listen_at(listen or own_address(addresses[0]))
@@ -37,8 +31,7 @@ async def attach_to(addresses: Sequence[str], listen: str | None, needed: str) -
 
 
 def own_address(peer: str) -> str:
-    """Return an address like ``peer``, of this machine on the network that leads there, with a free
-    port. Raises HostError."""
+    """Return this machine's address on ``peer``'s network, with a free port. Raises HostError."""
     there = urlsplit(peer)
     try:
         family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]

@@ -1,5 +1,4 @@
-"""Check, before a run is started, that its hosts can be had, and show what a scheduler would be
-asked for.
+"""Check, before a run, that its hosts can be had; show what a scheduler would be asked.
 
 attach                  every address is found, no two are the same, and the certificates fit
 slurm, kubernetes       the programs, packages and settings that ``slurm.py`` and ``kubernetes.py`` need
@@ -20,8 +19,7 @@ from zorplex_rl.training.hosts.spec import HostsSpec, parse_hosts
 
 
 def check_cluster(config: Config) -> None:
-    """Raise ConfigError if what ``--hosts`` needs is missing: the programs of a scheduler, or the
-    machines of a network."""
+    """Raise ConfigError if ``--hosts`` lacks a scheduler's programs, or a network's machines."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
     if spec.kind == "attach":
         check_encryption(
@@ -45,8 +43,7 @@ def check_cluster(config: Config) -> None:
 
 
 def _check_network(spec: HostsSpec, listen: str | None) -> None:
-    """Raise ConfigError if a host of ``spec`` has no address or that of another one, or if nothing
-    can listen at ``listen``. Sends them nothing."""
+    """Raise ConfigError for a host without an address of its own, or a ``listen`` that fails."""
     seen: dict[tuple[str, int], str] = {}
     for address in spec.addresses:
         host, port = place_of(address)
@@ -64,8 +61,7 @@ def _check_network(spec: HostsSpec, listen: str | None) -> None:
 
 
 def cluster_request(config: Config) -> str:
-    """Return what the scheduler of ``--hosts`` would be sent, or nothing where there is none.
-    Nothing is sent."""
+    """Return what the scheduler of ``--hosts`` would be sent, if there is one. Sends nothing."""
     spec = parse_hosts(config.cluster.hosts)
     match spec.kind:
         case "slurm":

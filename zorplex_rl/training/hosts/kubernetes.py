@@ -1,8 +1,7 @@
 """Borrow hosts from Kubernetes: ``--hosts kubernetes:N``, through Monarch's job API.
 
-One MonarchMesh of N pods, which Monarch's operator turns into a StatefulSet; deleted at the end,
-however the run ends. Not run by this project's tests, which have no cluster: they only check the
-objects that are sent.
+One MonarchMesh of N pods, which Monarch's operator turns into a StatefulSet; deleted at the end of
+the run. This project's tests, without a cluster, only check the objects that are sent.
 """
 
 import asyncio
@@ -67,8 +66,7 @@ def kubernetes_job(count: int, settings: HostsConfig) -> Any:
 
 
 def kubernetes_objects(count: int, settings: HostsConfig) -> list[dict[str, Any]]:
-    """Return the objects that would be created, and create nothing: nobody is asked, and Monarch is
-    given another client."""
+    """Return the objects that would be created: Monarch is given a client that asks nobody."""
     job = kubernetes_job(count, settings)
     client: Any = importlib.import_module("kubernetes.client")
     created: list[dict[str, Any]] = []

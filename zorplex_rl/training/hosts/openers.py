@@ -66,8 +66,7 @@ OPENERS: dict[str, Opener] = {
 
 @contextlib.asynccontextmanager
 async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
-    """Reach every host of ``config``, and let go of all of them at the end. Raises HostError if one
-    does not answer or is of another version."""
+    """Reach every host of ``config``, and let go of all at the end. Raises HostError."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
     if spec.kind == "this":
         yield Hosts(config, [])

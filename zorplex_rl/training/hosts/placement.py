@@ -10,8 +10,7 @@
     tools, reference       likewise
     controller, dataset, replay buffer, advantages, rewards     this machine: the controller is who asks them
 
-A replica that is replaced gets a host that is alive at that moment. When none is left, the run
-ends, and can be resumed on others.
+A replacement gets a host that is alive then. When none is left, the run ends, to be resumed.
 """
 
 import asyncio
@@ -34,8 +33,7 @@ THIS = "this machine"
 
 
 class Hosts:
-    """The hosts of a run, and the placement of its replicas on them. Without any, everything is
-    started on this machine."""
+    """Hold a run's hosts, and place its replicas on them. Without any, all is on this machine."""
 
     def __init__(self, config: Config, hosts: Sequence[Host]) -> None:
         self.config, self.hosts = config, list(hosts)
@@ -52,8 +50,7 @@ class Hosts:
         return [host for host in self.hosts if host.is_alive]
 
     async def spawn(self, host: str, name: str, actor_class: type[Actor], *args: Any, **kwargs: Any) -> Replica:
-        """Start ``actor_class(*args)`` as ``name`` on the host of that name. Raises HostError if it
-        is lost meanwhile."""
+        """Start ``actor_class(*args)`` as ``name`` on that host. Raises HostError if it is lost."""
         place = self._by_name[host]
         return await place.unless_lost(spawn(name, actor_class, *args, host=place, **kwargs))
 
@@ -68,8 +65,7 @@ class Hosts:
         ]
 
     def place(self, replica: str) -> Host | None:
-        """Return the host for a replica of this name, or None for this machine. Raises GiveUp if
-        all hosts are lost."""
+        """Return the host for a replica; None is this machine. Raises GiveUp if all are lost."""
         planned = self._plan.get(replica)
         if not self.hosts or planned == THIS or _role_of(replica) not in SPREAD:
             return None
@@ -84,8 +80,7 @@ class Hosts:
         return min(self.alive, key=lambda host: host.occupants)
 
     def start(self, actor_class: type[Actor], device: str | None = None, *args: Any) -> ReplicaStart:
-        """Return what starts replicas of ``actor_class(name, config, device, *args)``, each where
-        it belongs; without ``device`` if it has none."""
+        """Return what starts ``actor_class(name, config[, device], *args)`` where it belongs."""
 
         def on(config: Config, devices: Sequence[str], host: Host | None) -> ReplicaStart:
             return replicas_of(actor_class, config, *devices, *args, named=True, host=host)
@@ -95,12 +90,8 @@ class Hosts:
     def start_as(
         self, on: Callable[[Config, Sequence[str], Host | None], ReplicaStart], devices: Sequence[str]
     ) -> ReplicaStart:
-        """Return what starts replicas, each where it belongs, as ``on(config, devices, host)``
-        says.
-
-        ``devices`` are those of this machine. On a host, the processes there take turns with its
-        own devices.
-        """
+        """Return what starts replicas in their places, as ``on(config, devices, host)`` says.
+        ``devices`` are this machine's. On a host, processes take turns with its own."""
 
         async def start(name: str) -> Replica:
             host = self.place(name)
@@ -112,8 +103,7 @@ class Hosts:
         return start
 
     def _devices_on(self, host: Host, wanted: int) -> list[str]:
-        """Return the devices of a replica of ``wanted`` processes with a model. Raises GiveUp if
-        ``host`` has not enough of them."""
+        """Return devices for ``wanted`` processes of models. Raises GiveUp if there are too few."""
         count = host.info.cuda_count if host.info else 0
         if not wanted:
             return []
@@ -133,24 +123,21 @@ class Hosts:
         return [f"cuda:{(host.occupants + rank) % count}" for rank in range(wanted)]
 
     async def _config_on(self, host: Host) -> Config:
-        """Return the configuration with a policy that can be loaded on ``host``: one that is not in
-        the package travels there, once."""
+        """Return the configuration with a policy that ``host`` can load: it travels there, once."""
         from zorplex_rl.policy.load import check_policy
 
         if self.config.policy == "embedded":
             return self.config
         sent = self._policies.get(host)
         if sent is None or (sent.done() and (sent.cancelled() or sent.exception())):
-            # What has failed once (a disk that was full, a message that was lost) is tried again by
-            # the next replica.
+            # What has failed once (a full disk, a lost message) is tried again by the next replica.
             source = Path(check_policy(self.config.policy))
             self._policies[host] = asyncio.ensure_future(host.send_folder(source))
         return self.config.changed(policy=await asyncio.shield(self._policies[host]))
 
 
 SPREAD = ("trainer", "generator", "reference", "tools")
-"""Roles that live on hosts, where there are some. The others are small, and beside their caller:
-the controller."""
+"""Roles that live on hosts, if there are any. The small others are beside the controller."""
 
 
 def _role_of(replica: str) -> str:
@@ -158,8 +145,7 @@ def _role_of(replica: str) -> str:
 
 
 def plan(config: Config, hosts: Sequence[str]) -> dict[str, str]:
-    """Return for each replica with which a run begins, and each rank of its trainer, the name of
-    its host; without hosts, this machine.
+    """Return for each first replica, and the trainer's ranks, the name of its host.
 
     >>> plan(Config(), ["a", "b"])["generator_0"]
     'b'

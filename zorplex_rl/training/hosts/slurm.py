@@ -1,10 +1,9 @@
 """Borrow hosts from Slurm: ``--hosts slurm:N``, through Monarch's job API.
 
-N jobs of one node each. A node that fails takes its own job along and no other: in one job of N
-nodes, the loss of the first node, on which its script runs, would end all. Monarch's ``SlurmJob``
-submits and cancels; what runs on the nodes is our own worker (``services/job_worker.py``), because
-Monarch's listens on plain TCP. It runs from the Python that is installed on the nodes; nobody has
-to start ``zorplex-rl worker``.
+N jobs of one node each: a node that fails takes no other job along, as the first of a job of N
+nodes would. Monarch's ``SlurmJob`` submits and cancels; the nodes run our own worker
+(``services/job_worker.py``), because Monarch's listens on plain TCP. It runs from the Python that
+is installed on the nodes; nobody has to start ``zorplex-rl worker``.
 
 The jobs are cancelled at the end, however the run ends. If the controller is killed, the workers
 end with their lease (``services/host.py``), and the jobs with them. A job that gets no lease,
@@ -40,8 +39,7 @@ MESH = "zorplex"
 
 
 FIRST_LEASE_SECONDS = 60.0
-"""A job ends by itself if it has got no lease so long after ``--start-seconds``, counted from when
-it was submitted."""
+"""A job without a lease this long after ``--start-seconds``, from its submission, ends itself."""
 
 
 GOING = ("", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")
@@ -61,15 +59,13 @@ NODE_LOGS = "/tmp"
 
 @contextlib.asynccontextmanager
 async def open_slurm(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Reached]]:
-    """Submit a job for each host, attach to their workers when all listen, and cancel the jobs at
-    the end. Raises HostError, ConfigError."""
+    """Submit a job a host, attach to all, cancel at the end. Raises HostError, ConfigError."""
     # Slurm passes the environment on to the nodes.
     os.environ.setdefault(SECRET, secrets.token_hex(16))
     jobs = [slurm_job(settings, number) for number in range(spec.count)]
     try:
         for job in jobs:
-            # Not in a thread: one that is cancelled goes on, and would submit a job that nobody
-            # cancels.
+            # Not in a thread: a cancelled one goes on, and submits a job that nobody cancels.
             _submit(job)
         try:
             async with asyncio.TaskGroup() as group:
@@ -107,8 +103,7 @@ def slurm_job(settings: HostsConfig, number: int) -> Any:
 
 
 def _own_files(settings: HostsConfig) -> Path | None:
-    """Return the folder of this machine's TLS files, beside which are those of the nodes; None
-    where there is no TLS."""
+    """Return this machine's folder of TLS files, beside those of the nodes; None without TLS."""
     folder = settings.tls or os.environ.get(TLS)
     return Path(folder).absolute() if folder and not settings.insecure else None
 
@@ -121,8 +116,7 @@ def _submit(job: Any) -> None:
 
 
 async def _until_it_listens(job: Any, settings: HostsConfig) -> str:
-    """Wait until the worker of ``job`` listens. Returns its address. Raises HostError if the job
-    ends, or does not begin in time."""
+    """Wait for the worker of ``job`` to listen. Returns its address. Raises HostError."""
     number, address, state, reason = job._slurm_job_id, "", "", ""
     output = f"{NODE_LOGS}/slurm_{number}_*"
     try:
@@ -153,8 +147,7 @@ async def _until_it_listens(job: Any, settings: HostsConfig) -> str:
 
 
 def _ask_slurm(job: str) -> list[str]:
-    """Return a job's state, node, the reason of its state, and comment. All are empty if Slurm does
-    not answer just now."""
+    """Return a job's state, node, reason and comment: empty if Slurm does not answer now."""
     command = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%B|%r|%k")
     words = subprocess.run(command, capture_output=True, text=True).stdout.strip().split("|", 3)
     return words if len(words) == 4 else [""] * 4
@@ -167,8 +160,7 @@ def _listens(node: str) -> bool:
 
 
 def check_slurm(settings: HostsConfig) -> None:
-    """Raise ConfigError if no job can be submitted from here, or nothing says whether to encrypt
-    what goes to the nodes."""
+    """Raise ConfigError if no job can be submitted here, or nothing says whether to encrypt."""
     given = settings.tls or os.environ.get(TLS)
     if not (given or settings.insecure):
         raise ConfigError(
@@ -189,8 +181,7 @@ def check_slurm(settings: HostsConfig) -> None:
 
 
 def slurm_script(settings: HostsConfig) -> str:
-    """Return the script that is submitted for the first host, and submit nothing: Monarch is given
-    another ``sbatch``."""
+    """Return the first host's script without submitting: Monarch is given another ``sbatch``."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Path(folder, "sbatch")
         recorder.write_text('#!/bin/sh\ncat > "$0.script"\necho Submitted batch job 0\n')

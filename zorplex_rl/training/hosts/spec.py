@@ -15,8 +15,7 @@ from zorplex_rl.training.hosts.addresses import check_address, place_of
 
 @dataclass(frozen=True, slots=True)
 class HostsSpec:
-    """What ``--hosts`` asks for: a kind, a number of hosts, and their addresses if they have
-    any."""
+    """What ``--hosts`` asks for: a kind, a number of hosts, and their addresses, if any."""
 
     kind: str
     count: int = 0
