@@ -212,6 +212,7 @@ def _(ask_uneven, four_by_hand, held):
     lesson.reveal(
         ask_uneven,
         right={(2, 1, 1, 1): 0, (2, 2, 1, 0): 1}.get(tuple(four_by_hand), []),
+        how="Computed",
         why=f"""
         By the rule in `cut` the ranks get {", ".join(map(str, four_by_hand))} rows: sizes are rounded *up*, so
         the last ranks get less, or nothing. Code must cope with an empty shard. A **DTensor** is torch's

@@ -236,7 +236,7 @@ def train_on_old_data(loss, lag, conditions, seed, steps, watch, disturb=None):
         episodes = sample_batch(sampler, environment, step, seed, conditions)
         batches = collate(
             episodes, advantages_of(episodes, conditions.samples), token_budget=8192
-        )
+        )  # the most tokens of a micro-batch
         tokens = sum(batch.mask.sum().item() for batch in batches)
         for batch in batches if disturb else ():
             disturb(batch, step)
@@ -316,13 +316,7 @@ def _(config, start_plain):
 def _(conditions, config, environment):
     def accuracy_of(name, loss, lag, curve, disturb=None, also=lambda *_: None):
         """Train with ``loss``, draw ``curve``, and return the accuracy at the end."""
-        follow = nb09.follow(
-            curve,
-            name,
-            environment,
-            nb09.few(conditions, config.eval_tasks),
-            config.eval_every,
-        )
+        follow = nb09.follow(curve, name, environment, conditions, config)
 
         def watch(step, policy, batches):
             follow(step, policy, batches)
@@ -863,7 +857,7 @@ def _(conditions, diagram, start_cell):
     lesson.wait_for(start_cell)
     chosen = dict(diagram.chosen)
     live = train_with_lag(
-        Trial(chosen["loss"], chosen["lag"], seed=0),
+        Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
         replace(conditions, learning_rate=chosen["learning_rate"]),
     )
     return chosen, live

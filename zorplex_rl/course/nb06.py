@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import inspect
 import math
 import os
 import random
-import re
 import signal
 import sqlite3
 import tempfile
@@ -26,6 +24,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.widgets.service_player import Life, Recording
 from zorplex_rl.services.runtime import ReplicaDied
 
@@ -204,22 +203,13 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 
 
 def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
-    """Return the text of ``pool.py``: ``Pool`` as the notebook has it, with the learner's
-    functions; it needs Monarch and nothing else."""
+    """Return the text of ``pool.py``: ``Pool`` of the notebook, with the learner's functions."""
+
+    def own(function: Callable[..., Any]) -> str:
+        return exercise.solution_source(function.__name__.removesuffix("_solution"), function) + "\n"
+
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")
-    methods = ("@staticmethod\n" + _own(retry_delay), *map(_own, others))
+    methods = ("@staticmethod\n" + own(retry_delay), *map(own, others))
     parts = [ast.get_source_segment(source, pool) or "", *(textwrap.indent(one, "    ") for one in methods)]
     return "\n".join([HEADER, parts[0] + "\n", *parts[1:]])
-
-
-def _own(function: Callable[..., Any]) -> str:
-    """Return the source of a function as a learner has written it, under its own name, without what
-    marimo adds."""
-    source = textwrap.dedent(inspect.getsource(function)).strip()
-    start = re.search(r"^(async )?def ", source, re.MULTILINE)
-    assert start
-    return (
-        source[start.start() :].replace(f"{function.__name__}(", f"{function.__name__.removesuffix('_solution')}(", 1)
-        + "\n"
-    )

@@ -67,13 +67,14 @@ def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
 
 
 def follow(
-    curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, every: int
+    curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, config: Any
 ) -> Callable[[int, Policy, Any], None]:
     """Return what is called before each step: it adds a point to the line ``name``."""
+    few = replace(conditions, held_out_tasks=config.eval_tasks)
 
     def watch(step: int, policy: Policy, batches: Any) -> None:
-        if step % every == 0:
-            curve.add(name, step, held_out_accuracy(policy, environment, conditions))
+        if step % config.eval_every == 0:
+            curve.add(name, step, held_out_accuracy(policy, environment, few))
 
     return watch
 
@@ -151,8 +152,3 @@ def accuracy_by_lag(study: Study) -> str:
         ", ".join(f"{found[loss, lag]:.0%}" for lag in lags) + f" with {NAMES[loss]}" for loss in ("reinforce", "grpo")
     ]
     return f"{', '.join(map(str, lags))} it was {'; '.join(told)}"
-
-
-def few(conditions: Conditions, tasks: int) -> Conditions:
-    """Return ``conditions`` with so many held-out tasks, for the points of a curve."""
-    return replace(conditions, held_out_tasks=tasks)

@@ -57,7 +57,7 @@ def loop_drawing(*lit: str) -> str:
     boxes = "".join(_box(name, name in shown) for name in PARTS)
     order = "dataset, generator with its tools, reward, replay buffer, trainer, and weights back to the generator"
     here = "all parts" if len(shown) == len(PARTS) else ", ".join(shown)
-    said = escape(f"The loop of reinforcement learning: {order}. Lit: {here}.", quote=True)
+    said = escape(f"The loop of reinforcement learning: {order}. In colour: {here}.", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui, sans-serif" role="img" '

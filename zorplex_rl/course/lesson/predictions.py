@@ -19,7 +19,7 @@ from typing import Any
 
 import marimo as mo
 
-from zorplex_rl.course.lesson.markup import block, fold, inline
+from zorplex_rl.course.lesson.markup import block, inline
 
 UNFOLD = (
     '<p class="lesson-switch"><label><input type="checkbox" class="lesson-unfold"> Unfold all results '
@@ -51,7 +51,7 @@ def predict(question: str, *options: str) -> Prediction:
 
 
 def reveal(
-    question: Prediction | str,
+    question: Prediction,
     right: int | Iterable[int] | None = None,
     why: str = "",
     shows: Sequence[Any] = (),
@@ -62,13 +62,10 @@ def reveal(
     ``right`` is the index of the answer that the measurement found; give several if it does not
     tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown. ``shows``
     holds figures, tables, widgets; a string in it is Markdown. ``how`` says where the answer comes
-    from: "Measured", "Computed" or "Simulated". With a string instead of a question, show it below
-    a summary line.
+    from: "Measured", "Computed" or "Simulated".
 
     Raises ValueError if the question has no options, or ``right`` is not one of them.
     """
-    if isinstance(question, str):
-        return mo.Html(fold("Compare with your prediction", question))
     correct = [right] if isinstance(right, int) else sorted(right or [])
     count = len(question.options)
     if not count or right is None or any(index not in range(count) for index in correct):
