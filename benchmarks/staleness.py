@@ -37,7 +37,7 @@ from zorplex_rl.course.recorded_study import Row, Study, read_study, whole_lines
 from zorplex_rl.course.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.task.environment import Zorplex
 
 STUDY = Path(__file__).with_name("staleness.jsonl")

@@ -111,7 +111,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("pool.svg"),
-        "The three names in the drawing are the three functions that you write.",
+        "The three names in the drawing are the functions that you write.",
     )
     return
 

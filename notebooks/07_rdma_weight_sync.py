@@ -34,7 +34,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import WeightRingRace
     from zorplex_rl.learning.learner import response_logprobs
-    from zorplex_rl.learning.losses import mismatch
+    from zorplex_rl.learning.ratios import mismatch
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.services.runtime import quiet_stderr, start_runtime

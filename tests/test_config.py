@@ -23,7 +23,7 @@ from zorplex_rl.config import (
     TransportName,
 )
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.advantages import ADVANTAGES, group_relative
+from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.task.curriculum import ladder_of
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
@@ -40,7 +40,7 @@ def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_an
 
 def test_the_tasks_with_tiers_and_the_losses_without_groups_are_named():
     assert [task for task in get_args(TaskName) if len(ladder_of(task)) > 1] == list(TASKS_WITH_TIERS)
-    assert [loss for loss in LOSSES if ADVANTAGES[loss] is not group_relative] == list(LOSSES_WITHOUT_GROUPS)
+    assert [loss for loss in LOSSES if ADVANTAGES[loss] is batch_baseline] == list(LOSSES_WITHOUT_GROUPS)
 
 
 @pytest.mark.parametrize(("mode", "max_lag"), [("sync", 0), ("async", 3)])

@@ -21,7 +21,21 @@ from zorplex_rl.errors import ConfigError
 
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
-LossName = Literal["reinforce", "grpo", "dapo", "tis", "decoupled_ppo"]
+LossName = Literal[
+    "reinforce",
+    "grpo",
+    "dapo",
+    "gspo",
+    "maxrl",
+    "tis",
+    "cispo",
+    "decoupled_ppo",
+    "icepop",
+    "dppo",
+    "m2po",
+    "sequence_rejection",
+    "geometric_rejection",
+]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -30,10 +44,23 @@ TASKS_WITH_TIERS = ("compositional", "mix")
 """Tasks for --curriculum; every other task has one tier."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
 """Their advantage does not compare a prompt's samples with each other: one will do."""
+_BOUNDED = (
+    "grpo",
+    "dapo",
+    "gspo",
+    "maxrl",
+    "cispo",
+    "decoupled_ppo",
+    "icepop",
+    "dppo",
+    "sequence_rejection",
+    "geometric_rejection",
+)
 LOSS_KNOBS = {
-    "clip_low": ("grpo", "dapo", "decoupled_ppo"),
-    "clip_high": ("grpo", "dapo", "decoupled_ppo"),
-    "truncation": ("tis", "decoupled_ppo"),
+    "clip_low": _BOUNDED,
+    "clip_high": _BOUNDED,
+    "truncation": ("tis", "decoupled_ppo", "dppo"),
+    "second_moment": ("m2po",),
 }
 """Settings that only some losses have, with their defaults in the loss's signature."""
 
@@ -43,7 +70,16 @@ class LearnerConfig:
     """How the learner makes the next version of the weights from a batch."""
 
     loss: LossName = "grpo"
-    """tis is truncated importance sampling; losses.py says what each is."""
+    """What is done about stale data; losses.py and masks.py have the formulas. reinforce: nothing,
+    for fresh data and one update a batch. grpo: no token moves far from where it was sampled; the
+    first choice. dapo: grpo that lets rare good tokens grow more. gspo: grpo by whole episodes, for
+    long ones. maxrl: grpo in which hard prompts count more. tis: an importance weight for every
+    token, truncated; for little lag. cispo: tis with bounds on both sides. decoupled_ppo: tis for
+    the lag and grpo's clip within a step, for lag and several updates. icepop: leaves out tokens
+    with an extreme ratio, for a sampler that computes otherwise than the trainer. dppo: leaves out
+    tokens by probability and not by ratio, where rare tokens matter. m2po: leaves out as few tokens
+    as hold the second moment down, for much lag; computes the batch twice. sequence_rejection and
+    geometric_rejection: leave out whole episodes that are far off, as a safeguard."""
     learning_rate: float = 2e-4
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
@@ -53,14 +89,19 @@ class LearnerConfig:
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; larger ones are scaled down to it."""
     clip_low: float | None = None
-    """How far a token's ratio may fall below 1, in grpo, dapo and decoupled_ppo. None is the
-    default of losses.py: 0.2."""
+    """How far a token's ratio may fall below 1; in gspo, sequence_rejection and geometric_rejection
+    an episode's; in dppo how far a token's probability itself may fall. None is the loss's own: 0.2
+    in grpo, dapo, maxrl and decoupled_ppo, 0.03 in gspo and geometric_rejection, 0.15 in dppo, 0.5
+    in icepop and sequence_rejection, 1 (no bound) in cispo."""
     clip_high: float | None = None
-    """How far it may rise above 1, in grpo, dapo and decoupled_ppo. None is the default of
-    losses.py: 0.28 in dapo, else 0.2."""
+    """How far it may rise above 1. None is the loss's own: 0.2 in grpo, maxrl and decoupled_ppo,
+    0.28 in dapo, 0.04 in gspo, 0.03 in geometric_rejection, 0.15 in dppo, 1 in sequence_rejection,
+    3 in cispo, 4 in icepop."""
     truncation: float | None = None
-    """Largest importance weight of a token, in tis and decoupled_ppo. None is the default of
-    losses.py: 2."""
+    """Largest importance weight of a token, in tis, decoupled_ppo and dppo. None is the loss's own:
+    2, in dppo 20."""
+    second_moment: float | None = None
+    """Largest mean square of log-ratios, in m2po. None is 0.04."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 a reference process is
     started."""
@@ -206,6 +247,9 @@ class Config:
     transfer_dtype: Literal["same", "bfloat16"] = "same"
     """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32;
     metrics report the mismatch that it causes."""
+    full_weights_every: int = 1
+    """Versions between two that a generator reads whole; of those in between it reads what has
+    changed (weights/delta.py). Pays with --transfer-dtype bfloat16 and low learning rates."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; there is always one before and one after
     training."""
@@ -299,6 +343,11 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
+        if self.full_weights_every > 1 and self.services.trainer_processes > 1:
+            raise ConfigError(
+                f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
+                "leave it out, or use --trainer-processes 1"
+            )
         if self.prompts_per_step < generators:
             raise ConfigError(
                 f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
@@ -363,7 +412,7 @@ _ZORPLEX_ONLY = {
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas trainer_processes "
-    "eval_every eval_tasks checkpoint_every threads start_seconds"
+    "eval_every eval_tasks checkpoint_every threads start_seconds full_weights_every"
 ).split()
 _AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
@@ -386,7 +435,8 @@ _AT_MOST = {
     ),
     **dict.fromkeys("prompts_per_step group_size eval_tasks slots max_turns updates_per_batch".split(), MOST_EPISODES),
     **dict.fromkeys(
-        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every".split(), MOST_STEPS
+        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every full_weights_every".split(),
+        MOST_STEPS,
     ),
 }
 

@@ -95,8 +95,11 @@ def refused(capsys, tmp_path, *arguments: str) -> str:
         (["--clip-low", "1.5"], "a ratio cannot fall by more than 1"),
         (["--clip-high", "nan"], "--clip-high is nan"),
         (["--truncation", "inf", "--loss", "tis"], "--truncation is inf"),
-        (["--truncation", "2"], "--truncation is a setting of tis, decoupled_ppo, and --loss is grpo"),
-        (["--clip-low", "0.1", "--loss", "reinforce"], "--clip-low is a setting of grpo, dapo, decoupled_ppo"),
+        (["--truncation", "2"], "--truncation is a setting of tis, decoupled_ppo, dppo, and --loss is grpo"),
+        (
+            ["--clip-low", "0.1", "--loss", "reinforce"],
+            "--clip-low is a setting of grpo, dapo, gspo, maxrl, cispo, decoupled_ppo",
+        ),
         (["--max-grad-norm", "0"], "--max-grad-norm is 0.0; it must be above 0"),
         (["--weight-decay", "inf"], "--weight-decay is inf"),
         (["--warmup-steps", "-1"], "--warmup-steps is -1; it must be 0 or more"),

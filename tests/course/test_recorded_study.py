@@ -153,7 +153,7 @@ def test_a_trial_that_diverges_is_a_row_too(monkeypatch):
         watch(SimpleNamespace(version=1), {"lag_mean": 0.0, "effective_sample_size": 1.0, "episode_sample_size": 1.0})
         raise TrainingDiverged("the loss of step 2 is nan")
 
-    monkeypatch.setattr("train_with_lag", diverge)
+    monkeypatch.setattr(benchmark, "train_with_lag", diverge)
     found = benchmark.run_trial(1.0, Trial("grpo", 0, 0), benchmark.Options(eval_every=1000))
     assert (found.accuracy, found.diverged_at, found.episode_sample_sizes) == (0.0, 2, [1.0])
 

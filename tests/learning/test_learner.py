@@ -62,12 +62,13 @@ def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advant
     metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes, advantages)
     assert not torch.equal(before, weights(policy))
     promised = (
-        "loss entropy grad_norm mismatch_kl max_logp_difference ratio_mean ratio_max effective_sample_size episode_sample_size "
+        "loss entropy grad_norm mismatch_kl second_moment max_logp_difference ratio_mean ratio_max effective_sample_size episode_sample_size "
         "reward accuracy format_rate truncation_rate lag_mean lag_max"
     )
     assert set(promised.split()) <= metrics.keys()
-    if loss in ("grpo", "dapo", "decoupled_ppo"):
-        assert {"clip_fraction_low", "clip_fraction_high"} <= metrics.keys()
+    of_loss = {"clip_fraction_low", "clip_fraction_high", "masked_fraction_low", "masked_fraction_high"}
+    of_loss |= {"truncated_fraction"}
+    assert bool(metrics.keys() & of_loss) == (loss != "reinforce")
 
 
 def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedded, episodes, advantages):
@@ -84,9 +85,9 @@ def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedde
     assert (loss, norm) == pytest.approx((split_loss, split_norm), rel=1e-4)
 
 
-def gradient(embedded, episodes, advantages, dtype, budget) -> torch.Tensor:
+def gradient(embedded, episodes, advantages, dtype, budget, loss="grpo") -> torch.Tensor:
     """That of one step, whatever its size: AdamW's first moment is in proportion to it."""
-    learner = Learner(fresh(embedded, dtype), LearnerConfig(token_budget=budget, max_grad_norm=1e9))
+    learner = Learner(fresh(embedded, dtype), LearnerConfig(loss=loss, token_budget=budget, max_grad_norm=1e9))
     learner.step(episodes, advantages)
     return torch.cat([moments["exp_avg"].flatten() for moments in learner.optimizer.state.values()])
 
@@ -105,6 +106,20 @@ def test_many_micro_batches_add_up_to_the_gradient_of_few(embedded, episodes, ad
     whole = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ALL_AT_ONCE)
     split = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ONE_EPISODE_AT_A_TIME)
     assert distance(split, whole) < bound
+
+
+@pytest.mark.parametrize("loss", ["gspo", "m2po", "sequence_rejection", "geometric_rejection"])
+def test_what_is_judged_by_episode_or_batch_is_the_same_in_micro_batches(embedded, episodes, advantages, loss):
+    """m2po's mask is that of the whole batch: one episode alone would have another."""
+    noise, old = torch.Generator().manual_seed(0), []
+    for episode in episodes:
+        stale = copy.copy(episode)
+        stale.logprobs = [x + 0.3 * torch.randn((), generator=noise).item() for x in episode.logprobs]
+        old.append(stale)
+    whole = gradient(embedded, old, advantages, torch.float32, ALL_AT_ONCE, loss)
+    split = gradient(embedded, old, advantages, torch.float32, ONE_EPISODE_AT_A_TIME, loss)
+    assert distance(split, whole) < 2e-6
+    assert distance(whole, gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE, loss)) > 0.01
 
 
 def test_the_log_probs_of_a_bfloat16_model_are_rounded_no_more_than_its_last_hidden_states(
@@ -189,7 +204,7 @@ def test_injected_tokens_carry_no_gradient(embedded, episodes):
 
 
 def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_default():
-    own = ("logp", "behaviour_logp", "advantage", "mask", "tokens", "proximal_logp")
+    own = ("logp", "behaviour_logp", "advantage", "mask", "tokens", "proximal_logp", "bound")
     for name, loss in LOSSES.items():
         knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
         assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
@@ -208,7 +223,16 @@ def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
         ("grpo", {"clip_low": 1e-4}),
         ("dapo", {"clip_high": 1e-4}),
         ("decoupled_ppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
+        ("gspo", {"clip_low": 1e-5, "clip_high": 1e-5}),
+        ("maxrl", {"clip_low": 1e-4}),
         ("tis", {"truncation": 0.5}),
+        ("cispo", {"clip_high": 1e-4}),
+        ("icepop", {"clip_low": 1e-4}),
+        ("dppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
+        ("dppo", {"truncation": 0.5}),
+        ("m2po", {"second_moment": 1e-9}),
+        ("sequence_rejection", {"clip_low": 1e-4}),
+        ("geometric_rejection", {"clip_high": 1e-5}),
         ("decoupled_ppo", {"truncation": 0.5}),
     ],
 )

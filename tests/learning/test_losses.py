@@ -6,58 +6,138 @@ import math
 import pytest
 import torch
 
-from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline, group_relative, zero_variance_share
-from zorplex_rl.learning.losses import (
-    LOSSES,
-    dapo,
-    decoupled_ppo,
-    effective_sample_size,
-    episode_ratios,
-    grpo,
-    kl_penalty,
-    mismatch,
-    reinforce,
-    tis,
+from zorplex_rl.learning.advantages import (
+    ADVANTAGES,
+    batch_baseline,
+    group_relative,
+    mean_relative,
+    zero_variance_share,
 )
+from zorplex_rl.learning.losses import LOSSES, cispo, dapo, decoupled_ppo, grpo, gspo, kl_penalty, reinforce, tis
+from zorplex_rl.learning.masks import dppo, geometric_rejection, icepop, m2po, onward, second_moment_bound
+from zorplex_rl.learning.ratios import effective_sample_size, episode_log_ratios, mismatch
 
 
-def tensors(seed=0, rows=3, width=5, shift=0.3):
+def tensors(seed=0, rows=3, width=5, shift=0.3, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     behaviour = -torch.rand(rows, width, generator=generator) * 2
-    logp = (behaviour + shift * torch.randn(rows, width, generator=generator)).requires_grad_()
+    logp = behaviour + shift * torch.randn(rows, width, generator=generator)
     advantage = torch.randn(rows, generator=generator)
     mask = (torch.rand(rows, width, generator=generator) < 0.7).float()
     mask[:, 0] = 1
-    return logp, behaviour, advantage, mask
-
-
-def by_hand(term, logp, behaviour, advantage, mask):
-    total = sum(
-        term(logp[i, t].item(), behaviour[i, t].item(), advantage[i].item())
-        for i in range(mask.shape[0])
-        for t in range(mask.shape[1])
-        if mask[i, t]
-    )
-    return total / mask.sum().item()
+    return logp.to(dtype).requires_grad_(), behaviour.to(dtype), advantage.to(dtype), mask.to(dtype)
 
 
 def clip(value, low, high):
     return max(low, min(high, value))
 
 
-FORMULAS = {
-    "reinforce": lambda p, b, a: -a * p,
-    "grpo": lambda p, b, a: -min(math.exp(p - b) * a, clip(math.exp(p - b), 0.8, 1.2) * a),
-    "dapo": lambda p, b, a: -min(math.exp(p - b) * a, clip(math.exp(p - b), 0.8, 1.28) * a),
-    "tis": lambda p, b, a: -min(math.exp(p - b), 2.0) * a * p,
-    "decoupled_ppo": lambda p, b, a: -min(math.exp(p - b), 2.0) * a,
+def tokens_of(mask):
+    return [(i, t) for i, row in enumerate(mask) for t, sampled in enumerate(row) if sampled]
+
+
+# The losses as their papers write them, in Python's float64. ``p`` has a gradient, ``q`` is the
+# same number as a constant: a weight or a mask.
+
+
+def each_token(term):
+    """The sum of term(p, q, b, A) over sampled tokens, divided by how many there are."""
+
+    def loss(p, q, b, advantage, mask):
+        chosen = tokens_of(mask)
+        return sum(term(p[i][t], q[i][t], b[i][t], advantage[i]) for i, t in chosen) / len(chosen)
+
+    return loss
+
+
+def each_episode(term):
+    """Those of term(Σ log r of p, that of q, Σ log π, tokens, A) over episodes, divided by the tokens."""
+
+    def loss(p, q, b, advantage, mask):
+        total = 0.0
+        for i, row in enumerate(mask):
+            own = [t for t, sampled in enumerate(row) if sampled]
+            apart, constant = (sum(x[i][t] - b[i][t] for t in own) for x in (p, q))
+            total += term(apart, constant, sum(p[i][t] for t in own), len(own), advantage[i])
+        return total / len(tokens_of(mask))
+
+    return loss
+
+
+def ppo(low, high):
+    return each_token(lambda p, q, b, a: -min(math.exp(p - b) * a, clip(math.exp(p - b), 1 - low, 1 + high) * a))
+
+
+def divergence_mask(q, b, a):
+    """DPPO's mask: 0 where the ratio has moved the way the advantage wants and the total variation
+    of {token, all others} is above 0.15."""
+    far = abs(math.exp(q) - math.exp(b)) > 0.15
+    return 0 if far and ((a > 0 and q > b) or (a < 0 and q < b)) else 1
+
+
+def second_moment_mask(q, b, advantage, mask):
+    """M2PO's algorithm: take the largest away until the mean of what is left is at most 0.04."""
+    onward = [(i, t) for i, t in tokens_of(mask) if (q[i][t] - b[i][t]) * advantage[i] > 0]
+    kept = sorted(onward, key=lambda at: (q[at[0]][at[1]] - b[at[0]][at[1]]) ** 2)
+    while kept and sum((q[i][t] - b[i][t]) ** 2 for i, t in kept) / len(kept) > 0.04:
+        kept.pop()
+    return {at: at not in onward or at in kept for at in tokens_of(mask)}
+
+
+def m2po_by_hand(p, q, b, advantage, mask):
+    kept = second_moment_mask(q, b, advantage, mask)
+    return -sum(math.exp(p[i][t] - b[i][t]) * advantage[i] for (i, t), stays in kept.items() if stays) / len(kept)
+
+
+REFERENCES = {
+    "reinforce": each_token(lambda p, q, b, a: -a * p),
+    "grpo": ppo(0.2, 0.2),
+    "dapo": ppo(0.2, 0.28),
+    "gspo": each_episode(
+        lambda s, _, p, n, a: -n * min(math.exp(s / n) * a, clip(math.exp(s / n), 1 - 0.03, 1 + 0.04) * a)
+    ),
+    "maxrl": ppo(0.2, 0.2),
+    "tis": each_token(lambda p, q, b, a: -min(math.exp(q - b), 2.0) * a * p),
+    "cispo": each_token(lambda p, q, b, a: -min(math.exp(q - b), 4.0) * a * p),
+    # The proximal policy is halfway between the two others.
+    "decoupled_ppo": each_token(
+        lambda p, q, b, a: (
+            -min(math.exp((q - b) / 2), 2.0)
+            * min(math.exp(p - (q + b) / 2) * a, clip(math.exp(p - (q + b) / 2), 0.8, 1.2) * a)
+        )
+    ),
+    "icepop": each_token(lambda p, q, b, a: -math.exp(p - b) * a if 0.5 <= math.exp(q - b) <= 5 else 0.0),
+    "dppo": each_token(lambda p, q, b, a: -min(math.exp(q - b), 20.0) * divergence_mask(q, b, a) * a * p),
+    "m2po": m2po_by_hand,
+    "sequence_rejection": each_episode(lambda _, s, p, n, a: -a * p if 0.5 <= math.exp(s) <= 2 else 0.0),
+    "geometric_rejection": each_episode(lambda _, s, p, n, a: -a * p if abs(math.exp(s / n) - 1) <= 0.03 else 0.0),
 }
+SHIFT = {"dppo": 2.0, "gspo": 0.2, "geometric_rejection": 0.1, "sequence_rejection": 0.5}
+"""How far the policies are apart, so that some tokens are within the bounds and some beyond."""
+
+
+def stale(name):
+    return tensors(rows=8, width=6, shift=SHIFT.get(name, 1.0), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_equals_its_formula_summed_by_hand_over_sampled_tokens(name):
-    found, _ = LOSSES[name](*tensors(shift=1.0))
-    assert found.item() == pytest.approx(by_hand(FORMULAS[name], *tensors(shift=1.0)), rel=1e-5)
+def test_a_loss_and_its_gradient_are_those_of_its_paper_in_float64(name):
+    logp, behaviour, advantage, mask = stale(name)
+    between = {"proximal_logp": (logp.detach() + behaviour) / 2} if name == "decoupled_ppo" else {}
+    loss, found = LOSSES[name](logp, behaviour, advantage, mask, **between)
+    loss.backward()
+    numbers = [tensor.tolist() for tensor in (behaviour, advantage, mask)]
+    p, q = logp.tolist(), logp.tolist()
+    assert loss.item() == pytest.approx(REFERENCES[name](p, q, *numbers), rel=1e-12)
+    for i, t in tokens_of(mask):
+        sides = []
+        for step in (1e-5, -1e-5):
+            p[i][t] = q[i][t] + step
+            sides.append(REFERENCES[name](p, q, *numbers))
+        p[i][t] = q[i][t]
+        assert logp.grad[i, t].item() == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-8)
+    # The data lie on both sides of every bound.
+    assert all(0 < share < 1 for share in found.values())
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -83,8 +163,9 @@ def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     whole, found = LOSSES[name](logp, behaviour, advantage, mask)
     tokens = mask.sum().item()
+    of_all = {"bound": second_moment_bound(onward(logp - behaviour, advantage, mask), 0.04)} if name == "m2po" else {}
     parts = [
-        LOSSES[name](logp[i : i + 1], behaviour[i : i + 1], advantage[i : i + 1], mask[i : i + 1], tokens=tokens)
+        LOSSES[name](*(x[i : i + 1] for x in (logp, behaviour, advantage, mask)), tokens=tokens, **of_all)
         for i in range(3)
     ]
     assert sum(part.item() for part, _ in parts) == pytest.approx(whole.item(), rel=1e-5)
@@ -117,6 +198,64 @@ def test_truncated_importance_sampling_bounds_the_weight_of_a_token():
     assert gradient.item() == pytest.approx(-2.0)
 
 
+def test_without_a_lower_bound_cispo_is_truncated_importance_sampling():
+    logp, behaviour, advantage, mask = stale("tis")
+    one, _ = cispo(logp, behaviour, advantage, mask, clip_low=1.0, clip_high=1.5)
+    other, _ = tis(logp, behaviour, advantage, mask, truncation=2.5)
+    assert torch.equal(one, other)
+    bounded, _ = cispo(logp, behaviour, advantage, mask, clip_low=0.2, clip_high=1.5)
+    assert not torch.equal(bounded, other)
+
+
+def test_gspo_clips_an_episode_as_a_whole_where_grpo_takes_some_of_its_tokens():
+    """Its tokens have moved far, and on average not at all."""
+    logp = torch.tensor([[0.5, -0.5]], requires_grad=True)
+    arguments = (torch.zeros(1, 2), torch.ones(1), torch.ones(1, 2))
+    assert (torch.autograd.grad(grpo(logp, *arguments)[0], logp)[0] == 0).tolist() == [[True, False]]
+    assert (torch.autograd.grad(gspo(logp, *arguments)[0], logp)[0] < 0).all()
+    far = torch.tensor([[0.5, -0.3]], requires_grad=True)
+    assert (torch.autograd.grad(gspo(far, *arguments)[0], far)[0] == 0).all()
+
+
+def test_a_divergence_mask_lets_a_rare_token_grow_and_holds_a_frequent_one():
+    behaviour = torch.tensor([[0.001, 0.99]]).log()
+    logp = torch.tensor([[0.01, 0.8]]).log().requires_grad_()
+    good, bad, all_of_it = torch.ones(1), -torch.ones(1), torch.ones(1, 2)
+    tenfold = torch.autograd.grad(dppo(logp, behaviour, good, all_of_it)[0], logp)[0][0, 0].item()
+    assert tenfold == pytest.approx(-10 / 2, rel=1e-4)
+    assert torch.autograd.grad(grpo(logp, behaviour, good, all_of_it)[0], logp)[0][0, 0].item() == 0
+    assert torch.autograd.grad(dppo(logp, behaviour, bad, all_of_it)[0], logp)[0][0, 1].item() == 0
+    assert torch.autograd.grad(grpo(logp, behaviour, bad, all_of_it, clip_low=0.2)[0], logp)[0][0, 1].item() > 0
+
+
+def test_icepop_masks_on_both_sides_and_the_one_sided_masks_only_where_the_advantage_pushes_on():
+    behaviour, logp = torch.zeros(2, 2), torch.tensor([[2.0, -2.0], [2.0, -2.0]], requires_grad=True)
+    arguments = (behaviour, torch.tensor([1.0, -1.0]), torch.ones(2, 2))
+
+    def masked(loss):
+        return (torch.autograd.grad(loss(logp, *arguments)[0], logp)[0] == 0).tolist()
+
+    assert masked(icepop) == [[True, True], [True, True]]
+    assert masked(dppo) == masked(m2po) == [[True, False], [False, True]]
+
+
+def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
+    squares = torch.tensor([0.09, 0.01, 0.04, 1.0])
+    assert second_moment_bound(squares, 0.04) == pytest.approx((0.04 + 0.09) / 2)
+    assert second_moment_bound(squares, 1.0) == math.inf
+    assert second_moment_bound(squares, 0.001) == pytest.approx(0.005)
+    assert second_moment_bound(torch.zeros(0), 0.04) == math.inf
+
+
+def test_the_geometric_mean_of_an_episode_does_not_grow_with_its_length():
+    for width in (2, 50):
+        logp = torch.full((1, width), 0.02)
+        arguments = (logp, torch.zeros(1, width), torch.ones(1), torch.ones(1, width))
+        assert geometric_rejection(*arguments)[1]["masked_fraction_high"] == 0.0
+        expected = 1.0 if width == 50 else 0.0
+        assert LOSSES["sequence_rejection"](*arguments)[1]["masked_fraction_high"] == expected
+
+
 def test_decoupled_ppo_clips_against_the_recent_policy_and_not_against_the_stale_one():
     behaviour, proximal = torch.full((1, 1), -1.0), torch.zeros(1, 1)
     logp = torch.tensor([[0.05]], requires_grad=True)
@@ -130,6 +269,7 @@ def test_diagnostics_of_an_on_policy_batch_say_so_exactly():
     logp, _, _, mask = tensors()
     assert mismatch(logp, logp.detach(), mask) == {
         "mismatch_kl": 0.0,
+        "second_moment": 0.0,
         "max_logp_difference": 0.0,
         "ratio_mean": 1.0,
         "ratio_max": 1.0,
@@ -152,7 +292,7 @@ def test_less_is_left_of_whole_episodes_than_of_their_tokens():
     logp = 0.2 * torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(64, 20)
     tokens = mismatch(logp, behaviour, mask)["effective_sample_size"]
-    episodes = effective_sample_size(episode_ratios(logp, behaviour, mask))
+    episodes = effective_sample_size(episode_log_ratios(logp, behaviour, mask).exp())
     # The logarithm of an episode's ratio has 20 times the variance of a token's: exp(-0.04) and
     # exp(-20 * 0.04) are expected.
     assert tokens == pytest.approx(0.96, abs=0.02)
@@ -161,7 +301,7 @@ def test_less_is_left_of_whole_episodes_than_of_their_tokens():
 
 def test_what_a_tool_wrote_has_no_part_in_the_ratio_of_an_episode():
     logp, mask = torch.tensor([[-1.0, -9.0]]), torch.tensor([[1.0, 0.0]])
-    assert episode_ratios(logp, torch.tensor([[-1.0, 0.0]]), mask).tolist() == [1.0]
+    assert episode_log_ratios(logp, torch.tensor([[-1.0, 0.0]]), mask).tolist() == [0.0]
 
 
 def test_the_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it():
@@ -182,6 +322,16 @@ def test_group_relative_advantages_compare_within_a_group_only():
     assert group_relative([[0.2, 0.2, 0.2]]) == [[0.0, 0.0, 0.0]]
     # Failures in a batch teach nothing unless a group has both.
     assert group_relative([[0.0, 0.0], [1.0, 1.0]]) == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_advantages_relative_to_the_mean_are_the_gradient_of_the_log_of_the_success_rate():
+    """MaxRL's estimate of it: r/K − 1/N for each of N samples, K of them right; nothing for K = 0."""
+    for right in range(9):
+        rewards = [1.0] * right + [0.0] * (8 - right)
+        expected = [reward / right - 1 / 8 if right else 0.0 for reward in rewards]
+        assert [a / 8 for a in mean_relative([rewards])[0]] == pytest.approx(expected)
+        # With a penalty for all, the same sample is as much better than the others.
+        assert mean_relative([[reward - 0.3 for reward in rewards]])[0] == pytest.approx([8 * a for a in expected])
 
 
 def test_the_batch_baseline_needs_no_groups():

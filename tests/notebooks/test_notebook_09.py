@@ -17,7 +17,8 @@ from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Study, read_study
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag, weights_of
 from zorplex_rl.learning.learner import token_logprobs
-from zorplex_rl.learning.losses import LOSSES, effective_sample_size
+from zorplex_rl.learning.losses import LOSSES
+from zorplex_rl.learning.ratios import effective_sample_size
 
 ROOT = Path(__file__).parents[2]
 notebook = load(ROOT / "notebooks" / "09_staleness.py")

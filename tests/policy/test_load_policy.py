@@ -200,10 +200,18 @@ def test_a_file_is_no_model_folder(tmp_path):
     refusal(tmp_path / "model.bin")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": 3}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": 3}', "[" * 100_000])
 def test_a_configuration_that_can_not_be_read_is_refused(broken, content):
     (broken / "config.json").write_text(content)
     refusal(broken)
+
+
+def test_a_value_of_another_kind_is_named_and_what_is_wrong_with_it_is_said(broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"vocab_size": float("nan")}))
+    assert "field 'vocab_size': TypeError" in refusal(broken)
+    (broken / "config.json").write_text(json.dumps(config | {"rope_parameters": {"rope_type": "own", "factor": 1}}))
+    assert "KeyError 'own'" in refusal(broken)
 
 
 def test_an_encoder_is_no_causal_language_model(tmp_path):
@@ -284,7 +292,24 @@ def test_weights_that_were_cut_off_are_refused(broken):
 def test_weights_of_another_shape_are_refused(broken):
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "intermediate_size": 80}))
-    assert "weights" in refusal(broken)
+    assert "has no weights that can be loaded: they have other sizes than its config.json says" in refusal(broken)
+
+
+@pytest.mark.parametrize("ends", [[[1]], "x", {"a": 1}])
+def test_an_end_of_text_that_is_no_token_is_refused(broken, ends):
+    (broken / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    assert "whose eos_token_id is" in refusal(broken)
+
+
+@pytest.mark.parametrize("file", ["pickled.bin", "../model.safetensors", "/model.safetensors", "", 5])
+def test_an_index_that_names_anything_but_safetensors_of_its_folder_is_refused(broken, file):
+    (broken / "model.safetensors").rename(broken / "model-00001-of-00001.safetensors")
+    (broken / "pickled.bin").write_bytes(b"")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": file}}
+    (broken / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "expected files of safetensors in its folder" in refusal(broken)
+    (broken / "model.safetensors.index.json").write_text("{}")
+    assert "expected files of safetensors in its folder" in refusal(broken)
 
 
 def test_missing_weights_are_refused_and_not_made_up(broken):

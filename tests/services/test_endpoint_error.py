@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from zorplex_rl.errors import TaskError
-from zorplex_rl.services.endpoint_error import MOST_CHARACTERS, EndpointError, RemoteException
+from zorplex_rl.services.endpoint_error import MOST_CHARACTERS, EndpointError, RemoteException, reason_of
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of, spawn
 from zorplex_rl.services.requests import Failure
@@ -212,3 +212,8 @@ def test_a_cancellation_that_nobody_asked_for_ends_what_runs_together():
             await waiting
 
     asyncio.run(scenario())
+
+
+def test_a_reason_in_a_few_words_names_the_call_and_what_it_raised():
+    failed = EndpointError.of(MemoryError("no room\nfor more"), "Actor call GeneratorActor.setup failed.")
+    assert reason_of(failed) == "Actor call GeneratorActor.setup failed: MemoryError: no room"

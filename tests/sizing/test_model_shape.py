@@ -37,6 +37,7 @@ SMALL = {
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 300, "n_positions": 128},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "gemma2": {"head_dim": 16},
+    "olmo2": {},
     "deepseek_v3": {"kv_lora_rank": 16, "q_lora_rank": 24, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, **EXPERTS},
 }  # fmt: skip
 PUBLISHED = {
@@ -100,6 +101,45 @@ def test_a_token_of_a_mixture_of_experts_takes_the_activations_of_those_that_it_
     )
     assert few.intermediate == many.intermediate == 64
     assert many.parameters > 2 * few.parameters and many.largest == 16 * (2 * 32) * 64
+
+
+GEMMA = {"head_dim": 16, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "sizes"),
+    [
+        ("gemma3n_text", {"intermediate_size": [96, 96, 128], "activation_sparsity_pattern": [0.0] * 3, "laurel_rank": 8,
+                          "layer_types": ["full_attention"] * 3}, (128, 16)),
+        ("gemma4_text", {"global_head_dim": 32, "layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+         (96, 32)),
+    ],
+)  # fmt: skip
+def test_of_sizes_that_differ_from_layer_to_layer_the_largest_counts_and_that_is_said(
+    family, settings, sizes, tmp_path
+):
+    transformers = pytest.importorskip("transformers")
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {family}")
+    path, config = folder_of(tmp_path / "model", family, COMMON | GEMMA | settings)
+    shape = shape_of(path)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (shape.intermediate, shape.head_size) == sizes
+    assert "its layers differ in size: each counts as the largest" in shape.unknown
+
+
+def test_a_model_that_also_sees_has_the_shape_of_its_language_model(tmp_path):
+    path, _ = folder_of(tmp_path / "model", "gemma3", {"text_config": COMMON | {"head_dim": 16}})
+    assert shape_of(path).layers == 3
+
+
+@pytest.mark.parametrize("size", ["num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"])
+def test_a_size_that_is_null_is_refused(size, tmp_path):
+    path, config = folder_of(tmp_path / "model", "qwen2", COMMON)
+    (path / "config.json").write_text(json.dumps(config.to_dict() | {size: None}, default=str))
+    with pytest.raises(PolicyError, match="of which transformers makes no model"):
+        shape_of(path)
 
 
 def test_a_plain_qwen2_needs_no_torch(tmp_path):

@@ -170,3 +170,15 @@ def test_the_ring_has_the_slots_that_the_trainer_gives_it():
     from zorplex_rl.training.transports import SLOTS
 
     assert sizing.RING_SLOTS == SLOTS
+
+
+def test_a_ring_that_keeps_changes_takes_the_bytes_that_it_allocates():
+    from zorplex_rl.weights.delta import CHANGES
+    from zorplex_rl.weights.layout import Layout
+    from zorplex_rl.weights.ring import ring_bytes
+
+    layout = Layout.of({"w": torch.zeros(1_000_000, dtype=torch.bfloat16)})
+    for changes in (False, True):
+        work = Workload(10, 10, 1, 1, 100, transfer="bfloat16", changes=changes)
+        allocated = ring_bytes(layout, sizing.RING_SLOTS, CHANGES * changes)
+        assert work.ring_bytes * 1_000_000 == pytest.approx(allocated, rel=1e-3)

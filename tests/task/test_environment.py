@@ -22,7 +22,7 @@ from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.task.call_limit import MARK_BYTES
+from zorplex_rl.task.call_limit import MARK_BYTES, call_limit
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import Episode
@@ -151,6 +151,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(code, expected):
             "class Odd(Exception):\n    __str__ = None\n" + changed(("number = random", "raise Odd; number = random")),
             "Odd: its text cannot be shown",
         ),
+        (
+            "class Odd:\n    __repr__ = None\n" + changed(('return Task("doubling", ', "return Odd() or (")),
+            r"failed in task\(7, 'train'\): TypeError",
+        ),
+        (
+            changed((", 2 * number, 1", ", Odd(), 1")) + "\nclass Odd:\n    def __repr__(self): raise SystemExit(4)\n",
+            r"failed in task\(7, 'train'\): SystemExit: 4",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said_in_one_sentence(code, expected):
@@ -177,6 +185,22 @@ def test_what_is_wrong_with_a_score_is_said_in_one_sentence(returned, expected):
     )
     with pytest.raises(TaskError, match=expected):
         own.make().score(own.make().task(0, "train"), ["4"], 0, "eos")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("number = random", "raise Odd; number = random"),
+        (", 2 * number, 1", ", Odd(), 1"),
+    ],
+)
+def test_a_text_that_the_users_code_never_finishes_is_one_sentence(change):
+    code = (
+        "class Odd(Exception):\n    def __str__(self):\n        while True: pass\n    __repr__ = __str__\n"
+        + changed(change)
+    )
+    with call_limit.interrupting(0.3), pytest.raises(TaskError, match=r"failed in task\(7, 'train'\)"):
+        source(code).make().task(7, "train")
 
 
 def test_a_result_that_is_no_text_in_utf_8_is_refused():

@@ -51,8 +51,8 @@ class WriterActor(Actor):
         return self.publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int) -> torch.Tensor:
-        return self.publisher.read_slot(slot)
+    async def ring_slot(self, slot: int, size: int) -> torch.Tensor:
+        return self.publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def publish(self) -> int:

@@ -45,7 +45,7 @@ def stores_of_a_publication(monkeypatch):
     writer = WeightRing({"w": torch.zeros(WORDS)})
     writer._begun = 1
     writer.headers = writer.layout = Watched(trace)
-    monkeypatch.setattr(writer, "_next_slot", lambda: 0)
+    monkeypatch.setattr(writer, "_next_slot", lambda among: 0)
     writer.publish({}, NEW)
     return trace
 

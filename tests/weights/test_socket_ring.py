@@ -119,7 +119,7 @@ def test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up(
     ring.publish(model, 1)
     handle = serve(ring, "127.0.0.1")
     slow, quick = SocketRing(handle), SocketRing(handle)
-    slow._socket.sendall(socket_ring.REQUEST.pack(0))
+    slow._socket.sendall(socket_ring.REQUEST.pack(0, ring.layout.size))
     for _ in range(3):
         assert asyncio.run(pull(quick, ring))[0] == 1
     assert eventually(lambda: connections_at(handle.port) == 1)

@@ -18,9 +18,9 @@ from statistics import fmean
 import torch
 
 from zorplex_rl.config import Config, LearnerConfig, LossName
-from zorplex_rl.learning.advantages import group_relative
+from zorplex_rl.learning.advantages import group_relative, mean_relative
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
@@ -55,7 +55,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a study: a loss, how stale its data are, a seed."""
+    """One run of a study: a loss, with ``advantages_of``, how stale its data are, a seed."""
 
     loss: LossName
     lag: int
@@ -72,7 +72,7 @@ class TrialResult:
     mean_lag: float
     """Mean lag of all episodes trained on, in versions."""
     effective_sample_size: float
-    """That of the tokens, as a share: the mean over each step's first update."""
+    """That of the tokens (``ratios.effective_sample_size``): the mean over first updates."""
     max_logp_difference: float
     """The largest change of a sampled token's log-prob between sampling and training."""
 
@@ -92,7 +92,7 @@ def train_with_lag(
         version, weights = newest[0]
         sampler.model.load_state_dict(weights)
         episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
-        metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples)))
+        metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples, trial.loss)))
         newest.append((learner.version, weights_of(learner.policy)))
         watch(learner, metrics[-1])
     return TrialResult(
@@ -130,11 +130,13 @@ def sample_batch(
     return play(policy, environment, copies, first, Sampling(max_tokens=conditions.max_tokens), version)
 
 
-def advantages_of(episodes: list[Episode], samples: int) -> list[float]:
-    """Return group-relative advantages for any loss, so that a study compares only the losses."""
+def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo") -> list[float]:
+    """Return group-relative advantages for any ``loss``, so that a study compares only the losses;
+    but those of maxrl, of which they are all, for it."""
     rewards = [episode.scored.reward for episode in episodes]
+    estimate = mean_relative if loss == "maxrl" else group_relative
     groups = [rewards[start : start + samples] for start in range(0, len(rewards), samples)]
-    return [advantage for group in group_relative(groups) for advantage in group]
+    return [advantage for group in estimate(groups) for advantage in group]
 
 
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:

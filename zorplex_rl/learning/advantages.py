@@ -30,12 +30,35 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     return [_standardise(group, epsilon) for group in rewards]
 
 
+def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return each reward minus its group's mean, divided by that mean (MaxRL, Tajwar et al. 2026,
+    algorithm 1).
+
+    The gradient of a prompt then is that of log p, where p is the share of right answers, and not
+    that of p: one success among eight weighs seven times as much as one failure among eight. The
+    paper's rewards are 0 and 1. Here the lowest of the group is 0, so that a penalty may make a
+    reward negative.
+
+    >>> mean_relative([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
+    [[3.0, -1.0, -1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [0.0, 0.0]]
+    """
+    return [_relative_to_mean([reward - min(group) for reward in group]) for group in rewards]
+
+
 ADVANTAGES: dict[str, Advantage] = {
     "reinforce": batch_baseline,
     "grpo": group_relative,
     "dapo": group_relative,
+    "gspo": group_relative,
+    "maxrl": mean_relative,
     "tis": group_relative,
+    "cispo": group_relative,
     "decoupled_ppo": group_relative,
+    "icepop": group_relative,
+    "dppo": group_relative,
+    "m2po": group_relative,
+    "sequence_rejection": group_relative,
+    "geometric_rejection": group_relative,
 }
 """The advantage that each loss (``losses.py``) uses."""
 
@@ -43,6 +66,11 @@ ADVANTAGES: dict[str, Advantage] = {
 def _standardise(group: Sequence[float], epsilon: float) -> list[float]:
     mean, deviation = fmean(group), pstdev(group)
     return [(reward - mean) / (deviation + epsilon) if deviation > 0 else 0.0 for reward in group]
+
+
+def _relative_to_mean(group: Sequence[float]) -> list[float]:
+    mean = fmean(group)
+    return [reward / mean - 1 if mean > 0 else 0.0 for reward in group]
 
 
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:

@@ -28,7 +28,9 @@ from torch import Tensor
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
-from zorplex_rl.learning.losses import LOSSES, Diagnostics, effective_sample_size, kl_penalty, mismatch
+from zorplex_rl.learning.losses import LOSSES, kl_penalty
+from zorplex_rl.learning.masks import SECOND_MOMENT, onward, second_moment_bound
+from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
 from zorplex_rl.policy.decoder import fills, project
 from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
@@ -105,11 +107,14 @@ class Learner:
         """
         totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
         logps = []
+        bound = self._second_moment_bound(batches) if self.config.loss == "m2po" else None
         for index, batch in enumerate(batches):
             # If all advantages are 0 and no KL penalty is set, only diagnostics are needed.
             with torch.set_grad_enabled(self.config.kl_coefficient > 0 or bool(batch.advantage.any())):
                 logp, entropy = self._run(token_logprobs, batch, self._temperature)
-            extra = {"proximal_logp": proximal[index]} if proximal and self.config.loss == "decoupled_ppo" else {}
+            extra: dict[str, Any] = {} if bound is None else {"bound": bound}
+            if proximal and self.config.loss == "decoupled_ppo":
+                extra["proximal_logp"] = proximal[index]
             loss, found = self._loss(logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens=tokens, **extra)
             if self.config.kl_coefficient > 0:
                 penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
@@ -127,7 +132,7 @@ class Learner:
             for tensors in (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches])
         ]
         apart = [
-            ((logp - b.behaviour_logp).double() * b.mask).sum(1)[: len(b.episodes)]
+            episode_log_ratios(logp, b.behaviour_logp, b.mask)[: len(b.episodes)]
             for logp, b in zip(logps, batches, strict=True)
         ]
         totals, (*flat, between) = self._of_all(totals, [*flat, torch.cat(apart)])
@@ -136,6 +141,18 @@ class Learner:
         # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
         totals["episode_sample_size"] = effective_sample_size((between - between.max()).exp())
         return totals | mismatch(*flat), logps
+
+    @torch.no_grad()
+    def _second_moment_bound(self, batches: list[MicroBatch]) -> float:
+        """Return what ``m2po`` needs to know of the whole batch, all processes' parts of it. Runs
+        the model once more."""
+        squares = [
+            onward(self._run(token_logprobs, b, self._temperature)[0] - b.behaviour_logp, b.advantage, b.mask)
+            for b in batches
+            if b.advantage.any()
+        ]
+        _, (whole,) = self._of_all({}, [torch.cat([batches[0].mask.new_zeros(0), *squares])])
+        return second_moment_bound(whole, self._loss.keywords.get("second_moment", SECOND_MOMENT))
 
     # What a learner sharded over processes does in its own way (``sharded_learner.py``).
 

@@ -16,8 +16,14 @@ add up to those of the batch, and every token has the same weight, however long 
     reinforce       −A log π                               ignores that the data may be stale
     grpo            −min(r A, clip(r, 1−ε, 1+ε) A)         r = π/μ; no gradient for moving further than ε
     dapo            the same with ε_low < ε_high           rare good tokens may grow more than common ones shrink
+    gspo            the same with one r for an episode     r = the geometric mean of its tokens' ratios
+    maxrl           grpo                                   with another advantage: hard prompts count more
     tis             −min(r, C)·A log π                     r is a constant weight, truncated at C
+    cispo           −clip(r, 1−ε, 1+ε)·A log π             tis, if there is no lower bound (ε_low = 1) and C = 1 + ε_high
     decoupled_ppo   −min(π₀/μ, C)·min(s A, clip(s) A)      s = π/π₀: clip against recent weights, correct for stale ones
+
+Those that leave tokens or episodes out are in ``masks.py``, what measures ratios in ``ratios.py``.
+On fresh data (π = μ) the gradient of each is that of ``reinforce``.
 """
 
 from collections.abc import Callable
@@ -25,7 +31,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Diagnostics = dict[str, float]
+from zorplex_rl.learning.masks import dppo, geometric_rejection, icepop, m2po, sequence_rejection
+from zorplex_rl.learning.ratios import Diagnostics, token_mean
+
 Loss = Callable[..., tuple[Tensor, Diagnostics]]
 
 
@@ -33,7 +41,7 @@ def reinforce(
     logp: Tensor, behaviour_logp: Tensor, advantage: Tensor, mask: Tensor, tokens: float | None = None
 ) -> tuple[Tensor, Diagnostics]:
     """Return −A log π (Williams 1992, eq. 4)."""
-    return _total(-advantage[:, None] * logp, mask, tokens), {}
+    return token_mean(-advantage[:, None] * logp, mask, tokens), {}
 
 
 def grpo(
@@ -65,6 +73,26 @@ def dapo(
     return _clipped(ratio, advantage[:, None], mask, tokens, clip_low, clip_high)
 
 
+def gspo(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    clip_low: float = 0.03,
+    clip_high: float = 0.04,
+) -> tuple[Tensor, Diagnostics]:
+    """Return ``grpo`` with one ratio for each episode: the geometric mean of its tokens' ratios,
+    exp(Σ log r / tokens), so that an episode is clipped as a whole (GSPO, Zheng et al. 2025).
+
+    The paper averages over episodes; here, as in all these losses, an episode weighs as much as it
+    has tokens. Its bounds, for responses of thousands of tokens, are a hundred times tighter.
+    """
+    apart = (logp - behaviour_logp) * mask
+    ratio = (apart.sum(1) / mask.sum(1).clamp(min=1)).exp()
+    return _clipped(ratio[:, None].expand_as(mask), advantage[:, None], mask, tokens, clip_low, clip_high)
+
+
 def tis(
     logp: Tensor,
     behaviour_logp: Tensor,
@@ -75,8 +103,32 @@ def tis(
 ) -> tuple[Tensor, Diagnostics]:
     """Return REINFORCE with importance weights truncated at C (Ionides 2008; IMPALA, Espeholt et
     al. 2018, section 4.1)."""
-    weight = (logp.detach() - behaviour_logp).exp().clamp(max=truncation)
-    return _total(-weight * advantage[:, None] * logp, mask, tokens), {}
+    ratio = (logp.detach() - behaviour_logp).exp()
+    weight = ratio.clamp(max=truncation)
+    found = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
+    return token_mean(-weight * advantage[:, None] * logp, mask, tokens), found
+
+
+def cispo(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
+    clip_low: float = 1.0,
+    clip_high: float = 3.0,
+) -> tuple[Tensor, Diagnostics]:
+    """Return REINFORCE with importance weights clipped to [1 − clip_low, 1 + clip_high] (CISPO,
+    MiniMax-M1 2025, eq. 4 and 5).
+
+    No token loses its gradient, where ``grpo``'s clip takes it. MiniMax-M1 sets no lower bound,
+    which is clip_low = 1; then this is ``tis`` with C = 1 + clip_high. 4 is Tinker's C; ScaleRL
+    (Khatri et al. 2025) chose this loss, and DPPO's authors report that it collapses.
+    """
+    ratio = (logp.detach() - behaviour_logp).exp()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    found = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
+    return token_mean(-weight * advantage[:, None] * logp, mask, tokens), found
 
 
 def decoupled_ppo(
@@ -97,11 +149,28 @@ def decoupled_ppo(
     the current policy, which is the same in the first update of a step.
     """
     proximal = logp.detach() if proximal_logp is None else proximal_logp
-    weight = (proximal - behaviour_logp).exp().clamp(max=truncation)
-    return _clipped((logp - proximal).exp(), weight * advantage[:, None], mask, tokens, clip_low, clip_high)
+    ratio = (proximal - behaviour_logp).exp()
+    weight = ratio.clamp(max=truncation)
+    truncated = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
+    loss, found = _clipped((logp - proximal).exp(), weight * advantage[:, None], mask, tokens, clip_low, clip_high)
+    return loss, found | truncated
 
 
-LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (reinforce, grpo, dapo, tis, decoupled_ppo)}
+LOSSES: dict[str, Loss] = {
+    "reinforce": reinforce,
+    "grpo": grpo,
+    "dapo": dapo,
+    "gspo": gspo,
+    "maxrl": grpo,
+    "tis": tis,
+    "cispo": cispo,
+    "decoupled_ppo": decoupled_ppo,
+    "icepop": icepop,
+    "dppo": dppo,
+    "m2po": m2po,
+    "sequence_rejection": sequence_rejection,
+    "geometric_rejection": geometric_rejection,
+}
 """What ``--loss`` can be. A new one also needs its advantage (``advantages.py``), and its name and
 settings in ``config.py``."""
 
@@ -110,52 +179,7 @@ def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference
     (Schulman 2020, "Approximating KL divergence")."""
     delta = logp - reference_logp
-    return _total((-delta).exp() - 1 + delta, mask, tokens)
-
-
-@torch.no_grad()
-def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
-    """Measure how far the policy being trained is from the one that sampled. Returns 0, 0, 1, 1, 1
-    for data that are exactly on-policy.
-
-    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π). All values are over tokens, without regard to
-    episodes.
-    """
-    chosen = mask.bool()
-    delta = (logp - behaviour_logp)[chosen].double()
-    ratio = delta.exp()
-    return {
-        "mismatch_kl": (ratio - 1 - delta).mean().item(),
-        "max_logp_difference": delta.abs().max().item(),
-        "ratio_mean": ratio.mean().item(),
-        "ratio_max": ratio.max().item(),
-        "effective_sample_size": effective_sample_size(ratio),
-    }
-
-
-def effective_sample_size(ratios: Tensor) -> float:
-    """Return the effective sample size of ``ratios`` π/μ [n] as a share of n: (Σr)² / (n Σr²), from
-    1/n to 1 (Kong 1992).
-
-    0.6 means that 1,000 reweighted samples tell only as much as 600 fresh ones. The samples may be
-    tokens or episodes; the ratio of an episode is the product of its tokens' ratios and varies
-    more.
-
-    >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
-    (1.0, 0.25)
-    """
-    return (ratios.sum().square() / (len(ratios) * ratios.square().sum())).item()
-
-
-def episode_ratios(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
-    """Return π/μ of whole episodes [B]: the product over each row's sampled tokens. ``mask`` [B, T]
-    is 1.0 where a token was sampled.
-
-    >>> logp, mask = torch.tensor([[0.5, 2.0, 9.0], [0.5, 0.5, 0.5]]).log(), torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    >>> [round(ratio, 3) for ratio in episode_ratios(logp, torch.zeros(2, 3), mask).tolist()]
-    [1.0, 0.125]
-    """
-    return ((logp - behaviour_logp).double() * mask).sum(1).exp()
+    return token_mean((-delta).exp() - 1 + delta, mask, tokens)
 
 
 def _clipped(
@@ -164,10 +188,6 @@ def _clipped(
     low, high = 1 - clip_low, 1 + clip_high
     loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     with torch.no_grad():
-        below = _total(((ratio < low) & (advantage < 0)).float(), mask, tokens).item()
-        above = _total(((ratio > high) & (advantage > 0)).float(), mask, tokens).item()
-    return _total(loss, mask, tokens), {"clip_fraction_low": below, "clip_fraction_high": above}
-
-
-def _total(per_token: Tensor, mask: Tensor, tokens: float | None) -> Tensor:
-    return (per_token * mask).sum() / (mask.sum() if tokens is None else tokens)
+        below = token_mean(((ratio < low) & (advantage < 0)).float(), mask, tokens).item()
+        above = token_mean(((ratio > high) & (advantage > 0)).float(), mask, tokens).item()
+    return token_mean(loss, mask, tokens), {"clip_fraction_low": below, "clip_fraction_high": above}

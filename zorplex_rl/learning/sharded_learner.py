@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.learning.losses import Diagnostics
+from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
 

@@ -66,7 +66,10 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
             source, dtype=DTYPES[dtype], output_loading_info=True, use_safetensors=True, **safely
         )
     except Exception as error:
-        raise PolicyError(f"policy {name!r} has no weights that can be loaded: {_first_line(error)}") from error
+        # The library's own words are about a table of its own that nobody sees.
+        of_other_sizes = "ignore_mismatched_sizes" in str(error)
+        why = "they have other sizes than its config.json says" if of_other_sizes else _first_line(error)
+        raise PolicyError(f"policy {name!r} has no weights that can be loaded: {why}") from error
     if missing := sorted(found["missing_keys"]):
         raise PolicyError(
             f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
@@ -80,7 +83,13 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
     for parameter, values in model.named_parameters():
         _check_finite(name, parameter, values)
     _check_projection(name, model)
-    return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+    try:
+        return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+    except TypeError as error:
+        raise PolicyError(
+            f"policy {name!r} has a generation_config.json whose eos_token_id is {model.generation_config.eos_token_id!r:.60}; "
+            "expected a token id, or a list of them"
+        ) from error
 
 
 @torch.inference_mode()
@@ -249,7 +258,7 @@ def _read_json(name: str, file: Path) -> dict[str, Any]:
     """Return the JSON object in ``file``. Raises PolicyError if there is none."""
     try:
         content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(
             f"policy {name!r} has no {file.name} that can be read ({_first_line(error)}); download the model again"
         ) from error
@@ -267,6 +276,14 @@ def _check_files(name: str, folder: Path) -> None:
     if not weight_bytes(str(folder)):
         pickled = " but pickled ones, which can run code when they are read" if any(folder.glob("*.bin")) else ""
         raise PolicyError(f"policy {name!r} has no weights{pickled}; add its model.safetensors to the folder")
+    for index in folder.glob("*.index.json"):
+        names = _read_json(name, index).get("weight_map")
+        for file in names.values() if isinstance(names, dict) else [names]:
+            # The library would unpickle another kind of file.
+            if not (isinstance(file, str) and file.endswith(".safetensors") and (folder / file).parent == folder):
+                raise PolicyError(
+                    f"policy {name!r} has an {index.name} that names {file!r:.60}; expected files of safetensors in its folder"
+                )
     for file in folder.glob("*.safetensors"):
         try:
             safe_open(file, framework="pt")
@@ -303,4 +320,7 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Return what ``error`` says, or what its first line announces."""
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    said = f"{first} {others[0].strip()}" if others and first.endswith(":") else first
+    return f"KeyError {said}" if isinstance(error, KeyError) else said

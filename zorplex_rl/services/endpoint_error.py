@@ -43,7 +43,7 @@ class EndpointError(ActorError):
         # ActorError's own __init__ would keep the exception, which is what must not be sent.
         Exception.__init__(self, message, exception_formatted, stand_in, pickled)
         self.message, self.exception_formatted = message, exception_formatted
-        self._stand_in, self._pickled = stand_in, pickled
+        self.stand_in, self._pickled = stand_in, pickled
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.args
@@ -69,12 +69,14 @@ class EndpointError(ActorError):
     @cached_property
     def exception(self) -> BaseException:
         """The original where it has survived, else a RemoteException."""
-        return self._stand_in if self._pickled is None else _unpickled(self._pickled) or self._stand_in
+        return self.stand_in if self._pickled is None else _unpickled(self._pickled) or self.stand_in
 
 
 def reason_of(error: BaseException) -> str:
     """Return the cause in a few words. Monarch's report of a dead process first names everything
     that died with it, and the cause last."""
+    if isinstance(error, EndpointError):
+        return f"{error.message.rstrip('.')}: {error.stand_in}".splitlines()[0]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 

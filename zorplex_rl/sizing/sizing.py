@@ -191,6 +191,13 @@ class Workload:
     stored: str = "float32"
     max_tokens: int = 0
     """Tokens for which a slot is reserved, maybe more than used; 0 is as ``response``."""
+    changes: bool = False
+    """Whether what has changed between versions is kept, too (``weights/delta.py``)."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the ring for each parameter: three versions, and four changes of a quarter."""
+        return (RING_SLOTS + self.changes) * BYTES[self.transfer]
 
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
@@ -199,6 +206,7 @@ class Workload:
         return cls(
             prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
             config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, config.max_tokens,
+            config.full_weights_every > 1,
         )  # fmt: skip
 
     @property
@@ -287,7 +295,7 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     }
     base = weights | {
         "moments": 8 * n // parallel.of("moments"),
-        "weight ring": RING_SLOTS * BYTES[work.transfer] * n,
+        "weight ring": work.ring_bytes * n,
     }
     table, of_gradients = 4 * shape.table // parallel.tensor, parallel.of("gradients")
     whole = {"gradients": 4 * n // of_gradients}
@@ -367,8 +375,8 @@ def generator_memory(
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
         "weights": e * n // parallel.tensor,
-        "staging": BYTES[work.transfer] * n,
-        "weight ring": RING_SLOTS * BYTES[work.transfer] * n if mapped_ring else 0,
+        "staging": BYTES[work.transfer] * n * (5 if work.changes else 4) // 4,
+        "weight ring": work.ring_bytes * n if mapped_ring else 0,
     }
     phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}
     stream = _sampling(shape, work, work.tasks, work.group_size, parallel)

@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -170,52 +171,60 @@ class OwnEnvironment(Environment):
             raise TaskError(f"the answer_tag of {self._name!r} is {self.answer_tag!r}; expected a text such as '####'")
 
     def task(self, index: int, split: Split) -> Task:
-        found = self._call(Task, "task", index, split)
-        for name, kinds in _FIELDS.items():
-            if not isinstance(value := getattr(found, name), kinds) or isinstance(value, bool):
+        def check(found: Task) -> None:
+            for name, kinds in _FIELDS.items():
+                if not isinstance(value := getattr(found, name), kinds) or isinstance(value, bool):
+                    raise TaskError(
+                        f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
+                    )
+                if isinstance(value, str):
+                    self._expect_encodable(value, f"the {name} of task({index}, {split!r})")
+            if not 0 <= found.min_tool_calls <= MOST_TOOL_CALLS:
                 raise TaskError(
-                    f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
+                    f"{self._name!r}: the min_tool_calls of task({index}, {split!r}) is {found.min_tool_calls}; expected 0 to {MOST_TOOL_CALLS}"
                 )
-            if isinstance(value, str):
-                self._expect_encodable(value, f"the {name} of task({index}, {split!r})")
-        if not 0 <= found.min_tool_calls <= MOST_TOOL_CALLS:
-            raise TaskError(
-                f"{self._name!r}: the min_tool_calls of task({index}, {split!r}) is {found.min_tool_calls}; expected 0 to {MOST_TOOL_CALLS}"
-            )
-        return found
+
+        return self._call(Task, check, "task", index, split)
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        found = self._call(str, "execute", task, call)
-        self._expect_encodable(found, f"what execute({task.question!r:.40}, {str(call)!r:.40}) returned")
-        return found
+        what = f"what execute({task.question!r:.40}, {str(call)!r:.40}) returned"
+        return self._call(str, lambda found: self._expect_encodable(found, what), "execute", task, call)
 
     def find_answer(self, text: str) -> Answer | None:
-        return self._call((int, str, type(None)), "find_answer", text)
+        return self._call((int, str, type(None)), None, "find_answer", text)
 
     def reference(self, task: Task) -> str:
-        return self._call(str, "reference", task) if hasattr(self._own, "reference") else super().reference(task)
+        return self._call(str, None, "reference", task) if hasattr(self._own, "reference") else super().reference(task)
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        found = self._call(Score, "score", task, turns, tool_calls, finish)
-        if found.outcome not in OUTCOMES:
-            raise TaskError(
-                f"{self._name!r}: the outcome of {turns!r:.60} is {found.outcome!r:.40}; expected one of {', '.join(OUTCOMES)}"
-            )
-        for name, kinds in {"answer": (int, str, type(None)), **dict.fromkeys(found.parts, (int, float))}.items():
-            if not isinstance(value := getattr(found, name), kinds):
+        def check(found: Score) -> None:
+            if found.outcome not in OUTCOMES:
                 raise TaskError(
-                    f"{self._name!r}: {name} in the score of {turns!r:.60} is {value!r:.40}; expected {_names(kinds)}"
+                    f"{self._name!r}: the outcome of {turns!r:.60} is {found.outcome!r:.40}; expected one of {', '.join(OUTCOMES)}"
                 )
-        if not math.isfinite(found.reward):
-            raise TaskError(f"{self._name!r}: the reward of {turns!r:.60} is {found.reward}; expected a finite number")
-        return found
+            for name, kinds in {"answer": (int, str, type(None)), **dict.fromkeys(found.parts, (int, float))}.items():
+                if not isinstance(value := getattr(found, name), kinds):
+                    raise TaskError(
+                        f"{self._name!r}: {name} in the score of {turns!r:.60} is {value!r:.40}; expected {_names(kinds)}"
+                    )
+            if not math.isfinite(found.reward):
+                raise TaskError(
+                    f"{self._name!r}: the reward of {turns!r:.60} is {found.reward}; expected a finite number"
+                )
 
-    def _call(self, expected: Any, method: str, *arguments: Any) -> Any:
+        return self._call(Score, check, "score", task, turns, tool_calls, finish)
+
+    def _call(self, expected: Any, check: Callable[[Any], None] | None, method: str, *arguments: Any) -> Any:
+        """Return what ``method`` returns, if it passes ``check``: the user's code may be in that, too."""
         shown = ", ".join(f"{_shown(argument)!r:.40}" for argument in arguments)
         with _told(f"{self._name!r} failed in {method}({shown})", self._file):
             found = getattr(self._own, method)(*arguments)
-        if not isinstance(found, expected):
-            raise TaskError(f"{self._name!r}: {method}({shown}) returned {found!r:.60}; expected {_names(expected)}")
+            if not isinstance(found, expected):
+                raise TaskError(
+                    f"{self._name!r}: {method}({shown}) returned {found!r:.60}; expected {_names(expected)}"
+                )
+            if check:
+                check(found)
         return found
 
     def _expect_encodable(self, text: str, what: str) -> None:
@@ -317,9 +326,13 @@ class _told:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         try:
+            # The user's code again.
+            call_limit.start(self._what, self._file)
             said = error.msg if isinstance(error, SyntaxError) else str(error)
         except BaseException:  # Whatever a user's own exception raises.
             said = "its text cannot be shown"
+        finally:
+            call_limit.stop()
         said = " ".join(said.split())[:300].encode(errors="backslashreplace").decode()
         where = f", in line {line}" if line else ""
         raise TaskError(f"{self._what}: {type(error).__name__}{f': {said}' if said else ''}{where}") from error

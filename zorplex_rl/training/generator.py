@@ -98,6 +98,7 @@ class GeneratorActor(ModelActor):
             with self.recorder.span("pull") as pull:
                 pull["transport"] = self._source.transport
                 pull["version"] = await self._source.fetch()
+                pull["bytes"] = self._source.bytes_read
         except WeightPullError as error:
             log.warning("%s", error)
             return None

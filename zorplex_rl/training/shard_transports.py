@@ -108,9 +108,9 @@ class RankPublisher:
     def read_headers(self) -> Tensor:
         return self._shards.rings[EVERY_GENERATOR].headers.clone()
 
-    def read_slot(self, slot: int) -> Tensor:
+    def read_slot(self, slot: int, size: int) -> Tensor:
         # A clone: a reply with a view would carry the whole ring.
-        return self._shards.rings[EVERY_GENERATOR].slots[slot].clone()
+        return self._shards.rings[EVERY_GENERATOR].slots[slot][:size].clone()
 
 
 class WholeSubscriber:
@@ -123,6 +123,11 @@ class WholeSubscriber:
     def transport(self) -> str:
         """The names of the transports that carry the weights: one for each rank may be another."""
         return ", ".join(sorted({transports.transport_of(reader) for reader in self._shards.readers.values()}))
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that a fetch of a new version reads."""
+        return self._shards.transfer_bytes
 
     async def fetch(self) -> int:
         """Fetch the newest version that all ranks have into staging buffers. Returns it."""

@@ -33,7 +33,7 @@ from zorplex_rl.training.actors import ModelActor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zorplex_rl.learning.losses import Diagnostics
+    from zorplex_rl.learning.ratios import Diagnostics
     from zorplex_rl.training.transports import WeightSource
 
 PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
@@ -58,7 +58,9 @@ class TrainerActor(ModelActor):
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
         dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
-        self._publisher = Publisher(self.policy.model, dtype=dtype, readers=Readers.of(config))
+        self._publisher = Publisher(
+            self.policy.model, dtype=dtype, readers=Readers.of(config), full_every=config.full_weights_every
+        )
 
     @concurrent_endpoint
     async def step(
@@ -89,9 +91,9 @@ class TrainerActor(ModelActor):
         return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int) -> "Tensor":
-        """Return the bytes of one slot, for the ``message`` transport."""
-        return self._publisher.read_slot(slot)
+    async def ring_slot(self, slot: int, size: int) -> "Tensor":
+        """Return the first ``size`` bytes of one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def save(self, folder: str) -> None:

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -30,12 +31,14 @@ from zorplex_rl.config import Config
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.services.tls import client_context, server_context
 from zorplex_rl.services.worker import HOST_ADDRESS
+from zorplex_rl.weights.delta import CHANGES, ChangeMismatch, capacity
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
     Reader,
     WeightPullError,
     WeightRing,
+    follow_changes,
     read_ring,
     ring_bytes,
     ring_views,
@@ -54,10 +57,11 @@ SLOTS = 3
 
 @dataclass(frozen=True, slots=True)
 class RdmaHandles:
-    """Monarch's buffers of the headers and of each slot."""
+    """Monarch's buffers of the headers and of each slot. A buffer is read whole, so a slot for
+    changes has several, each of its first bytes: 4,096, twice as many, and so on to all."""
 
     headers: Any
-    slots: tuple[Any, ...]
+    slots: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class WeightSource:
     socket: SocketHandle | None = None
     rdma: RdmaHandles | None = None
     owner: Any = None
+    changes: int = 0
+    """More slots, for what has changed (``weights/delta.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +106,16 @@ class Publisher:
     """Holds a ring in this process's memory, and handles for other processes to read it."""
 
     def __init__(
-        self, model: nn.Module, slots: int = SLOTS, dtype: torch.dtype | None = None, readers: Readers = ANY
+        self,
+        model: nn.Module,
+        slots: int = SLOTS,
+        dtype: torch.dtype | None = None,
+        readers: Readers = ANY,
+        full_every: int = 1,
     ) -> None:
         layout = Layout.of(model, dtype)
-        memory, shared = allocate_for(model, ring_bytes(layout, slots))
-        self.ring = WeightRing(model, slots, layout, memory)
+        memory, shared = allocate_for(model, ring_bytes(layout, slots, CHANGES if full_every > 1 else 0))
+        self.ring = WeightRing(model, slots, layout, memory, full_every)
         self._source = offer(self.ring, shared, dtype, readers)
 
     def publish(self, model: nn.Module, version: int) -> None:
@@ -117,9 +128,9 @@ class Publisher:
     def read_headers(self) -> Tensor:
         return self.ring.headers.clone()
 
-    def read_slot(self, slot: int) -> Tensor:
+    def read_slot(self, slot: int, size: int) -> Tensor:
         # A clone: a reply with a view would carry the whole ring.
-        return self.ring.slots[slot].clone()
+        return self.ring.slots[slot][:size].clone()
 
 
 def offer(
@@ -131,7 +142,7 @@ def offer(
     """Return what ``readers`` need. Call once for a ``ring``: its memory stays registered."""
     socket = _serve(ring)
     rdma = _register(ring) if readers.need_rdma(shared, socket) else None
-    return WeightSource(ring.layout, dtype, len(ring.slots), shared, socket, rdma)
+    return WeightSource(ring.layout, dtype, ring.whole, shared, socket, rdma, changes=ring.changes)
 
 
 def _register(ring: WeightRing) -> RdmaHandles:
@@ -139,7 +150,18 @@ def _register(ring: WeightRing) -> RdmaHandles:
 
     _start_rdma()
     headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
-    return RdmaHandles(headers, tuple(RDMABuffer(slot) for slot in ring.slots))
+    whole = ((RDMABuffer(slot),) for slot in ring.slots[: ring.whole])
+    changes = (tuple(RDMABuffer(slot[:size]) for size in _doubling(len(slot))) for slot in ring.slots[ring.whole :])
+    return RdmaHandles(headers, (*whole, *changes))
+
+
+def _doubling(size: int) -> list[int]:
+    """Return 4,096, twice as many, and so on below ``size``, and ``size``.
+
+    >>> _doubling(10_000)
+    [4096, 8192, 10000]
+    """
+    return [step for n in range(40) if (step := 4096 << n) < size] + [size]
 
 
 def _serve(ring: WeightRing) -> SocketHandle | None:
@@ -177,13 +199,13 @@ class SharedReader:
         except OSError as error:
             raise WeightPullError(f"the trainer's memory cannot be shared: {error}") from error
         self.layout = source.layout
-        self._headers, self._slots = ring_views(memory, source.layout, source.slots)
+        self._headers, self._slots = ring_views(memory, source.layout, source.slots, source.changes)
 
     async def read_headers(self) -> Tensor:
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await asyncio.to_thread(staging.copy_, self._slots[slot])
+        await asyncio.to_thread(staging.copy_, self._slots[slot][: len(staging)])
 
 
 class SocketReader:
@@ -194,7 +216,7 @@ class SocketReader:
             raise WeightPullError(
                 "the trainer serves no socket: it does so on a host of --hosts attach:… that has no RDMA hardware; use --transport rdma, or auto"
             )
-        self.layout, self._handle, self._number = source.layout, source.socket, source.slots
+        self.layout, self._handle, self._number = source.layout, source.socket, source.slots + source.changes
         self._ring: SocketRing | None = None
 
     async def read_headers(self) -> Tensor:
@@ -228,14 +250,18 @@ class RdmaReader:
             )
         _start_rdma()
         self.layout, self._buffers = source.layout, source.rdma
-        self._headers = torch.zeros(source.slots, 2, dtype=torch.int64)
+        self._headers = torch.zeros(source.slots + source.changes, 2, dtype=torch.int64)
 
     async def read_headers(self) -> Tensor:
         await self._read(self._buffers.headers, self._headers.view(-1).view(torch.uint8))
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await self._read(self._buffers.slots[slot], staging)
+        buffer = next(buffer for buffer in self._buffers.slots[slot] if buffer.size() >= len(staging))
+        target = staging if buffer.size() == len(staging) else torch.zeros(buffer.size(), dtype=torch.uint8)
+        await self._read(buffer, target)
+        if target is not staging:
+            staging.copy_(target[: len(staging)])
 
     async def _read(self, source: Any, target: Tensor) -> None:
         try:
@@ -256,7 +282,7 @@ class MessageReader:
         return await answer_of(self._owner.ring_headers.call_one())
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        staging.copy_(await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes))
+        staging.copy_(await answer_of(self._owner.ring_slot.call_one(slot, staging.nbytes), staging.nbytes))
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
@@ -285,14 +311,17 @@ def transport_of(reader: Reader) -> str:
 
 
 class Subscriber:
-    """Pulls weights into ``model`` through ``reader``; ``version`` is the model's now."""
+    """Pulls weights into ``model`` through ``reader``. ``version`` is that of the weights now in
+    the model, ``bytes_read`` what the last fetch has read of slots."""
 
     def __init__(self, reader: Reader, source: WeightSource, model: nn.Module) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
         self._layout = Layout.of(model, source.dtype)
         self._layout.check(source.layout)
-        self.reader, self._model = reader, model
+        self.reader, self._model, self._whole = reader, model, source.slots
+        self.bytes_read = 0
         self._staging = torch.zeros(self._layout.size, dtype=torch.uint8, pin_memory=on_cuda(model))
+        self._change = torch.zeros(capacity(self._layout), dtype=torch.uint8) if source.changes else None
 
     @property
     def transport(self) -> str:
@@ -300,14 +329,33 @@ class Subscriber:
         return transport_of(self.reader)
 
     async def fetch(self) -> int:
-        """Fetch the newest weights. Returns the version. After WeightPullError do not ``swap``."""
+        """Fetch the newest published weights into the staging buffer: what has changed, where the
+        publisher offers it, else all. Returns their version. After a WeightPullError, do not call
+        ``swap``."""
+        self.bytes_read = 0
+        self._fetched, known = NOTHING_PUBLISHED, self._fetched
+        if self._change is not None and known != NOTHING_PUBLISHED:
+            with suppress(ChangeMismatch):
+                known, newest = await follow_changes(
+                    self.reader.read_headers, self._read, self._whole, self._change, self._staging, known
+                )
+                if known >= newest:
+                    self._fetched = known
+                    return known
 
         async def read_slot(slot: int) -> None:
-            await self.reader.read_slot(slot, self._staging)
+            await self._read(slot, self._staging)
 
-        self._fetched, known = NOTHING_PUBLISHED, self._fetched
-        self._fetched = await read_ring(self.reader.read_headers, read_slot, newer_than=max(known, self.version))
+        async def read_headers() -> Tensor:
+            return (await self.reader.read_headers())[: self._whole]
+
+        newer_than = max(known, self.version)
+        self._fetched = await read_ring(read_headers, read_slot, newer_than)
         return self._fetched
+
+    async def _read(self, slot: int, target: Tensor) -> None:
+        await self.reader.read_slot(slot, target)
+        self.bytes_read += target.nbytes
 
     def swap(self) -> int:
         """Copy the fetched weights into the model. Returns their version."""

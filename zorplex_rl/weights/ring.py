@@ -2,6 +2,7 @@
 
     headers  int64 [K, 2]      (sequence, version) of each slot; the sequence is odd while the slot is being written
     slots    uint8 [K, size]   one whole version of the weights in each
+    changes                    if asked for: more slots, with headers after these, for what has changed (``delta.py``)
 
     writer   sequence ← 2n + 1 → fence → copy, version → fence → sequence ← 2n + 2     n publications began before this one
     reader   headers → the newest even slot → fence → bulk read → fence → headers again: unchanged, or start over
@@ -38,13 +39,15 @@ Header(slot=0, sequence=2, version=7)
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from zorplex_rl.weights.delta import CHANGES, HEAD, apply, capacity, encode, read_head, word_of
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights, on_cuda
 
@@ -77,10 +80,10 @@ class Reader(Protocol):
     layout: Layout
 
     async def read_headers(self) -> Tensor:
-        """Return the headers, int64 [K, 2]."""
+        """Return the headers of all slots, int64 [K, 2]."""
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        """Copy ``slot`` into ``staging``, uint8 [layout.size]."""
+        """Fill ``staging``, uint8, with the first bytes of ``slot``."""
 
 
 class WeightRing:
@@ -88,21 +91,30 @@ class WeightRing:
     CUDA.
 
     ``layout`` says where each tensor is in a buffer. ``memory``, uint8 of at least ``ring_bytes``
-    bytes, holds headers and slots if it is given (shared memory, for example). Raises ValueError
-    for fewer than 2 slots.
+    bytes, holds headers and slots if it is given (shared memory, for example). ``full_every`` is
+    how often a version can only be read whole; above 1, ``CHANGES`` more slots hold what has
+    changed from one version to the next. Raises ValueError for fewer than 2 slots.
     """
 
     def __init__(
-        self, model: Weights, slots: int = 2, layout: Layout | None = None, memory: Tensor | None = None
+        self,
+        model: Weights,
+        slots: int = 2,
+        layout: Layout | None = None,
+        memory: Tensor | None = None,
+        full_every: int = 1,
     ) -> None:
         if slots < 2:
             raise ValueError(f"a ring of {slots} slot(s) would be overwritten while it is read; use 2 or more")
         self.layout = layout or Layout.of(model)
+        self.whole, self.changes, self._full_every = slots, CHANGES if full_every > 1 else 0, full_every
         if memory is None:
-            memory = torch.zeros(ring_bytes(self.layout, slots), dtype=torch.uint8, pin_memory=on_cuda(model))
-        self.headers, self.slots = ring_views(memory, self.layout, slots)
-        self.headers.copy_(torch.tensor([[0, NOTHING_PUBLISHED]] * slots))
+            size = ring_bytes(self.layout, slots, self.changes)
+            memory = torch.zeros(size, dtype=torch.uint8, pin_memory=on_cuda(model))
+        self.headers, self.slots = ring_views(memory, self.layout, slots, self.changes)
+        self.headers.copy_(torch.tensor([[0, NOTHING_PUBLISHED]] * len(self.slots)))
         self._begun = 0
+        self._word = word_of(self.layout)
 
     def publish(self, model: Weights, version: int) -> None:
         """Publish ``model``'s weights as ``version``. Does not disturb readers of other slots.
@@ -110,35 +122,56 @@ class WeightRing:
         If this raises, readers continue with the versions that were published before, and the next
         call works as if this one had not happened.
         """
-        slot = self._next_slot()
+        before = newest_slot(self.headers[: self.whole]) if self.changes else None
+        slot = self._next_slot(range(self.whole))
+        with self._writing(slot, version):
+            self.layout.pack(model, self.slots[slot])
+            # Before this version can be seen: who sees it finds the change that leads to it.
+            if before and before.version == version - 1 and version % self._full_every:
+                self._publish_change(self.slots[before.slot], self.slots[slot], version)
+
+    def _publish_change(self, before: Tensor, after: Tensor, version: int) -> None:
+        slot = self._next_slot(range(self.whole, len(self.slots)))
+        with self._writing(slot, version) as header:
+            if encode(before, after, version - 1, self._word, self.slots[slot]) is None:
+                header[1] = NOTHING_PUBLISHED
+
+    @contextmanager
+    def _writing(self, slot: int, version: int) -> Iterator[list[int]]:
+        """Let the block write ``slot``, which is complete at its end. Gives the header to be."""
         # Not computed from the slot's own sequence: after a failure that is odd, and one more would
         # mark a half-written slot as complete.
         being_written, whole = 2 * self._begun + 1, 2 * self._begun + 2
         self._begun += 1
         self.headers[slot, 0] = being_written
         fence()
-        self.layout.pack(model, self.slots[slot])
-        self.headers[slot, 1] = version
+        yield (header := [whole, version])
+        self.headers[slot, 1] = header[1]
         fence()
-        self.headers[slot, 0] = whole
+        self.headers[slot, 0] = header[0]
 
-    def _next_slot(self) -> int:
+    def _next_slot(self, among: Sequence[int]) -> int:
         """Return the slot that a failed publication left unreadable, else the oldest one."""
         sequences = self.headers[:, 0].tolist()
-        return min(range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot]))
+        return min(among, key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot]))
 
 
-def ring_bytes(layout: Layout, slots: int) -> int:
+def ring_bytes(layout: Layout, slots: int, changes: int = 0) -> int:
     """Return the bytes of memory that a ring takes."""
-    return _aligned(16 * slots) + slots * _aligned(layout.size)
+    sizes = slots * _aligned(layout.size) + changes * _aligned(capacity(layout))
+    return _aligned(16 * (slots + changes)) + sizes
 
 
-def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
+def ring_views(memory: Tensor, layout: Layout, slots: int, changes: int = 0) -> tuple[Tensor, list[Tensor]]:
     """Return views of a ring that starts at the start of ``memory`` (uint8): its headers, int64 [K,
-    2], and its slots, uint8 [size] each."""
-    headers = memory[: 16 * slots].view(torch.int64).view(slots, 2)
-    starts = (_aligned(16 * slots) + slot * _aligned(layout.size) for slot in range(slots))
-    return headers, [memory[start : start + layout.size] for start in starts]
+    2], and its slots, uint8 [size] each; those for changes come last."""
+    number = slots + changes
+    headers = memory[: 16 * number].view(torch.int64).view(number, 2)
+    views, start = [], _aligned(16 * number)
+    for size in [layout.size] * slots + [capacity(layout)] * changes:
+        views.append(memory[start : start + size])
+        start += _aligned(size)
+    return headers, views
 
 
 def _aligned(size: int) -> int:
@@ -211,6 +244,39 @@ async def read_ring(
     raise WeightPullError(
         f"no whole version of the weights could be read in {attempts} attempts; the writer laps the reader: use more slots"
     )
+
+
+async def follow_changes(
+    read_headers: Callable[[], Awaitable[Tensor]],
+    read_slot: Callable[[int, Tensor], Awaitable[None]],
+    whole: int,
+    scratch: Tensor,
+    staging: Tensor,
+    staged: int,
+) -> tuple[int, int]:
+    """Bring ``staging``, which holds version ``staged``, to the newest version by its changes.
+
+    The first ``whole`` slots hold whole versions. ``read_slot`` fills a buffer with the first bytes
+    of a slot, and ``scratch``, uint8, has room for a change. Returns the version that ``staging``
+    holds now, and the newest one: if they differ, that has to be read whole. Raises ChangeMismatch,
+    after which ``staging`` is worthless, and what the two functions raise.
+    """
+    headers = await read_headers()
+    newest = newest_slot(headers[:whole])
+    changes = {header.version: header for header in complete_slots(headers) if header.slot >= whole}
+    while newest and staged < newest.version and (header := changes.get(staged + 1)):
+        fence()
+        await read_slot(header.slot, scratch[:HEAD])
+        before, size = read_head(scratch[:HEAD])
+        # What a torn head says is not believed, only not read beyond the slot.
+        await read_slot(header.slot, scratch[: min(max(size, HEAD), len(scratch))])
+        fence()
+        unchanged = (await read_headers())[header.slot].tolist() == [header.sequence, header.version]
+        if not unchanged or before != staged:
+            break
+        await asyncio.to_thread(apply, scratch[:size], staging)
+        staged = header.version
+    return staged, newest.version if newest else staged
 
 
 def nothing_whole(headers: Tensor, seconds: float) -> str:

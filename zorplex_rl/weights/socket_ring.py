@@ -1,7 +1,7 @@
 """Serve a weight ring from a TCP socket, for readers on other machines.
 
     publisher   serve(ring, host)   ──► an address and a secret        one thread, which serves whoever is ready
-    reader      SocketRing(handle)  ──  secret │ slot number ──►       ◄── the bytes of that slot, or of all headers
+    reader      SocketRing(handle)  ──  secret │ slot, bytes ──►       ◄── the first bytes of that slot, or of the headers
 
 It exists because one read through Monarch goes through four processes: from the trainer's to the
 worker of its host, to that of the reader's host, to the reader, with a copy into messages and out
@@ -48,7 +48,8 @@ LOOK_SECONDS = 0.25
 """How often the publisher looks for connections whose time is over."""
 TURN_BYTES = 16 << 20
 """At most so much goes to one reader before the next one has its turn."""
-REQUEST = struct.Struct("!q")
+REQUEST = struct.Struct("!qq")
+"""The slot, and how many of its bytes."""
 Steps = Generator[int, None, Any]
 """What is done for one connection. Yields what its socket has to be ready for before the next step:
 to be read, or written."""
@@ -94,10 +95,13 @@ class _Connection:
             # A reader may be silent for as long as it samples.
             self.until = math.inf
             yield from self._receive(request)
-            (asked,) = REQUEST.unpack(request)
+            asked, size = REQUEST.unpack(request)
             if not HEADERS <= asked < len(ring.slots):
                 return
-            yield from self._send(_bytes_of(ring.headers if asked == HEADERS else ring.slots[asked]))
+            content = _bytes_of(ring.headers if asked == HEADERS else ring.slots[asked])
+            if not 0 < size <= len(content):
+                return
+            yield from self._send(content[:size])
 
     def _receive(self, target: bytearray) -> Steps:
         view = memoryview(target)
@@ -221,15 +225,15 @@ class SocketRing:
         return headers
 
     def read_slot(self, slot: int, staging: Tensor) -> None:
-        """Copy ``slot`` into ``staging``, uint8 [layout.size]."""
+        """Fill ``staging``, uint8, with the first bytes of ``slot``."""
         self._read(slot, staging)
 
     def close(self) -> None:
         self._socket.close()
 
     def _read(self, asked: int, target: Tensor) -> None:
-        self._socket.sendall(REQUEST.pack(asked))
         view = _bytes_of(target)
+        self._socket.sendall(REQUEST.pack(asked, len(view)))
         while view:
             if not (size := self._socket.recv_into(view)):
                 raise ConnectionError("the publisher has hung up")

@@ -1,0 +1,159 @@
+"""Changes of weights from one process to another, while the writer races on, versions are missed and
+the publisher is killed: every pull is bit for bit one version, and most read only what has
+changed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from runs import SMALL, final_weights, same_weights, train_here
+
+from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.worker import HOST_ADDRESS
+from zorplex_rl.timeline import Timeline
+from zorplex_rl.training.transports import Publisher, subscribe
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError
+
+NUMBERS, SHARE, FULL_EVERY, VERSIONS = 65536, 0.02, 50, 1000
+
+
+class Weights(torch.nn.Module):
+    """Weights of which each version is a function of the one before and its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(NUMBERS, dtype=torch.bfloat16), requires_grad=False)
+        self.version = 0
+
+    def go_to(self, version: int) -> Weights:
+        while self.version < version:
+            self.version += 1
+            chance = torch.Generator().manual_seed(self.version)
+            where = torch.randint(0, NUMBERS, (int(SHARE * NUMBERS),), generator=chance)
+            self.w[where] = torch.randn(len(where), generator=chance).to(torch.bfloat16)
+        return self
+
+
+class WriterActor(Actor):
+    """Publishes one version after the other; ``begin`` is the first."""
+
+    def __init__(self, begin: int) -> None:
+        self.weights = Weights().go_to(begin - 1)
+        os.environ[HOST_ADDRESS] = "127.0.0.1"
+        self.publisher = Publisher(self.weights, 4, full_every=FULL_EVERY)
+
+    @concurrent_endpoint
+    async def process_id(self) -> int:
+        return os.getpid()
+
+    @concurrent_endpoint
+    async def source(self):
+        return self.publisher.source()
+
+    @concurrent_endpoint
+    async def ring_headers(self) -> torch.Tensor:
+        return self.publisher.read_headers()
+
+    @concurrent_endpoint
+    async def ring_slot(self, slot: int, size: int) -> torch.Tensor:
+        return self.publisher.read_slot(slot, size)
+
+    @concurrent_endpoint
+    async def race(self, until: int, pause: float) -> None:
+        def write() -> None:
+            while self.weights.version < until:
+                self.weights.go_to(self.weights.version + 1)
+                self.publisher.publish(self.weights, self.weights.version)
+                threading.Event().wait(pause)
+
+        threading.Thread(target=write, daemon=True).start()
+
+
+async def follow(writer, transport, until, expected, chance):
+    """Pull until ``until`` is there, and check every version. Returns the bytes of each pull that
+    brought one."""
+    model, sizes = Weights(), []
+    source = replace(await writer.source.call_one(), owner=writer)
+    subscriber = await subscribe(source, transport, model)
+    while subscriber.version < until:
+        before = subscriber.version
+        try:
+            version = await subscriber.pull()
+        except WeightPullError:
+            continue
+        assert version >= before
+        if version > max(before, NOTHING_PUBLISHED):
+            assert torch.equal(model.w, expected.go_to(version).w), f"version {version} after {before}"
+            sizes.append(subscriber.bytes_read)
+        if chance.random() < 0.1:
+            await asyncio.sleep(0.05)  # misses versions
+    return sizes
+
+
+@pytest.mark.parametrize(("transport", "pause"), [("shm", 0.001), ("tcp", 0.002), ("message", 0.004), ("rdma", 0.004)])
+def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit(transport, pause):
+    async def run():
+        expected, chance = Weights(), random.Random(0)
+        writer = await spawn("writer", WriterActor, 1)
+        try:
+            await writer.actor.race.call_one(10 * VERSIONS, pause)
+            sizes = await follow(writer.actor, transport, VERSIONS // 2, expected, chance)
+            os.kill(await writer.actor.process_id.call_one(), signal.SIGKILL)
+        finally:
+            await writer.stop()
+        begin = expected.version + 1
+        writer = await spawn("writer", WriterActor, begin)
+        try:
+            await writer.actor.race.call_one(VERSIONS, pause)
+            sizes += await follow(writer.actor, transport, VERSIONS, expected, chance)
+        finally:
+            await writer.stop()
+        return sizes
+
+    sizes = asyncio.run(run())
+    whole = 2 * NUMBERS
+    assert sum(size < whole / 4 for size in sizes) > 20, "most pulls read what has changed"
+    assert sum(size >= whole for size in sizes) >= 2, "the first of each publisher, and what was missed, is read whole"
+
+
+def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
+    async def run():
+        writer = await spawn("writer", WriterActor, 1)
+        try:
+            await writer.actor.race.call_one(3, 0)
+            model = Weights()
+            subscriber = await subscribe(
+                replace(await writer.actor.source.call_one(), owner=writer.actor), "message", model
+            )
+            while await subscriber.pull() < 3:
+                pass
+            os.kill(await writer.actor.process_id.call_one(), signal.SIGKILL)
+            for _ in range(3):
+                with pytest.raises(WeightPullError):
+                    await subscriber.pull()
+            assert torch.equal(model.w, Weights().go_to(3).w)
+        finally:
+            await writer.stop()
+
+    asyncio.run(run())
+
+
+def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(tmp_path):
+    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6)
+    runs = [train_here(config.changed(full_weights_every=n), tmp_path / str(n)) for n in (1, 100)]
+    assert same_weights(*(final_weights(run.path) for run in runs))
+    whole, changes = (list(filter(None, bytes_of_pulls(run))) for run in runs)
+    assert len(set(whole)) == 1 and changes[0] == whole[0]
+    assert max(changes[1:]) < whole[0] / 10
+
+
+def bytes_of_pulls(run):
+    return [span.args["bytes"] for span in Timeline.load(run.timeline).spans if span.kind == "pull"]
