@@ -105,7 +105,10 @@ def fits_chart(at: Sequence[float], target: Sequence[float], fits: Mapping[str, 
         for (name, values), colour in zip(fits.items(), style.SERIES, strict=False)
     }
 
+    every = [*target, *(value for values in fits.values() for value in values)]
+
     def finish(number: int, axes: Axes) -> None:
+        axes.set(ylim=(1.1 * min(every), 1.1 * max(every)))
         for edge in range(1, shares):
             axes.axvline(at[0] + edge * width, color=style.GREY, linewidth=1, linestyle=":")
         axes.set(xticks=[at[0] + (share + 0.5) * width for share in range(shares)])
@@ -193,7 +196,7 @@ def runs_chart(
         colour = LOSSES.get(name.partition(",")[0], style.GREY)
         return Line(label, points, colour, "--" if "fresh" in name else "-", width, marker)
 
-    thin = [line(name, points, "_", 0.7) for name, lines in recorded.items() for points in lines]
+    thin = [line(name, points, "_", 1) for name, lines in recorded.items() for points in lines]
     thick = [line(name, points, name, 3, mark) for (name, points), mark in zip(runs.items(), "osD^", strict=False)]
 
     def finish(number: int, axes: Axes) -> None:

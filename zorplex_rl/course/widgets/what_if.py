@@ -71,7 +71,7 @@ class Answer:
     panels: Sequence[Panel] = ()
     said: str = ""
     figure: str = ""
-    """An SVG of ``viz``."""
+    """The text of an SVG."""
     numbers: Sequence[tuple[str, str, str]] = ()
     """Name, text and note of each."""
 
