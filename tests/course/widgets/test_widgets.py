@@ -522,8 +522,6 @@ def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_group
     assert dots == [[0, 0, 0.0, 1.0, 1.0, 2.0, 0], [0, 0, 0.0, 1.0, None, None, None]]
     with pytest.raises(ValueError, match="no train span names its groups"):
         film(Timeline([*spans, replace(train, args={"step": 0})]))
-    with pytest.raises(ValueError, match="start is 2"):
-        loop_player(start=2)
 
 
 def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put(page):
@@ -594,8 +592,6 @@ def test_a_film_of_a_pool_cuts_what_is_outside_its_time_and_gives_each_request_a
     assert (run["places"], run["methods"], run["slots"]) == (2, ["charge", "execute"], 2)
     assert run["usual"] == pytest.approx(0.4) and len(run["legs"]) == 6
     assert {leg[5] for leg in run["legs"] if leg[2] == 1} == {0, 1}
-    with pytest.raises(ValueError, match="start is 2"):
-        service_player(start=2)
 
 
 def test_a_place_is_in_rotation_then_gone_then_replaced_then_in_rotation_again():

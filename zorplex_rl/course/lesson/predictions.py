@@ -31,9 +31,9 @@ UNFOLD = (
 class Prediction(mo.Html):
     """Show a question and its answers as radio buttons; ``reveal`` reads them."""
 
-    def __init__(self, question: str, options: Sequence[str]) -> None:
+    def __init__(self, question: str, *options: str) -> None:
         self.name = f"predict-{zlib.crc32(question.encode())}"
-        self.options = tuple(options)
+        self.options = options
         choices = "".join(
             f'<label><input type="radio" name="{self.name}" id="{self.name}-{index}"> {inline(option)}</label>'
             for index, option in enumerate(options)
@@ -45,9 +45,7 @@ class Prediction(mo.Html):
         )
 
 
-def predict(question: str, *options: str) -> Prediction:
-    """Ask a question before the measurement. Returns what ``reveal`` needs."""
-    return Prediction(question, options)
+predict = Prediction
 
 
 def reveal(

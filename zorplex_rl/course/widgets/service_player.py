@@ -23,8 +23,6 @@ from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import WIDTH, drawing
 
 STATES = {"in rotation": style.GREEN, "gone, and nobody knows": style.VERMILION, "being replaced": style.ORANGE}
-
-
 SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}
 
 
@@ -86,17 +84,12 @@ def stretches(recording: Recording) -> list[list[Any]]:
 
 
 class ServicePlayer(Widget, script="service_player.js"):
-    """Show requests around faults, on one clock, first at the share ``start``.
-
-    Raises ValueError if ``start`` is not between 0 and 1.
-    """
+    """Show requests around faults, on one clock, first at the share ``start``."""
 
     runs: Any = traitlets.List().tag(sync=True)
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recordings: Sequence[Recording], start: float = 0.35) -> None:
-        if not 0 <= start <= 1:
-            raise ValueError(f"start is {start}; expected a share between 0 and 1")
         ends = [round(edge(one.span[i] - one.at for one in recordings), 3) for i, edge in ((0, min), (1, max))]
         super().__init__(runs=[film(one) for one in recordings], look={"start": start, "from": ends[0], "to": ends[1]})
 
