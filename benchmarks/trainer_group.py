@@ -13,7 +13,6 @@ disturbs all of them alike.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.services.processes import processor_seconds
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import devices_of
@@ -111,17 +111,11 @@ async def turn(config: Config, batch: tuple, steps: int) -> Measured:
     async with trainer.service:
         pids = trainer.replica.pids
         await trainer.step(*batch)
-        began, cpu = time.monotonic(), sum(map(processor_seconds, pids))
+        began, cpu = time.monotonic(), processor_seconds(pids)
         for _ in range(steps):
             await trainer.step(*batch)
-        seconds, cpu = time.monotonic() - began, sum(map(processor_seconds, pids)) - cpu
+        seconds, cpu = time.monotonic() - began, processor_seconds(pids) - cpu
         return Measured(seconds / steps, cpu / steps, max(map(peak_megabytes, pids)))
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_megabytes(pid: int) -> float:

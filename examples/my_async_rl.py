@@ -1,8 +1,6 @@
-"""Teach a language model to use a tool, by reinforcement learning in which nobody takes turns: two
-processes, no framework.
+"""Reinforcement learning of tool use in which nobody takes turns: two processes, no framework.
 
-Run it in the course's folder, which has a small model; it takes half a minute. Compare it with
-my_rl.py, which it grew from:
+Run it in the course's folder, which has a small model; it takes half a minute. From my_rl.py:
     generator ──► ready: finished groups, at most max_lag versions old when they are used ──► trainer
         ▲                                                                                        │
         └───────────────────── weights: one buffer, and the number of its version ◄──────────────┘

@@ -109,10 +109,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        drawing_of("pool.svg"),
-        "The three names in the drawing are the functions that you write.",
-    )
+    lesson.figure(drawing_of("pool.svg"))
     return
 
 
@@ -157,7 +154,8 @@ class Pool:
     async def answers(self, replica):
         """Probe: true if it is in ``ready`` and answers within ``limit`` seconds."""
         with suppress(ReplicaDied, TimeoutError):
-            return await asyncio.wait_for(self.ask(replica, "ping"), self.limit)
+            async with asyncio.timeout(self.limit):
+                return await self.ask(replica, "ping")
 
     async def ask(self, replica, endpoint, *args):
         """Return its answer. Raises ReplicaDied if it is gone before, or not in ``ready``."""
@@ -190,10 +188,11 @@ class Pool:
         """Remove and kill it: one that only hangs could wake up."""
         self.remove(replica)
         self.started.remove(replica)
-        replica.procs.stop()
         with suppress(ProcessLookupError):
             if replica.pid:
                 os.kill(replica.pid, signal.SIGKILL)
+            else:
+                replica.procs.stop().as_asyncio()
 
     async def wait(self, failures):
         await asyncio.sleep(self.retry_delay(failures, 0.25, 8.0, random.random()))
@@ -205,7 +204,7 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. And each takes a random part of its wait, or all who wait would come
+    up to a cap: **back-off**. Each takes a random part of its wait, or all who wait would come
     back together: **jitter**.
     """)
     return
@@ -293,7 +292,7 @@ def _():
     ### Exercise 2: notice, replace, back off
 
     The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether it still answers.
+    whether it answers.
     """)
     return
 
@@ -390,14 +389,21 @@ def _(my_delay):
 @app.cell(hide_code=True)
 def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
     pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
-    write_file = lesson.start_button("Write pool.py into this folder", seconds=float("nan"))
+    write_file = lesson.start_button(
+        "Write my_pool.py into this folder", seconds=float("nan")
+    )
+    short = Path(__file__).resolve().parents[1] / "examples" / "pool.py"
     mo.vstack(
         [
             lesson.md(
                 f"From here on the pool has {whose_keep_one}, and {whose_route}. It needs nothing but Monarch: keep it."
             ),
             write_file,
-            lesson.folded("`pool.py`", f"```python\n{pool_py}\n```"),
+            lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
+            lesson.folded(
+                "The same in 60 lines: `examples/pool.py`",
+                f"```python\n{short.read_text()}\n```",
+            ),
         ]
     )
     return pool_py, write_file
@@ -406,7 +412,7 @@ def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
 @app.cell(hide_code=True)
 def _(pool_py, write_file):
     mo.stop(lesson.unattended() or not write_file.value)
-    Path("pool.py").write_text(pool_py)
+    Path("my_pool.py").write_text(pool_py)
     mo.md("Written.")
     return
 

@@ -16,7 +16,7 @@ FILES = {
     "training": "devices run_log",
     "training/hosts": "clusters",
     "services": "certificates own_folder routing",
-    "simulation": "recorded",
+    "simulation": "lag recorded",
     "sizing": "allocation fit model_shape run_time sizing step_time",
     "drawing": "plots",
     "learning": "checkpoint learning_signal losses replay",

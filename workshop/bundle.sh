@@ -6,7 +6,7 @@
 #   zorplex-course/wheels/        the course and all it needs, for this machine's Python and platform, in the versions that are installed here
 #   zorplex-course/site/          the pages, if ./build_site.sh was run before
 #
-# Give it to machines of the same platform and Python version: wheels of another do not fit, and install.sh says so.
+# Give it to machines of the same platform and Python version: wheels of another do not fit, and pip says so.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 target=$(realpath -m "${1:-$here/dist/zorplex-course.tar}")
@@ -37,10 +37,5 @@ fi
 rm -rf "$course/course/build" "$course/course/"*.egg-info
 rm -f "$course/wheels/"zorplex_rl-*.whl
 
-"$python" - >"$course/platform.txt" <<'PY'
-import sys, sysconfig
-
-print(f"{sys.version_info.major}.{sys.version_info.minor} {sysconfig.get_platform()}")
-PY
 tar -c -C "$draft" --owner=0 --group=0 -f "$target" zorplex-course
-echo "$target: $(du -m "$target" | cut -f1) MB, $(ls "$course/wheels" | wc -l) wheels for Python $(cat "$course/platform.txt")"
+echo "$target: $(du -m "$target" | cut -f1) MB, $(ls "$course/wheels" | wc -l) wheels for $("$python" -VV | cut -d" " -f1,2) on $(uname -sm)"

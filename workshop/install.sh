@@ -1,35 +1,45 @@
 #!/usr/bin/env bash
-# Install the course from this folder, without a network: ./install.sh [PYTHON]. It needs Python and nothing else.
+# Install the course: ./install.sh [PYTHON]. It needs Python 3.11 to 3.13 and nothing else.
+#
+#   zorplex-course/install.sh      in the archive of bundle.sh: from the wheels beside it, without a network
+#   workshop/install.sh            in a clone: from where pip is configured to look
+#
+# Which wheel fits this machine, pip decides. With TORCH_INDEX=ADDRESS torch alone comes from that index: on Linux, give the address that
+# PyTorch's install page names for pip and CPU, or pip takes the build with CUDA, which is several times as large.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "install.sh: $1" >&2; exit 1; }
 
-[ -f "$here/platform.txt" ] || fail "there are no wheels beside this file; workshop/bundle.sh makes the archive that has them"
-read -r version platform <"$here/platform.txt"
+if [ -d "$here/wheels" ]; then
+    course=$here/course
+    # Whatever pip is configured to do on this machine, everything it needs is here.
+    export PIP_CONFIG_FILE=/dev/null
+    source=(--no-index --find-links "$here/wheels")
+elif [ -f "$here/../pyproject.toml" ]; then
+    course=$(cd "$here/.." && pwd)
+    source=()
+else
+    fail "there are no wheels beside this file, and it is in no clone of the course; workshop/bundle.sh makes the archive that has them"
+fi
+environment=$course/.venv
 
-fits() {
-    "$1" - "$version" "$platform" 2>/dev/null <<'PY'
-import sys, sysconfig
-
-sys.exit([f"{sys.version_info.major}.{sys.version_info.minor}", sysconfig.get_platform()] != sys.argv[1:])
-PY
+install() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "it is not Python 3.11 to 3.13"; return 1; }
+    "$1" -m venv --clear "$environment" || { echo "it could make no environment; on Debian, install python3-venv"; return 1; }
+    pip=("$environment/bin/python" -m pip install --quiet --disable-pip-version-check)
+    [ -z "${TORCH_INDEX:-}" ] || "${pip[@]}" --index-url "$TORCH_INDEX" 'torch>=2.13,<2.14' || return 1
+    "${pip[@]}" "${source[@]}" --editable "$course"
 }
 
-python=
-for candidate in ${1:+"$1"} ${1:-"python$version" python3 python}; do
-    if command -v "$candidate" >/dev/null && fits "$candidate"; then
-        python=$candidate
-        break
+tried=
+for candidate in ${1:+"$1"} ${1:-python3 python3.13 python3.12 python3.11 python}; do
+    command -v "$candidate" >/dev/null || continue
+    if said=$(install "$candidate" 2>&1); then
+        echo "Installed. Open the course:"
+        echo "    cd '$course' && .venv/bin/marimo edit notebooks/"
+        [ ! -f "$here/site/index.html" ] || echo "Or read its pages: open $here/site/index.html in a browser."
+        exit 0
     fi
+    tried+=$'\n'"$candidate: $said"
 done
-[ -n "$python" ] || fail "the wheels are for Python $version on $platform, and ${1:-no python3 here} is not that; name one: ./install.sh /path/to/python$version"
-
-# Whatever pip is configured to do on this machine, everything it needs is here.
-export PIP_CONFIG_FILE=/dev/null
-environment=$here/course/.venv
-"$python" -m venv "$environment" || fail "Python could not make an environment in $environment; on Debian, install the package python$version-venv"
-"$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" --editable "$here/course"
-
-echo "Installed. Open the course:"
-echo "    cd '$here/course' && .venv/bin/marimo edit notebooks/"
-[ ! -f "$here/site/index.html" ] || echo "Or read its pages: open $here/site/index.html in a browser."
+fail "no Python here can install the course; name one: ./install.sh /path/to/python3.13. Tried:${tried:- none was found}"

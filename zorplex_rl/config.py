@@ -103,13 +103,11 @@ class LearnerConfig:
     second_moment: float | None = None
     """Largest mean square of log-ratios, in m2po. None is 0.04."""
     kl_coefficient: float = 0.0
-    """Weight of the KL penalty towards the starting policy; above 0 a reference process is
-    started."""
+    """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
     token_budget: int = 8192
-    """Padded tokens that go through the trainer's model at once; bounds memory. Changes the
-    gradient by rounding only, in bfloat16 by 0.5 %."""
+    """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,13 @@ class ServicesConfig:
     generators: int = 1
     """Generator processes."""
     spares: int = 1
-    """Loaded generators kept in reserve; one replaces a generator that dies within about a second,
-    not after loading torch."""
+    """Loaded generators in reserve; one replaces a dead generator within about a second."""
     tool_replicas: int = 1
     """Tool processes, where tools have processes of their own."""
     reward_replicas: int = 1
     """Reward processes."""
     trainer_processes: int = 1
-    """Trainer processes; each keeps a part of weights, gradients and optimizer (FSDP2), for models
-    too large for one GPU. No gain in speed."""
+    """Trainer processes, each with a part of weights and optimizer (FSDP2); for memory, not speed."""
 
 
 @dataclass(frozen=True)
@@ -147,21 +143,17 @@ class HostsConfig:
     kubernetes:N (Monarch's channel to a pod is plain TCP). Nothing is encrypted then, and whoever
     reaches a worker can run programs as its user: for trusted networks only."""
     listen: str | None = None
-    """Address at which this machine listens for the hosts: tls://HOST:PORT. None is its own address
-    on the network that leads to the first host."""
+    """Where this machine listens: tls://HOST:PORT. None is its address on the hosts' network."""
     trainer_host: int = 0
     """Number of the host on which the trainer begins, with all its processes; the first is 0."""
     generators_on: Literal["spread", "others"] = "spread"
-    """Where generators, tools and reference live: spread over all hosts, or on all others than the
-    trainer's, if there are any."""
+    """Where generators, tools and reference live: on all hosts, or on others than the trainer's."""
     lease: float = 10.0
-    """Seconds after which a host that was not heard of ends its processes; the trainer is started
-    elsewhere only after that. At least 4."""
+    """Seconds without contact after which a host ends; only then a trainer moves. At least 4."""
     start_seconds: float = 600.0
     """How long to wait for the hosts that Slurm or Kubernetes is asked for."""
     slurm_options: str | None = None
-    """With --hosts slurm:N: options of sbatch for every node, as in 'partition=gpu gpus-per-node=1
-    time=04:00:00'."""
+    """With --hosts slurm:N: sbatch's options for every node: 'partition=gpu time=04:00:00'."""
     image: str | None = None
     """With --hosts kubernetes:N: the container image, with this version of zorplex-rl in it."""
     namespace: str = "default"
@@ -196,26 +188,23 @@ class Config:
     (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your
     own task"."""
     task_data: str | None = None
-    """A text file for a task of your own, such as one question a line; its text goes to every
-    process and into the run's folder."""
+    """A text file for a task of your own; its text goes to every process and the run's folder."""
     task_timeout: float = 60.0
-    """Longest time in seconds that one call of a task of your own may take: drawing a task, running
-    a tool, scoring. A call that takes longer ends the run. What --tool-latency simulates does not
-    count."""
+    """Longest time in seconds of one call of a task of your own: drawing, a tool, scoring. A longer
+    one ends the run. What --tool-latency simulates does not count."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
     curriculum: bool = False
-    """Begin with the easiest tier and move on when held-out accuracy passes
-    --curriculum-threshold."""
+    """Begin with the easiest tier, and move on when held-out accuracy passes the threshold."""
     curriculum_threshold: float = 0.9
     """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = 1
-    """How many versions old the weights that sampled a group may be when it is trained on. At 0
-    generation and training take turns, on-policy; above 0 they run side by side."""
+    """How many versions old a group's weights may be when it is trained on. At 0 generation and
+    training take turns, on-policy; above 0 they run side by side."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -227,8 +216,7 @@ class Config:
     max_tokens: int = 96
     """Longest response in tokens, tool results included."""
     max_turns: int = 6
-    """Most stretches of sampled text in an episode; one less is the number of tool calls that are
-    answered."""
+    """Most stretches of sampled text in an episode: one more than the answered tool calls."""
     slots: int = 64
     """Episodes that a generator decodes at once."""
     tool_latency: float = 0.0
@@ -238,21 +226,18 @@ class Config:
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
     update: Literal["groups", "in-flight"] = "groups"
-    """When a generator takes new weights: groups (between groups, so that each is of one version)
-    or in-flight (between decode steps)."""
+    """When new weights are taken: groups (between groups) or in-flight (between decode steps)."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
     (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
     works)."""
     transfer_dtype: Literal["same", "bfloat16"] = "same"
-    """What weights travel as: same (as they are), or bfloat16, at half the bytes of float32;
-    metrics report the mismatch that it causes."""
+    """What weights travel as: same, or bfloat16, at half the bytes; metrics show the mismatch."""
     full_weights_every: int = 1
     """Versions between two that a generator reads whole; of those in between it reads what has
     changed (weights/delta.py). Pays with --transfer-dtype bfloat16 and low learning rates."""
     eval_every: int = 10
-    """Steps between evaluations on held-out tasks; there is always one before and one after
-    training."""
+    """Steps between evaluations on held-out tasks; one more before and one after training."""
     eval_tasks: int = 100
     """Held-out tasks in an evaluation, each answered once greedily and once sampled."""
     checkpoint_every: int = 20
@@ -361,7 +346,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        """Return how many of a step's groups a generator takes: all it gets, decoded together."""
+        """Return how many of a step's groups a generator gets; it decodes them side by side."""
         return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:

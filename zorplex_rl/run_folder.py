@@ -41,6 +41,7 @@ MetricsRow = dict[str, Any]
 KEPT_CHECKPOINTS = 2
 NUMBERS = ("seconds", "accuracy", "greedy_accuracy", "sampled_accuracy")
 """What a row may lack, and is a number where it is there."""
+SCORED = ("outcome", "reward", "parts")
 CONTROLLER = "controller.json"
 ENVIRONMENT = "environment.json"
 
@@ -165,9 +166,9 @@ class RunFolder:
     def environment(self, config: Config) -> EnvironmentSource:
         """Return where the run's environment comes from: for a user's task, the copy in here.
 
-        The user's file may be gone: another machine need not have it. Raises TaskError if the file
-        has changed since, or the copy, or if the copy is code that the user has not named on this
-        machine (``task/known_code.py``).
+        The user's file may be gone: another machine need not have it. Raises TaskError if file or
+        copy has changed since, or is code that the user has not named here
+        (``task/known_code.py``).
         """
         if not config.is_own_task:
             return EnvironmentSource.of(config)
@@ -243,20 +244,10 @@ class RunFolder:
 
     def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
         """Keep ``episode`` for people to read."""
-        row = {
-            "step": step,
-            "purpose": purpose,
-            "kind": episode.task.kind,
-            "question": episode.task.question,
-            "text": episode.text,
-            "expected": episode.task.answer,
-            "outcome": episode.score.outcome if episode.score else None,
-            "reward": episode.score.reward if episode.score else None,
-            "parts": episode.score.parts if episode.score else None,
-            "policy_version": episode.policy_version,
-            "tokens": len(episode.token_ids),
-            "finish": episode.finish,
-        }
+        task = episode.task
+        row = {"step": step, "purpose": purpose, "kind": task.kind, "question": task.question, "text": episode.text}
+        row |= {"expected": task.answer} | {name: getattr(episode.score, name, None) for name in SCORED}
+        row |= {"policy_version": episode.policy_version, "tokens": len(episode.token_ids), "finish": episode.finish}
         with self._writing(), self._episodes.open("a") as file:
             file.write(json.dumps(row) + "\n")
 

@@ -149,8 +149,7 @@ class Timeline:
         return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
-        """Return the share, 0 to 1, of the window (by default all) in which ``actor`` was busy.
-        Time in which several spans overlap counts once."""
+        """Return ``actor``'s busy share of the window (default: all); overlaps count once."""
         start, end = window or (self.start, self.end)
         busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
         return _covered(busy) / (end - start) if end > start else 0.0
@@ -183,21 +182,14 @@ class Timeline:
         metadata = [_metadata("process_name", pid, name=actor) for actor, pid in pids.items()]
         metadata += [_metadata("process_sort_index", pid, sort_index=pid) for pid in pids.values()]
         for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
-            metadata.append(
-                _metadata("thread_name", pids[actor], lane, name=f"{actor} ({lane + 1})" if lane else actor)
-            )
-        events = [
-            {
-                "ph": "X",
-                "name": span.kind,
-                "pid": pids[span.actor],
-                "tid": lane,
-                "ts": round(span.start * 1e6) - origin,
-                "dur": round(span.end * 1e6) - round(span.start * 1e6),
-                "args": {name: _finite(value) for name, value in span.args.items()},
-            }
-            for span, lane in zip(self.spans, lanes, strict=True)
-        ]
+            name = f"{actor} ({lane + 1})" if lane else actor
+            metadata.append(_metadata("thread_name", pids[actor], lane, name=name))
+        events = []
+        for span, lane in zip(self.spans, lanes, strict=True):
+            start, end = round(span.start * 1e6), round(span.end * 1e6)
+            args = {name: _finite(value) for name, value in span.args.items()}
+            place = {"ph": "X", "name": span.kind, "pid": pids[span.actor], "tid": lane}
+            events.append({**place, "ts": start - origin, "dur": end - start, "args": args})
         return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -207,8 +199,7 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a timeline that ``save`` wrote; times are rounded to microseconds. Raises ValueError
-        if the file is not such a trace."""
+        """Read a timeline that ``save`` wrote, in microseconds. Raises ValueError for others."""
         try:
             trace = json.loads(Path(path).read_text(encoding="utf-8"))
             origin = trace.get("otherData", {}).get("origin_microseconds", 0)

@@ -25,8 +25,8 @@ from zorplex_rl.services.registry import (
     unregister_service,
 )
 from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.requests import Failure, Overloaded, ReplicaFailed, ServiceError
-from zorplex_rl.services.runtime import ActorError
+from zorplex_rl.services.requests import Failure, GivenUp, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.supply import back_off
 
@@ -478,6 +478,21 @@ def test_a_service_that_cannot_start_says_why_and_leaves_no_process():
             async with Service("stillborn", replicas_of(Stillborn), ServiceOptions(replicas=2)):
                 pass
         await until(lambda: children() <= before)
+
+    asyncio.run(scenario())
+
+
+class Unready(Actor):
+    @concurrent_endpoint
+    async def setup(self) -> None:
+        await asyncio.sleep(600)
+
+
+def test_a_service_whose_set_up_never_ends_says_how_long_it_was_waited_for():
+    async def scenario():
+        with pytest.raises(GivenUp, match=r"unready_0 could not be started: it was not ready within 1\.5 s$"):
+            async with Service("unready", replicas_of(Unready), ServiceOptions(start_timeout=1.5, max_failures=0)):
+                pass
 
     asyncio.run(scenario())
 

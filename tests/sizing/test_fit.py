@@ -4,6 +4,7 @@ flags override."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,6 +59,27 @@ def test_the_limits_of_the_first_kind_of_groups_count_too(tmp_path):
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     limit(groups / "memory" / "job", 5 * GB, 2 * GB, 0, names)
     assert fit.available_memory(proc, groups) == 3 * GB
+
+
+def test_of_the_cores_as_many_count_as_the_quotas_of_all_groups_above_leave(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "allowed_cores", lambda: 64)
+    proc, groups = meminfo(tmp_path, GB), tmp_path / "cgroup"
+    assert fit.available_cores(proc, groups) == 64
+    (groups / "a" / "b").mkdir(parents=True)
+    (groups / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    (groups / "a" / "cpu.max").write_text("150000 100000\n")
+    assert fit.available_cores(proc, groups) == 1.5
+
+
+def test_the_quotas_of_the_first_kind_of_groups_count_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "allowed_cores", lambda: 64)
+    proc, groups = meminfo(tmp_path, GB, "4:cpu,cpuacct:/job\n3:memory:/"), tmp_path / "cgroup"
+    (groups / "cpu" / "job").mkdir(parents=True)
+    (groups / "cpu" / "job" / "cpu.cfs_quota_us").write_text("-1\n")
+    (groups / "cpu" / "job" / "cpu.cfs_period_us").write_text("100000\n")
+    assert fit.available_cores(proc, groups) == 64
+    (groups / "cpu" / "job" / "cpu.cfs_quota_us").write_text("250000\n")
+    assert fit.available_cores(proc, groups) == 2.5
 
 
 def test_a_system_that_says_nothing_refuses_nothing(tmp_path):
@@ -187,6 +209,10 @@ def test_size_prints_every_part_of_a_policy_that_is_not_there(capsys):
 
 
 def test_size_measures_this_machine_and_tells_the_time_of_a_step(capsys):
-    assert main(["size", "--token-budget", "1024", "--slots", "4"]) == 0
+    assert main(["size", "--token-budget", "1024", "--slots", "4", "--max-lag", "3"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "a training step" in said and "matrix products" in said and "GFLOP/s in float32" in said
+    sampling, training = (float(re.search(rf"{what} ([\d.]+) s", said)[1]) for what in ("its batch", "training step"))
+    lag = float(re.search(r"the data's lag will be (\d+) \(--max-lag 3\)", said)[1])
+    # Rounding of the seconds may hide which of two equal times is longer.
+    assert lag == 3 if sampling < 0.9 * training else lag <= 3

@@ -38,7 +38,8 @@ SMALL = {
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "gemma2": {"head_dim": 16},
     "olmo2": {},
-    "deepseek_v3": {"kv_lora_rank": 16, "q_lora_rank": 24, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, **EXPERTS},
+    "deepseek_v3": {"kv_lora_rank": 16, "q_lora_rank": 24, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+                    "first_k_dense_replace": 1, **EXPERTS},
 }  # fmt: skip
 PUBLISHED = {
     "gpt2": ({}, 124_439_808),

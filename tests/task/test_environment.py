@@ -152,6 +152,10 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(code, expected):
             "Odd: its text cannot be shown",
         ),
         (
+            changed(("Double {number}?", "Double {number}?{' ' * 10**6}")),
+            r"the question of task\(7, 'train'\) has 1,000,\d* characters; expected at most 100,000",
+        ),
+        (
             "class Odd:\n    __repr__ = None\n" + changed(('return Task("doubling", ', "return Odd() or (")),
             r"failed in task\(7, 'train'\): TypeError",
         ),
@@ -203,11 +207,16 @@ def test_a_text_that_the_users_code_never_finishes_is_one_sentence(change):
         source(code).make().task(7, "train")
 
 
-def test_a_result_that_is_no_text_in_utf_8_is_refused():
-    own = source(changed((RESULT, "'\\ud800' if"))).make()
-    with pytest.raises(
-        TaskError, match=r"what execute\('Double .*', 'DOUBLE\[4\]'\) returned has the character '\\ud800'"
-    ):
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        ("'\\ud800' if", r"has the character '\\ud800'"),
+        ("'x' * 10**8 if", "has 100,000,000 characters; expected at most 100,000"),
+    ],
+)
+def test_a_result_that_no_tokenizer_takes_is_refused(result, why):
+    own = source(changed((RESULT, result))).make()
+    with pytest.raises(TaskError, match=rf"what execute\('Double .*', 'DOUBLE\[4\]'\) returned {why}"):
         own.execute(own.task(0, "train"), ToolCall("DOUBLE", "4", 0))
 
 

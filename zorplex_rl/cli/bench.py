@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,5 @@ def bench(command: Bench) -> int:
         raise ConfigError(f"no benchmark {command.name!r}; expected all or one of {', '.join(programs)}")
     chosen = programs.values() if command.name == "all" else [programs[command.name]]
     # In a session of its own, Ctrl-C does not reach it; ``run`` ends it then.
-    return max(
-        subprocess.run([sys.executable, str(program)], check=False, start_new_session=True).returncode
-        for program in chosen
-    )
+    run = partial(subprocess.run, check=False, start_new_session=True)
+    return max(run([sys.executable, str(program)]).returncode for program in chosen)

@@ -19,13 +19,11 @@ class Certificates(Command):
     host, and nothing else. Run again, it adds hosts; nothing is overwritten."""
 
     hosts: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """For each host its names and addresses, separated by commas: gpu1,10.0.0.2. The first one
-    names its folder."""
+    """Each host's names and addresses, with commas: gpu1,10.0.0.2. The first names its folder."""
     to: Path
     """The folder to write. FOLDER/authority stays here: its key can make certificates."""
     controller: str | None = None
-    """Names and addresses of the machine that trains. None is this machine's host name, and its
-    addresses on the networks that lead to the hosts."""
+    """Names and addresses of the machine that trains. None is its own, as the hosts see them."""
     days: float = 365.0
     """For how long the certificates are valid."""
 
@@ -34,9 +32,7 @@ def certify(command: Certificates) -> int:
     from zorplex_rl.services.certificates import AUTHORITY_FOLDER, CONTROLLER, make_certificates
 
     if not command.hosts:
-        raise ConfigError(
-            "no host is named; expected one or more, as in: zorplex-rl certificates --to FOLDER gpu1,10.0.0.2"
-        )
+        raise ConfigError("no host is named; expected one or more: zorplex-rl certificates --to FOLDER gpu1,10.0.0.2")
     check_range("days", command.days, 0.01, 36500)
     for folder in make_certificates(command.to, command.hosts, command.controller, command.days):
         if folder.name == CONTROLLER:

@@ -18,6 +18,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
@@ -36,11 +37,10 @@ RECORDED = Path(__file__).resolve().parents[2] / "workshop" / "notebook_seconds.
 
 @dataclass(frozen=True)
 class Check(Command):
-    """Say whether this machine is ready for the course, and how long its notebooks will take here.
-    Takes about half a minute."""
+    """Say in half a minute whether this machine is ready for the course, and how fast it is."""
 
 
-def check() -> int:
+def check(command: Check) -> int:
     """Print the findings and each notebook's seconds. Returns 1 if notebooks will fail, else 0."""
     findings = []
     for look in (python, memory, cores, disk, shared_memory, processes, browser, gpu):
@@ -82,16 +82,12 @@ def memory() -> Finding:
 
 def cores() -> Finding:
     """Check the number of cores that this process may use."""
-    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        count = min(count, quota / period)
+    from zorplex_rl.sizing.fit import available_cores
+
+    count = available_cores()
     if count < 2:
-        return Finding(
-            "note",
-            "cores",
-            f"{count:g}; nothing fails, but what should run side by side takes turns: use a machine with two",
-        )
+        turns = "nothing fails, but what should run side by side takes turns: use a machine with two"
+        return Finding("note", "cores", f"{count:g}; {turns}")
     return Finding("ok", "cores", f"{count:g}")
 
 
@@ -119,9 +115,7 @@ def shared_memory() -> Finding:
         reason = "this system has no memfd"
     except OSError as error:
         reason = str(error)
-    return Finding(
-        "note", "shared memory", f"none ({reason}); 07 measures one transport fewer, and all else uses `rdma`"
-    )
+    return Finding("note", "shared memory", f"none ({reason}); 07 measures one transport fewer, all else uses `rdma`")
 
 
 def processes() -> Finding:
@@ -133,23 +127,14 @@ def processes() -> Finding:
         reason = said.splitlines()[-1] if said else f"exit code {code}"
     else:
         return Finding("ok", "processes", f"Monarch started one, and it answered after {said.splitlines()[-1]} s")
-    return Finding(
-        "no",
-        "processes",
-        f"Monarch started none ({reason}); look whether a sandbox or security software forbids new processes or Unix sockets",
-    )
+    look = "look whether a sandbox or security software forbids new processes or Unix sockets"
+    return Finding("no", "processes", f"Monarch started none ({reason}); {look}")
 
 
 def run_alone(command: list[str], timeout: float) -> tuple[int | None, str]:
     """Run ``command`` and end all it started. Returns its exit code (None: too late) and output."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    files: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **files)
     try:
         said, _ = process.communicate(timeout=timeout)
         return process.returncode, said.strip()
@@ -166,11 +151,8 @@ def browser() -> Finding:
     try:
         return Finding("ok", "browser", webbrowser.get().name)
     except webbrowser.Error:
-        return Finding(
-            "note",
-            "browser",
-            "none found; open the address that marimo prints in your own browser (through `ssh -L` if this is a server)",
-        )
+        elsewhere = "open the address that marimo prints in your own browser (through `ssh -L` if this is a server)"
+        return Finding("note", "browser", f"none found; {elsewhere}")
 
 
 def gpu() -> Finding:

@@ -21,8 +21,11 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import tyro
 
 from zorplex_rl import __version__
 from zorplex_rl.cli.bench import Bench, bench
@@ -34,7 +37,7 @@ from zorplex_rl.cli.export import Export, export
 from zorplex_rl.cli.failures import FAILED, sentence_of
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.cli.output import Output
-from zorplex_rl.cli.policy import Build, Policy, build, show
+from zorplex_rl.cli.policy import Policy, build_or_show
 from zorplex_rl.cli.size import Size, size
 from zorplex_rl.cli.status import Status, status
 from zorplex_rl.cli.train import Train, cluster_of, train
@@ -78,50 +81,30 @@ def _run(given: list[str]) -> int:
         print(f"zorplex-rl {__version__}")
         return 0
     try:
-        parsed: Commands = parse_command(Commands, given or ["--help"], PROGRAM, description=DESCRIPTION)
+        parsed = _parse(given or ["--help"])
         match parsed:
-            case Train() as command:
-                if command.preset:
-                    if command.resume:
-                        raise ConfigError("--preset and --resume exclude each other; a resumed run keeps its settings")
-                    command = parse_command(
-                        Commands, given, PROGRAM, default=Train(config=preset_config(command.preset))
+            case Train() | Size() if parsed.preset:
+                if isinstance(parsed, Train) and parsed.resume:
+                    raise ConfigError("--preset and --resume exclude each other; a resumed run keeps its settings")
+                parsed = _parse(given, type(parsed)(config=preset_config(parsed.preset)))
+            case Train() if parsed.resume:
+                # What the command line leaves out is as in the run.
+                earlier = RunFolder.reopen(parsed.resume)[1]
+                parsed = _parse(given, Train(config=replace(earlier, cluster=cluster_of(earlier.cluster))))
+                if not parsed.config.cluster.hosts:
+                    raise ConfigError(
+                        f"the run in {str(parsed.resume)!r} was on other machines; say where it goes on: there, with "
+                        f"{earlier.cluster.flags}, or here, with --hosts this"
                     )
-                if command.resume:
-                    # What the command line leaves out is as in the run.
-                    earlier = RunFolder.reopen(command.resume)[1]
-                    resumed = Train(config=replace(earlier, cluster=cluster_of(earlier.cluster)))
-                    command = parse_command(Commands, given, PROGRAM, default=resumed)
-                    if not command.config.cluster.hosts:
-                        raise ConfigError(
-                            f"the run in {str(command.resume)!r} was on other machines; say where it goes on: there, with "
-                            f"{earlier.cluster.flags}, or here, with --hosts this"
-                        )
-                return train(command)
-            case Eval() as command:
-                return evaluate(command)
-            case Worker() as command:
-                return work(command)
-            case Certificates() as command:
-                return certify(command)
-            case Bench() as command:
-                return bench(command)
-            case Policy() as command:
-                return build(command.action) if isinstance(command.action, Build) else show(command.action)
-            case Env() as command:
-                return check_environment(command)
-            case Export() as command:
-                return export(command)
-            case Status() as command:
-                return status(command)
-            case Check():
-                return check()
-            case Size() as command:
-                if command.preset:
-                    command = parse_command(
-                        Commands, given, PROGRAM, default=Size(config=preset_config(command.preset))
-                    )
-                return size(command)
+        programs: dict[type, Callable[[Any], int]] = {
+            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
+            Env: check_environment, Export: export, Status: status, Check: check, Size: size,
+        }  # fmt: skip
+        return programs[type(parsed)](parsed)
     except ConfigError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return 2
+
+
+def _parse(given: list[str], default: Any = tyro.MISSING_NONPROP) -> Any:
+    return parse_command(Commands, given, PROGRAM, default, DESCRIPTION)

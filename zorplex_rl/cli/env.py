@@ -25,8 +25,7 @@ TRIED = 8
 
 @dataclass(frozen=True)
 class Env(Command):
-    """Check a task of your own before you train on it: zorplex-rl env check FILE.py:CLASS. Exit
-    code 1 if something is wrong."""
+    """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
     """What to do; there is only check."""
@@ -125,10 +124,7 @@ def try_policy(sample: Sample, name: str, max_tokens: int) -> str:
         episode.score = sample.environment.score(*episode.attempt)
         rewards.setdefault(episode.group, set()).add(episode.score.reward)
     if varied := sum(len(found) > 1 for found in rewards.values()):
-        calling, right = (
-            sum(e.tool_calls > 0 for e in episodes),
-            sum(e.scored.outcome == "success" for e in episodes),
-        )
+        calling, right = (sum(e.tool_calls > 0 for e in episodes), sum(e.scored.outcome == "success" for e in episodes))
         answered = sum(e.scored.answer is not None for e in episodes)
         return (
             f"{name!r} calls a tool in {calling} of {len(episodes)} episodes, answers in the format in {answered}, and is right in {right}; "

@@ -86,23 +86,14 @@ def evaluate(command: Eval) -> int:
         device = assign_devices(command.device, ["policy"])["policy"]
         policy = load_policy(command.policy, device, command.dtype)
         names = tier_of(command.task, command.difficulty)
-        check_limits_of(
-            environment,
-            names,
-            command,
-            lambda text: len(encode_text(policy.tokenizer, text)),
-            positions_of(policy.model.config),
-        )
+        count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
+        check_limits_of(environment, names, command, count, positions)
         sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
         console = Console()
-        reports = accuracy_of(
-            console, policy, {name: source.make((name,)) for name in names}, command.tasks, sampling, command.seed
-        )
-    console.print(
-        accuracy_table(
-            f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each", reports
-        )
-    )
+        environments = {name: source.make((name,)) for name in names}
+        reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
+    title = f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each"
+    console.print(accuracy_table(title, reports))
     if command.json:
         found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
         text = json.dumps(found, indent=2, default=str) + "\n"
@@ -124,9 +115,8 @@ def accuracy_of(
     for name, environment in environments.items():
         with console.status(f"{name} …"):
             held_out = [environment.task(index, "held_out") for index in range(tasks)]
-            reports.append(
-                measure(policy, name, held_out, environment.execute, sampling, seed, environment=environment)[0]
-            )
+            report, _ = measure(policy, name, held_out, environment.execute, sampling, seed, environment)
+            reports.append(report)
     return reports
 
 

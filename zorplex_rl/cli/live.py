@@ -10,16 +10,13 @@
 Both take the rows of ``metrics.jsonl``. A row may lack any key; the view leaves that out.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import fmean
-from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, Self
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -29,9 +26,6 @@ from rich.table import Table
 from rich.text import Text
 
 from zorplex_rl.run_folder import MetricsRow
-
-if TYPE_CHECKING:
-    from typing import Self
 
 MAX_ACTORS = 8
 """Most actors with their own bar; the others share a line, for a small terminal."""
@@ -62,9 +56,7 @@ class LiveView:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._live:
             self._live.stop()
 

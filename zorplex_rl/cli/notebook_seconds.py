@@ -6,13 +6,12 @@ writes it anew. ``zorplex-rl check`` multiplies these seconds by the ratio of tw
 (``learning/calibration.py``); the rule for a notebook's minutes counts them too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Self
 
 from zorplex_rl.errors import ConfigError
 
@@ -31,7 +30,7 @@ class NotebookSeconds:
     """Seconds from a notebook's start to its page: by file name without ``.py``."""
 
     @classmethod
-    def read(cls, path: Path) -> NotebookSeconds:
+    def read(cls, path: Path) -> Self:
         """Read ``path``. Raises ConfigError if it is not such a file."""
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -44,7 +43,7 @@ class NotebookSeconds:
         return found
 
     @classmethod
-    def of_today(cls, machine: str, calibration: float, seconds: Mapping[str, float]) -> NotebookSeconds:
+    def of_today(cls, machine: str, calibration: float, seconds: Mapping[str, float]) -> Self:
         """Return a recording that was made here and today."""
         return cls(date.today().isoformat(), machine, round(calibration, 4), dict(seconds))
 

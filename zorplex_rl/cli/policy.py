@@ -3,6 +3,7 @@
 import contextlib
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from zorplex_rl.cli.eval import accuracy_of, accuracy_table
@@ -40,6 +41,10 @@ class Policy:
     action: Build | Show
 
 
+def build_or_show(command: Policy) -> int:
+    return build(command.action) if isinstance(command.action, Build) else show(command.action)
+
+
 def build(command: Build) -> int:
     from rich.progress import Progress
 
@@ -62,9 +67,8 @@ def build(command: Build) -> int:
     try:
         with Progress() as progress:
             bar = progress.add_task("warm start", total=recipe.steps)
-            policy = warm_start(
-                recipe, lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}")
-            )
+            show = partial(progress.update, bar)
+            policy = warm_start(recipe, lambda step, loss: show(completed=step, description=f"loss {loss:.3f}"))
         save_policy(policy, command.out, recipe)
     finally:
         with contextlib.suppress(OSError):

@@ -1,25 +1,21 @@
 """Does a run fit, how long are its steps? ``zorplex-rl size``, and the first check of ``train``."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
 from zorplex_rl.sizing.presets import PRESETS, PresetName
+from zorplex_rl.sizing.run_time import RunTime
 from zorplex_rl.sizing.sizing import ModelShape, Workload
 from zorplex_rl.task.checks import calling_here
 from zorplex_rl.task.source import EnvironmentSource
-
-if TYPE_CHECKING:
-    from zorplex_rl.sizing.run_time import RunTime
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -30,13 +26,11 @@ PROMPTS_TRIED = 8
 
 @dataclass(frozen=True)
 class Size(Command):
-    """Print the memory that a run would take, part by part, and the time of its steps. Takes the
-    flags of train, and starts nothing."""
+    """Print a run's memory and step time, part by part. Takes train's flags, starts nothing."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason
-    for each."""
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
     time: bool = True
     """Also measure this machine for some seconds, and compute the time of a step."""
 
@@ -54,9 +48,8 @@ def size(command: Size) -> int:
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = Console(highlight=False)
-    table = Table(
-        title=f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}", title_justify="left"
-    )
+    title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
+    table = Table(title=title, title_justify="left")
     for column in ("process", "when", "part"):
         table.add_column(column)
     table.add_column("bytes", justify="right")
@@ -87,6 +80,7 @@ def size(command: Size) -> int:
 def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Config) -> None:
     import torch
 
+    from zorplex_rl.simulation.lag import mean_lag
     from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
 
     torch.set_num_threads(1)
@@ -100,6 +94,11 @@ def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Conf
     for name, parts in (("training", learn), ("sampling", sample)):
         shares = sorted(parts.items(), key=lambda item: -item[1])
         console.print(f"  {name}: " + ", ".join(f"{part} {value:.2g} s" for part, value in shares if value > 0))
+    if config.max_lag:
+        # A generator samples its share of a step at once, so a step is one round.
+        lag = mean_lag(1, 1, config.max_lag, sum(sample.values()), sum(learn.values()), 0.0)
+        who = "generators wait" if sum(sample.values()) < sum(learn.values()) else "the trainer waits"
+        console.print(f"side by side {who}, and the data's lag will be {lag:g} (--max-lag {config.max_lag})")
 
 
 def budget(config: Config) -> list[Process]:
@@ -112,8 +111,6 @@ def budget(config: Config) -> list[Process]:
 def run_time(config: Config, start: float) -> RunTime:
     """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
     For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
-    from zorplex_rl.sizing.run_time import RunTime
-
     shape, _, source = _shape(config.policy)
     if shape.unknown:
         return RunTime(math.nan, math.nan, math.nan)

@@ -52,14 +52,12 @@ MONARCHS_OWN = ("telemetry", "TelemetryActor", "setup", "logger")
 
 @dataclass(frozen=True)
 class Status(Command):
-    """Look into a run that was started with --telemetry and is going on: its replicas, messages,
-    failures and slowest endpoints."""
+    """Look into a run with --telemetry that goes on: replicas, messages, failures, endpoints."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
     trace: Path | None = None
-    """Also record Monarch's trace of the next --seconds, and write it to this file; open it in
-    ui.perfetto.dev."""
+    """Also record the next --seconds of Monarch's trace to this file, for ui.perfetto.dev."""
     seconds: float = 5.0
     """How long to record."""
 
@@ -213,9 +211,8 @@ def _print_table(title: str, rows: Rows) -> None:
 
 def _query(url: str, sql: str) -> Rows:
     """Return Monarch's rows for ``sql``. Raises OSError for silence, ValueError for no rows."""
-    request = urllib.request.Request(
-        f"{url}/api/query", json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
-    )
+    asked, kind = json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/api/query", asked, kind)
     # A proxy that is set for the web cannot reach this machine's loopback interface.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(request, timeout=QUERY_SECONDS) as answer:

@@ -39,24 +39,19 @@ class Train(Command):
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py gives the reason
-    for each."""
+    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
-    """Continue the run in this folder from its newest checkpoint. With another --steps the run
-    becomes longer, or ends earlier: from here on the learning rate falls as it does in a run of
-    that many steps."""
+    """Continue the run in this folder from its newest checkpoint. Another --steps makes it longer,
+    or shorter: from here on the learning rate falls as in a run of that many steps."""
     from_checkpoint: int | None = None
-    """With --resume: continue from the checkpoint of this step instead. What the run did after it
-    is dropped."""
+    """With --resume: from the checkpoint of this step. What the run did after it is dropped."""
     trust_task: bool = False
-    """With --resume: run the code of the task that the run's folder brings, although you have begun
-    no run with it on this machine. It runs with your rights, so read it first: it is in the
-    folder's environment.json."""
+    """With --resume: run the code of the task in the run's folder, although you have begun no run
+    with it on this machine. It runs with your rights, so read environment.json there first."""
     plan: bool = False
-    """Only say which process would live on which host of --hosts. Nothing is started, reached or
-    written."""
+    """Only say which process would live on which host of --hosts. Starts and writes nothing."""
 
 
 def cluster_of(earlier: HostsConfig) -> HostsConfig:
@@ -64,9 +59,8 @@ def cluster_of(earlier: HostsConfig) -> HostsConfig:
     Others have to be named again: a host is trusted, and the folder could name anybody's."""
     if earlier.is_elsewhere:
         return HostsConfig(hosts="")
-    return HostsConfig(
-        earlier.hosts, trainer_host=earlier.trainer_host, generators_on=earlier.generators_on, lease=earlier.lease
-    )
+    kept = {name: getattr(earlier, name) for name in ("hosts", "trainer_host", "generators_on", "lease")}
+    return HostsConfig(**kept)
 
 
 def train(command: Train) -> int:
@@ -217,9 +211,8 @@ async def _train(
     def say_last(text: str) -> None:
         _complain(errors, text) if output.is_lost else view.log(text)
 
-    training = asyncio.ensure_future(
-        run_training(config, folder, resume, show, view.log, lambda: draw_curve(folder), wish.begin)
-    )
+    running = run_training(config, folder, resume, show, view.log, lambda: draw_curve(folder), wish.begin)
+    training = asyncio.ensure_future(running)
     wish.listen(training, output)
     try:
         before, after = await training

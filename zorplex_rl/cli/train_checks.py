@@ -46,13 +46,9 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     count_tokens = None
     if tokenizer:
         count_tokens = partial(token_count, tokenizer)
-        check_limits_of(
-            environment.make() if environment.is_own else Zorplex(config.seed, config.hints),
-            [name for tier in tiers_of(config) for name in tier],
-            config,
-            count_tokens,
-            positions_of(source),
-        )
+        tasks = environment.make() if environment.is_own else Zorplex(config.seed, config.hints)
+        names = [name for tier in tiers_of(config) for name in tier]
+        check_limits_of(tasks, names, config, count_tokens, positions_of(source))
     expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
     check_weights(config.policy, source)
     if config.cluster.hosts == "this":

@@ -17,11 +17,9 @@ class Worker(Command):
     of this machine's authority (--tls) can run programs here as you."""
 
     listen: str
-    """tls://HOST:PORT: an address of this machine that the controller can reach. Nothing else is
-    listened at."""
+    """tls://HOST:PORT: an address of this machine that the controller reaches; nothing else."""
     tls: str | None = None
-    """The folder of this machine's files, made by `zorplex-rl certificates`. None is the
-    environment variable ZORPLEX_TLS."""
+    """The folder of this machine's files, from `zorplex-rl certificates`. None is ZORPLEX_TLS's."""
     insecure: bool = False
     """Allow --listen tcp://HOST:PORT: nothing is encrypted then, and whoever reaches that port can
     run programs here as you. With the environment variable ZORPLEX_SECRET on both sides, only who

@@ -203,7 +203,7 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 
 
 def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
-    """Return the text of ``pool.py``: ``Pool`` of the notebook, with the learner's functions."""
+    """Return the text of ``my_pool.py``: ``Pool`` of the notebook, with the learner's functions."""
 
     def own(function: Callable[..., Any]) -> str:
         return exercise.solution_source(function.__name__.removesuffix("_solution"), function) + "\n"

@@ -54,14 +54,6 @@ def show_percent(axis: Axis) -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
 
 
-def plain_numbers(axis: Axis) -> None:
-    """Write a logarithmic ``axis``'s powers of ten as 0.01, 0.1, 1, 10, and no others."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
     """Centre ``text`` at ``x`` in the bar of a ``row``."""
     axes.text(x, row, text, ha="center", va="center", color=TEXT_ON_COLOUR)

@@ -95,11 +95,8 @@ def collate(
                 # Cut along groups, if possible: a prompt runs once in each part with its responses.
                 indices.sort(key=lambda i: episodes[i].prompt_ids)
                 indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
-            batch = (
-                _micro_batch(indices, episodes, advantages, reference_logprobs, device)
-                if indices
-                else _idle_batch(teaches, device)
-            )
+            of_rows = indices, episodes, advantages, reference_logprobs, device
+            batch = _micro_batch(*of_rows) if indices else _idle_batch(teaches, device)
             batches.append(batch if parts == 1 else _twice_through(batch))
     return batches
 

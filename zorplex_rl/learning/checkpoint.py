@@ -2,8 +2,7 @@
 
     learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, from, to} │ the numbers
 
-Nothing in such a file can run. ``old_checkpoint.py`` reads the pickles of earlier versions, without
-unpickling.
+Nothing in such a file can run. ``old_checkpoint.py`` reads earlier versions' pickles safely.
 """
 
 import json

@@ -87,9 +87,6 @@ def _difference(value: Any, like: Any, name: str) -> str | None:
         case _:
             kinds = (int, float) if isinstance(like, float) else (int,)
             is_right = type(value) in kinds and math.isfinite(value) and 0 <= value < 2**53
-            return (
-                None
-                if is_right
-                else f"{name} is or has {value!r:.40}, which is no {'time' if like == 0.0 else 'count'}"
-            )
+            kind = "time" if isinstance(like, float) else "count"
+            return None if is_right else f"{name} is or has {value!r:.40}, which is no {kind}"
     return next(filter(None, found), None)

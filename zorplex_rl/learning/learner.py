@@ -42,9 +42,8 @@ Result = TypeVar("Result")
 
 
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` is the number of steps taken, from 0. After
-    the warm-up the learning rate falls linearly to a tenth at step ``decay_steps`` (0: never).
-    Episodes were sampled at ``temperature``."""
+    """Trains ``policy``'s model in place. ``version`` counts the steps. After the warm-up the
+    learning rate falls linearly to a tenth at step ``decay_steps``; 0 is never."""
 
     def __init__(
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
@@ -78,9 +77,8 @@ class Learner:
     ) -> Diagnostics:
         """Train on ``episodes``, each with its advantage. Returns the step's diagnostics.
 
-        Raises ValueError if the batch has no sampled token, and TrainingDiverged if the loss, the
-        gradient, the new weights or their logits are not finite. The weights are useless then: the
-        caller must neither publish nor save them.
+        Raises ValueError without a sampled token, and TrainingDiverged if loss, gradient, new
+        weights or their logits are not finite: the caller must neither publish nor save them.
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")

@@ -36,16 +36,7 @@ ADMITTED = {
     ),
 }  # fmt: skip
 """What the metadata of such a checkpoint is made of."""
-_BROKEN = (
-    pickle.UnpicklingError,
-    EOFError,
-    AttributeError,
-    KeyError,
-    IndexError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
+_BROKEN = (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def old_tensors(folder: Path) -> dict[str, Callable[[], Tensor]]:

@@ -14,8 +14,6 @@ difference that sharding makes.
 Every rank calls the same methods with the same arguments, and returns the same diagnostics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -113,9 +111,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     layers = [module for module in model.modules() if type(module).__name__ in kinds]
     for part in (*layers, together):
         # The root, too: after an evaluation, gathered weights would be old after the next step.
-        fully_shard(
-            part, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        )
+        precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in together.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -48,7 +48,7 @@ NEAT = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A task and its solution: (text, whether the policy wrote it). ``ends``: it has an end."""
+    """A task and its solution: (text, whether the policy wrote it). ``ends``: the text ends."""
 
     task: Task
     pieces: tuple[tuple[str, bool], ...]

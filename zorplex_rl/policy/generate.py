@@ -20,7 +20,7 @@ def generate_with_tools(
     max_tokens: int = 128,
     seed: int = 0,
 ) -> Episode:
-    """Let ``model`` answer ``task`` with tools; greedily at ``temperature`` 0. Scores it."""
+    """Let ``model`` answer ``task`` with tools, greedily at ``temperature`` 0. Returns it scored."""
     model.to(device).eval()
     policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)

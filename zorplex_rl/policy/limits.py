@@ -62,10 +62,8 @@ def check_limits(
     everything = [need for found in of_kind.values() for need in found]
     longest, shortest = max(need.prompt for need in everything), min(need.tokens for need in everything)
     if positions is not None and longest + max_tokens > positions:
-        reads, room = (
-            f"the policy reads at most {positions} tokens, and prompts take {longest} of them",
-            positions - longest,
-        )
+        reads = f"the policy reads at most {positions} tokens, and prompts take {longest} of them"
+        room = positions - longest
         if room < shortest:
             raise ConfigError(f"{reads}, but the shortest answer takes {shortest}; use a policy that reads more")
         raise ConfigError(f"--max-tokens is {max_tokens}, but {reads}; use {room} or less")

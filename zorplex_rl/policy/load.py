@@ -71,9 +71,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         why = "they have other sizes than its config.json says" if of_other_sizes else _first_line(error)
         raise PolicyError(f"policy {name!r} has no weights that can be loaded: {why}") from error
     if missing := sorted(found["missing_keys"]):
-        raise PolicyError(
-            f"policy {name!r} lacks {len(missing)} of its weights, {missing[0]!r} first; download it again"
-        )
+        raise PolicyError(f"policy {name!r} lacks {len(missing)} weights, {missing[0]!r} first; download it again")
     # The embedded policy and its descendants have the template that the package ships.
     if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
         check_chat_template(name, tokenizer)
@@ -191,8 +189,7 @@ def check_weights(name: str, source: str) -> None:
 
 
 def positions_of(config: PretrainedConfig | str) -> int | None:
-    """Return how many tokens a model can read; ``config`` is its configuration or its folder.
-    Returns None if the configuration does not say."""
+    """Return how many tokens a model of ``config`` (or its folder) can read, or None if unknown."""
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
     return positions if isinstance(positions, int) else None

@@ -19,7 +19,7 @@ from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
 @torch.inference_mode()
 def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling, seed: int = 0) -> Episode:
-    """Sample one episode of ``task``. ``execute(task, call)`` must run a tool, to a text."""
+    """Sample one episode of ``task``. ``execute(task, call)`` runs a tool; returns text."""
     rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
     ids, sampled, logprobs, turns = list[int](), list[bool](), list[float](), list[Turn]()
     start, text = 0, ""

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY
+from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, address_towards
 
 CONTROLLER, AUTHORITY_FOLDER, AUTHORITY_KEY = "controller", "authority", "authority-key.pem"
 CLOCKS_DIFFER = timedelta(hours=1)
@@ -63,14 +64,8 @@ def own_names(hosts: Sequence[str] = ()) -> list[str]:
     found = dict.fromkeys((socket.gethostname().lower(), "localhost", "127.0.0.1", "::1"))
     for host in hosts:
         for name in host.split(","):
-            try:
-                family, _, _, _, target = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
-                with socket.socket(family, socket.SOCK_DGRAM) as route:
-                    # Sends nothing: it only looks up the way.
-                    route.connect(target)
-                    found[route.getsockname()[0]] = None
-            except OSError:
-                continue
+            with suppress(OSError):
+                found[address_towards(name, 9)[1]] = None
     return list(found)
 
 

@@ -73,8 +73,7 @@ class EndpointError(ActorError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the cause in a few words. Monarch's report of a dead process first names everything
-    that died with it, and the cause last."""
+    """Return the cause in a few words; Monarch's report of a dead process names it last."""
     if isinstance(error, EndpointError):
         return f"{error.message.rstrip('.')}: {error.stand_in}".splitlines()[0]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

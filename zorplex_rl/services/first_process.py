@@ -39,8 +39,7 @@ if __name__ == "__main__":
     from zorplex_rl.services.first_process import start_one as start
 
     code = 1
-    # At the interpreter's end Monarch's threads may still run and abort the process. The first to
-    # be registered is the last to be called.
+    # Monarch's threads may abort the process at its end. First registered, last called.
     atexit.register(lambda: os._exit(code))
     print(f"{asyncio.run(start()):.1f}", flush=True)
     code = 0

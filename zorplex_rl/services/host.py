@@ -161,7 +161,7 @@ class Host:
         return await self.unless_lost(self.agent.make_folder.call_one().as_asyncio())
 
     async def fetch_folder(self, there: str, here: Path) -> None:
-        """Copy the host's folder ``there`` into ``here``, file by message. Raises OSError."""
+        """Copy the host's folder ``there`` into ``here``, through messages. Raises OSError."""
         for name, size in await self.unless_lost(self.agent.list_folder.call_one(there).as_asyncio()):
             for offset in range(0, max(size, 1), CHUNK_BYTES):
                 part = await self.unless_lost(self.agent.read.call_one(there, name, offset).as_asyncio())
@@ -188,12 +188,7 @@ class Host:
 
     async def kill(self, pids: Collection[int]) -> bool:
         """Have the keeper kill processes. Returns whether it says that it has."""
-        if self.is_alive:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(ASK_SECONDS):
-                    await self.agent.kill.call_one(pids).as_asyncio()
-                    return True
-        return False
+        return await self._answer_soon(self.agent.kill, pids) is not None
 
     async def until_one_ends(self, pids: Collection[int]) -> str:
         """Wait until one of ``pids`` has ended or the host is lost. Returns which, in words."""
@@ -204,11 +199,13 @@ class Host:
 
     async def processor_seconds(self, pids: Collection[int]) -> float:
         """Return the processor seconds of processes of this host; 0.0 if it does not say."""
-        if self.is_alive:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(ASK_SECONDS):
-                    return await self.agent.processor_seconds.call_one(pids).as_asyncio()
-        return 0.0
+        return await self._answer_soon(self.agent.processor_seconds, pids) or 0.0
+
+    async def _answer_soon(self, endpoint: Any, pids: Collection[int]) -> Any:
+        """Return what the keeper answers within ``ASK_SECONDS``, or None."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(ASK_SECONDS):
+                return await endpoint.call_one(pids).as_asyncio() if self.is_alive else None
 
     async def end(self, pids: Collection[int]) -> None:
         """Return when its processes have surely ended: they are killed, or its lease is over."""

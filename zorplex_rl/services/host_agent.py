@@ -65,9 +65,8 @@ class HostAgent(Actor):
     @uncounted_endpoint
     async def info(self) -> HostInfo:
         """Return what there is on this host."""
-        return HostInfo(
-            socket.gethostname(), self._taken, __version__, source_digest(), await asyncio.to_thread(_cuda_count)
-        )
+        gpus = await asyncio.to_thread(_cuda_count)
+        return HostInfo(socket.gethostname(), self._taken, __version__, source_digest(), gpus)
 
     @uncounted_endpoint
     async def renew(self, token: float) -> tuple[float, float]:
@@ -81,9 +80,10 @@ class HostAgent(Actor):
         return await serve(os.environ.get(HOST_ADDRESS) or address, server_context())
 
     @uncounted_endpoint
-    async def kill(self, pids: Collection[int]) -> None:
-        """Kill processes of this host."""
+    async def kill(self, pids: Collection[int]) -> bool:
+        """Kill processes of this host. Returns True."""
         processes.kill(pids)
+        return True
 
     @concurrent_endpoint
     async def until_one_ends(self, pids: Collection[int]) -> str:

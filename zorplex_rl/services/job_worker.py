@@ -1,11 +1,14 @@
-"""What a Slurm job runs: it lends its node to one run, at ``tls://NODE:PORT``.
+"""Slurm runs ``job_worker UNTIL FOLDER``: it lends its node to one run, at ``tls://NODE:PORT``.
 
     no lease until UNTIL        the job ends: its controller has died, or has given up waiting for the nodes that it wanted
     started only after UNTIL    it ends at once: it has waited in the queue for longer than its controller
     the run is over             it ends, also when the lease has run out, because the controller is dead or cut off
     FOLDER/NODE is no good      it ends, and its comment, which ``squeue`` shows to the controller, says why
 
-``job_worker UNTIL FOLDER``, run by a Slurm job: lend its node to one run, at ``tls://NODE:PORT``.
+UNTIL is a time of day, in seconds since 1970, so the clocks of the machines must agree to some
+seconds, as Slurm's must. FOLDER is what ``zorplex-rl certificates`` has made, on a file system that
+the nodes share; empty, the worker listens on plain TCP. What Monarch's ``SlurmJob`` writes behind
+them, a worker of its own on plain TCP, is not run.
 """
 
 import asyncio

@@ -42,8 +42,7 @@ class Load:
             self.answered.add(endpoint)
 
     async def drain(self, quiet_seconds: float) -> None:
-        """Refuse requests from now on. Returns when all begun requests are answered and none has
-        arrived for ``quiet_seconds``."""
+        """Refuse requests. Returns when all are answered and none came for ``quiet_seconds``."""
         with self._lock:
             self._draining, self._last_arrival = True, time.monotonic()
         while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
@@ -54,8 +53,7 @@ _load = Load()
 
 
 def load_of_this_process() -> Load:
-    """Return the count of this process. A function, because an actor class from a notebook is
-    copied with the globals that it uses."""
+    """Return this process's count; a notebook's actor class is copied with the globals it uses."""
     return _load
 
 

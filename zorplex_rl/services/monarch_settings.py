@@ -28,16 +28,8 @@ from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionErr
 from monarch.actor import Actor, ActorError
 
 __all__ = [
-    "Actor",
-    "ActorError",
-    "BindSpec",
-    "ChannelTransport",
-    "ProcId",
-    "ReplicaDied",
-    "Uid",
-    "configure",
-    "monarch",
-]
+    "Actor", "ActorError", "BindSpec", "ChannelTransport", "ProcId", "ReplicaDied", "Uid", "configure", "monarch",
+]  # fmt: skip
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # The C library gives a freed block of some MB back, and the next message of that size pays for

@@ -59,7 +59,7 @@ class HealthProbe(Actor):
 
     @uncounted_endpoint
     async def beat(self, caller: str = "", waiting: int = 0) -> Heartbeat:
-        """Return the state of this process. At ``caller``, ``waiting`` requests are waiting."""
+        """Return the state of this process, and note that ``waiting`` requests wait at ``caller``."""
         now = time.monotonic()
         if caller:
             self._waiting[caller] = waiting, now
@@ -80,7 +80,7 @@ async def answer_in_time(
     busy_timeout: float = 0.0,
 ) -> Result:
     """Return the answer to a probe. Raises TimeoutError after ``timeout`` seconds. It begins again
-    whenever the process computes, up to ``busy_timeout`` in all."""
+    whenever the process computes, up to ``busy_timeout`` in all; one that is stopped does not."""
     now = was_busy_at = time.monotonic()
     give_up_at = now + max(timeout, busy_timeout)
     # More often than once a ``timeout``: a stopped process has had no time for anything since.

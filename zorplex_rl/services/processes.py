@@ -14,10 +14,12 @@ import os
 import signal
 import struct
 from collections.abc import Collection
-from pathlib import Path
+
+import psutil
 
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
 """PIDFD_GET_INFO for a pidfd_info of 64 bytes; its mask's bit for the status (linux/pidfd.h)."""
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 async def until_one_ends(pids: Collection[int]) -> str:
@@ -78,47 +80,38 @@ def kill(pids: Collection[int]) -> None:
 def kill_marked(mark: str) -> None:
     """Kill this user's other processes whose environment has ``mark``, NAME=VALUE, and copies. So a
     program ends what a task's code has left behind, which may have forked or started programs."""
-    wanted = mark.encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+    name, _, value = mark.partition("=")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(name) == value:
+                process.kill()
 
 
 def kill_session(leader: int) -> None:
     """Kill the session of process ``leader`` and all that it has started, but not this process."""
-    while pids := [pid for pid in _processes_of(leader) if pid not in (os.getpid(), 1)]:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    if not Path("/proc/self").exists():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)
+    while pids := _processes_of(leader) - {os.getpid(), 1}:
+        kill(pids)
 
 
-def _processes_of(leader: int) -> list[int]:
+def _processes_of(leader: int) -> set[int]:
     """Return a session's living processes, orphans included, and what they have started."""
-    children: dict[int, list[int]] = {}
-    found, over = [], set()
-    for process in Path("/proc").glob("[0-9]*"):
+    children: dict[int, list[psutil.Process]] = {}
+    found = []
+    for process in psutil.process_iter(["ppid", "status"]):
+        children.setdefault(process.info["ppid"], []).append(process)
         with contextlib.suppress(OSError):
-            state, parent, _, session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
-            pid = int(process.name)
-            children.setdefault(int(parent), []).append(pid)
-            if int(session) == leader:
-                found.append(pid)
-            if state in "ZX":
-                over.add(pid)
-    for pid in found:
-        found += [child for child in children.get(pid, []) if child not in found]
-    return [pid for pid in found if pid not in over]
+            if os.getsid(process.pid) == leader:
+                found.append(process)
+    for process in found:
+        found += [child for child in children.get(process.pid, []) if child not in found]
+    return {process.pid for process in found if process.info["status"] not in GONE}
 
 
 def processor_seconds(pids: Collection[int]) -> float:
     """Return the processor seconds that ``pids`` have used; 0.0 if the system does not say."""
-    ticks = 0
+    seconds = 0.0
     for pid in pids:
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            seconds += times.user + times.system
+    return seconds

@@ -73,7 +73,7 @@ class ServiceRegistry(Actor):
 
     @concurrent_endpoint
     async def put(self, entry: Entry) -> int:
-        """Store an owner's entry; version 0 registers anew. Returns its version; 0: another's."""
+        """Store an owner's entry, anew with version 0. Returns its version, or 0 for an old one."""
         async with self._changed:
             name, version = entry.name, entry.version
             if not version:
@@ -174,7 +174,7 @@ _searches: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Task[ServiceClien
 
 
 async def register_service(service: Service) -> None:
-    """Let every actor find ``service`` by its name. Raises ServiceError if that still answers."""
+    """Let all actors find ``service`` by name. Raises ServiceError if another answers to it."""
     registry = await _registry()
     before = await registry.get.call_one(service.name)
     if before is not None and not before.closed and await _answers(before):

@@ -43,7 +43,7 @@ class State(StrEnum):
 
 
 class Replica:
-    """Hold a replica: ``width`` processes, each of which gets all requests; none at its start."""
+    """Hold a replica: ``width`` processes, each of which gets every request; none while starting."""
 
     def __init__(self, name: str, process: ReplicaProcess | None = None, actor: Any = None, width: int = 1) -> None:
         self.name, self.actor, self.width = name, actor, width
@@ -114,15 +114,13 @@ class Replica:
         self.move_to(State.FAILED, reason)
 
     async def meet(self, modules: Sequence[str]) -> None:
-        """Learn which processes it has, watch them from now on, and have them import ``modules``.
-        Raises ReplicaFailed if one ends."""
+        """Watch its processes, and have them import ``modules``. Raises ReplicaFailed."""
         beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
         self.process.watch([beat.pid for _, beat in beats], self.fail)
         await self.unless_lost(self.probe.prepare.call(modules).as_asyncio())
 
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
-        """Return what ``doing`` returns. Raises ReplicaFailed, and cancels it, as soon as this has
-        failed with its process or host."""
+        """Return what ``doing`` returns. Cancels it, and raises ReplicaFailed, if this fails."""
         try:
             if done := await done_before(doing, self.ended):
                 return done.result()

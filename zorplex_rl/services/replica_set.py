@@ -109,8 +109,7 @@ class ReplicaSet:
         return self._given_up >= self.replicas.keys()
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits while it is being replaced. Raises ServiceError
-        when that takes longer than a start may."""
+        """Return the replica at ``place``; ServiceError if that takes longer than a start may."""
         try:
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
@@ -174,7 +173,7 @@ class ReplicaSet:
         self._notify()
 
     async def _start_at(self, place: int) -> None:
-        """Start the first replica of ``place``, and keep one there. Else no place is left."""
+        """Start the first replica of ``place``, and keep one there; if it fails, the place goes."""
         streak = self._supply.streak()
         self._clear(place)
         try:

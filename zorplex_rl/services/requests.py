@@ -44,8 +44,7 @@ class Method:
 
 
 class Session:
-    """Send requests to one replica, in order, as long as it lives. Then another replica takes over,
-    without the first one's memory."""
+    """Send requests to one replica, in order; if it dies, to another, without its memory."""
 
     def __init__(self, router: Any) -> None:
         self._router = router

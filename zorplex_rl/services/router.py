@@ -44,7 +44,7 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda replica: replica.turn,
     "least_loaded": lambda replica: (replica.load, replica.turn),
 }
-"""Each policy's key: the smallest gets the request, in turn. ``options.py`` names them, too."""
+"""Each policy's key: the replica with the smallest gets the request. See ``options.py``."""
 
 
 class Router:
@@ -198,7 +198,7 @@ class Router:
         return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
-        """Count ``request`` as done at ``replica``, and give its slot to the oldest possible."""
+        """Count ``request`` as done at ``replica``; its slot goes to the oldest that may use it."""
         del replica.traffic.in_flight[request]
         if request.session:
             request.session.under_way -= 1
@@ -294,7 +294,7 @@ class Router:
             self._leave_queue(request, error=self._error)
 
     def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key``, if among the latest; else, or without a key, a new one."""
+        """Return the session of ``key`` if it is among the latest, else (or without one) a new one."""
         if key is None:
             return Session(self)
         found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)

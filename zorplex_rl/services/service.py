@@ -43,7 +43,7 @@ class ServiceEndpoints:
 
     @asynccontextmanager
     async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
-        """Route to one replica, for sessions of one ``key`` the same; without a key to any."""
+        """Route to one replica: sessions of one ``key`` share it; without a key each has its own."""
         yield self.router.session(key)
 
 

@@ -12,8 +12,7 @@ class Overloaded(ServiceError):
 
 
 class GivenUp(ServiceError):
-    """Report that a service was given up: its replicas failed again and again. The message names
-    it, the last cause, and what to do."""
+    """Report that a service was given up: its name, the last failure's cause, and what to do."""
 
 
 class ReplicaFailed(ServiceError):

@@ -14,8 +14,7 @@ from zorplex_rl.services.router import Router
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Describe one replica. ``in_flight`` requests are all processes'; ``queued`` ones its
-    sessions'; ``up`` in seconds."""
+    """Describe a replica: all processes' requests, its sessions' queued ones, seconds ``up``."""
 
     place: int
     replica: str
@@ -77,16 +76,6 @@ def status_of(replica_set: ReplicaSet, router: Router) -> ServiceStatus:
     there = sorted([*replica_set.replicas.values(), *replica_set.draining], key=lambda replica: replica.place)
     metrics = router.metrics
     latencies = np.quantile(metrics.latencies or [0.0], (0.5, 0.95, 0.99), method="higher")
-    return ServiceStatus(
-        router.name,
-        tuple(map(row_of, there)),
-        metrics.requests,
-        metrics.answered,
-        metrics.application_errors,
-        metrics.errors,
-        metrics.retries,
-        replica_set.restarts,
-        len(router.queue),
-        router.in_flight,
-        *(1000 * latencies).tolist(),
-    )
+    counts = metrics.requests, metrics.answered, metrics.application_errors, metrics.errors, metrics.retries
+    now_there = replica_set.restarts, len(router.queue), router.in_flight
+    return ServiceStatus(router.name, tuple(map(row_of, there)), *counts, *now_there, *(1000 * latencies).tolist())

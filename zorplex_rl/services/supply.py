@@ -123,14 +123,19 @@ class Supply:
 async def bring_up(name: str, start: ReplicaStart, start_timeout: float) -> Replica:
     """Start a replica, wait for its set-up, and probe it. Leaves no process behind if that fails.
     Raises TimeoutError after ``start_timeout`` seconds."""
-    async with asyncio.timeout(start_timeout):
-        replica = await start(name)
-        try:
-            await replica.unless_lost(replica.actor.initialized.as_asyncio())
-            await replica.unless_lost(replica.probe.begin.call().as_asyncio())
-        except BaseException:
-            await replica.stop()
+    try:
+        async with asyncio.timeout(start_timeout) as limit:
+            replica = await start(name)
+            try:
+                await replica.unless_lost(replica.actor.initialized.as_asyncio())
+                await replica.unless_lost(replica.probe.begin.call().as_asyncio())
+            except BaseException:
+                await replica.stop()
+                raise
+    except TimeoutError as error:
+        if not limit.expired():
             raise
+        raise TimeoutError(f"it was not ready within {start_timeout:g} s") from error
     replica.since = time.monotonic()
     return replica
 

@@ -38,8 +38,7 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
 
 
 async def fail_if_cancelled_inside(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return what ``coroutine`` returns. Raises RuntimeError for a CancelledError of its own: a
-    task group would go on without a word."""
+    """Return what ``coroutine`` returns. Raises RuntimeError for a CancelledError of its own."""
     try:
         return await coroutine
     except asyncio.CancelledError as error:
@@ -49,8 +48,7 @@ async def fail_if_cancelled_inside(coroutine: Coroutine[Any, Any, Result]) -> Re
 
 
 def is_being_cancelled() -> bool:
-    """Return whether somebody has cancelled the present task. Only then is a CancelledError that,
-    and no error of what the task awaits."""
+    """Return whether the present task was cancelled: only then is a CancelledError no error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -26,6 +26,15 @@ ANSWER_SECONDS, REFUSAL_SECONDS = 3.0, 0.5
 """Time for a host's answer to a TLS greeting, and then for refusing the certificate."""
 
 
+def address_towards(host: str, port: int) -> tuple[socket.AddressFamily, str]:
+    """Return this machine's address on the network that leads to ``host``, and its family. Raises
+    OSError if there is no way. Sends nothing: it only looks up the way."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as route:
+        route.connect(target)
+        return family, route.getsockname()[0]
+
+
 def use(folder: Path) -> None:
     """Use the files in ``folder``, also in new processes. Before Monarch's first import."""
     folder = folder.resolve()

@@ -141,9 +141,8 @@ class _RunSpans:
             scored = (s for s in self.reward if s.start >= over and s.args["episodes"] == 2 * config.eval_tasks)
             if own := next(scored, None):
                 self.reward.remove(own)
-        self.groups: list[tuple[int, int, float, float]] = sorted(
-            tuple(g) for span in self.train for g in span.args["groups"]
-        )
+        groups = (tuple(group) for span in self.train for group in span.args["groups"])
+        self.groups: list[tuple[int, int, float, float]] = sorted(groups)
         self.samplers = {int(n): name for span in self.train for n, name in span.args.get("sampled_by", {}).items()}
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 

@@ -15,8 +15,6 @@ What it leaves out: every link. Collectives, weights and tools cost no time here
 full length, and each GPU loads its own share of the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -7,24 +7,16 @@
 Only what cannot fit is refused, and the computed bytes may be a fifth too high before that happens.
 """
 
-from __future__ import annotations
-
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.sizing.sizing import (
-    BYTES,
-    Memory,
-    ModelShape,
-    Workload,
-    generator_memory,
-    logit_bytes,
-    trainer_memory,
-)
+from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Workload, generator_memory, logit_bytes, trainer_memory
 
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone
@@ -33,6 +25,14 @@ before it does anything. From ``Private_Dirty`` of the processes of a run on the
 SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
 EMPTY = "cache of slots that stay empty"
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""In a group of version 2 and of version 1: limit, bytes in use, and its droppable files' entry."""
+CORE_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+"""Likewise: microseconds of processors, in each period of so many microseconds."""
 TOLERANCE = 1.2
 """Computed ÷ available bytes that refuse a run: beyond their error (benchmarks/LOG.md)."""
 
@@ -66,9 +66,8 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
 def run_bytes(shape: ModelShape, work: Workload, config: Config, cuda: bool = False) -> int:
     """Return the bytes of main memory that all processes of ``config`` take together."""
     found = processes(shape, work, config)
-    small = (
-        SMALL_PROCESSES + config.services.reward_replicas + config.services.tool_replicas * (config.tool_latency > 0)
-    )
+    tools = config.services.tool_replicas * (config.tool_latency > 0)
+    small = SMALL_PROCESSES + config.services.reward_replicas + tools
     models = sum(process.count * (process.memory.on_host(cuda) + MODEL_PROCESS) for process in found)
     # The controller has loaded what a model process has, but no model.
     return models + small * SMALL_PROCESS + MODEL_PROCESS
@@ -86,40 +85,50 @@ def gpu_bytes(shape: ModelShape, work: Workload, config: Config, devices: Mappin
     return found
 
 
-def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Return the bytes of main memory still free to this process and its children, or None."""
     found = []
-    try:
+    with suppress(OSError, ValueError, IndexError):
         lines = (proc / "meminfo").read_text().splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        groups = (proc / "self" / "cgroup").read_text().splitlines()
-    except (OSError, ValueError, IndexError):
-        groups = []
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found += _left(cgroups, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            found += _left(cgroups / "memory", path, *names)
+        found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    for group in _groups("memory", proc, cgroups):
+        for limit, used, droppable in MEMORY_FILES:
+            with suppress(OSError, ValueError):  # No such group here, or "max": no limit.
+                most = int((group / limit).read_text())
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                found.append(max(0, most - int((group / used).read_text()) + int(stat.get(droppable, 0))))
     return min(found, default=None)
 
 
-def _left(root: Path, path: str, limit: str, used: str, droppable: str) -> Iterator[int]:
-    """Yield what is left below the limit of the group at ``path`` and of every group above it."""
-    # In a container the path may be that outside, and the container's own group is the root.
-    for group in dict.fromkeys((root, *(root / part for part in _prefixes(path)))):
-        try:
-            most = int((group / limit).read_text())
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            yield max(0, most - int((group / used).read_text()) + int(stat.get(droppable, 0)))
-        except (OSError, ValueError):  # No such group here, or "max": no limit.
-            continue
+def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """Return how many cores this process and its children may use at a time."""
+    found = [float(allowed_cores())]
+    for group in _groups("cpu", proc, cgroups):
+        for files in CORE_FILES:
+            with suppress(OSError, ValueError):  # As above.
+                quota, period = (int(word) for file in files for word in (group / file).read_text().split())
+                found += [quota / period] if quota > 0 else []
+    return min(found)
 
 
-def _prefixes(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+def allowed_cores() -> int:
+    """Return on how many cores the system may run this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Yield the folder of each cgroup that may limit this process, of versions 1 and 2."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers or controller in controllers.split(","):
+            # In a container the path may be that outside, and the container's own group is the root.
+            group = cgroups / controller if controllers else cgroups
+            yield group
+            for part in (part for part in path.split("/") if part not in ("", "..")):
+                yield (group := group / part)
 
 
 def check_fit(
@@ -147,24 +156,19 @@ def check_fit(
             needs["main memory"] = run_bytes(shape, work, settings, cuda=bool(gpus))
             have["main memory"] = available
         short = [name for name in needs if needs[name] > tolerance * have[name]]
-        return (
-            f"about {gigabytes(needs[short[0]])} of {short[0]}, and {gigabytes(have[short[0]])} are there"
-            if short
-            else None
-        )
+        if not short:
+            return None
+        return f"about {gigabytes(needs[short[0]])} of {short[0]}, and {gigabytes(have[short[0]])} are there"
 
     lacking = short_of(config, shortest, TOLERANCE)
     at_most = short_of(config, config.max_tokens, 1.0)
     if not lacking and not at_most:
         return None
-    fitting = [
-        change for change in _smaller(config, prompt) if not short_of(config.changed(**change), config.max_tokens, 1.0)
-    ]
-    advice = (
-        f"it would fit with {_flags(fitting[0])}"
-        if fitting
-        else "no smaller setting would fit; use a smaller policy or a larger machine"
-    )
+    smaller, most = _smaller(config, prompt), config.max_tokens
+    fitting = [change for change in smaller if not short_of(config.changed(**change), most, 1.0)]
+    advice = "no smaller setting would fit; use a smaller policy or a larger machine"
+    if fitting:
+        advice = f"it would fit with {_flags(fitting[0])}"
     if lacking:
         raise ConfigError(f"this run needs {lacking}; {advice}")
     return f"if answers grow to --max-tokens {config.max_tokens}, this run needs {at_most}; {advice}"
@@ -173,9 +177,8 @@ def check_fit(
 def _smaller(config: Config, prompt: int) -> Iterator[dict[str, Any]]:
     """Yield changes that take less memory: harmless ones one at a time, then all together."""
     least = prompt + config.max_tokens
-    budgets = [b for b in _halves(config.learner.token_budget) if b >= least] or [
-        min(least, config.learner.token_budget)
-    ]
+    budget = config.learner.token_budget
+    budgets = [b for b in _halves(budget) if b >= least] or [min(least, budget)]
     slots = list(_halves(config.slots))
     yield from ({"token_budget": budget} for budget in budgets)
     yield from ({"slots": count} for count in slots)
@@ -211,11 +214,10 @@ def gigabytes(size: float) -> str:
 
 def table_of(found: Sequence[Process]) -> list[tuple[str, str, str, int]]:
     """Return rows (process, phase, part, bytes) at each process's highest, largest first."""
-    return [
-        (f"{process.role} × {process.count}" if process.count > 1 else process.role, process.memory.highest, part, size)
-        for process in found
-        for part, size in sorted(
-            (process.memory.parts | {EMPTY: process.memory.reserved}).items(), key=lambda item: -item[1]
-        )
-        if size
-    ]
+    rows = []
+    for process in found:
+        name = f"{process.role} × {process.count}" if process.count > 1 else process.role
+        parts = process.memory.parts | {EMPTY: process.memory.reserved}
+        largest_first = sorted(parts.items(), key=lambda item: -item[1])
+        rows += [(name, process.memory.highest, part, size) for part, size in largest_first if size]
+    return rows

@@ -178,9 +178,7 @@ def _episodes(policy: Policy, case: Case, measured: Measured) -> list[Episode]:
         for group, (task, prompt) in enumerate(zip(tasks, prompts, strict=True)):
             ids = [(7 * group + 11 * sample + i) % 500 for i in range(case.max_tokens)]
             sampled = [True] * case.max_tokens
-            episodes.append(
-                Episode(task, prompt, ids, sampled, [-6.0] * len(ids), [], "tokens", seed=sample, group=group)
-            )
+            episodes.append(Episode(task, prompt, ids, sampled, [-6.0] * len(ids), [], "tokens", sample, group))
     return episodes
 
 

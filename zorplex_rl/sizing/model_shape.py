@@ -8,8 +8,6 @@ seconds) is computed as for a Llama of the same sizes; ``ModelShape.unknown`` sa
 family differs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

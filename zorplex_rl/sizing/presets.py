@@ -8,8 +8,6 @@ None of the Qwen presets has been trained to the end by this project: no GPU was
 were written. Their memory is computed by ``sizing.py``; ``zorplex-rl size --preset …`` prints it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -8,8 +8,6 @@ For a button's label, or to know whether to fetch a coffee: it leaves out waits 
 much two processes slow each other down.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from typing import Self

@@ -33,8 +33,6 @@ residuals are not. Activations at 16-bit precision are counted as in Korthikanti
 Unknown: activations of experts and other attention (``ModelShape.unknown``), other programs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -279,9 +277,7 @@ class Memory:
     def on_gpu(self) -> int:
         """Return the bytes in the memory of a GPU, if the model is on one."""
         without = (*HOST_PARTS, KEPT, LIBRARIES)
-        highest = max(
-            sum(size for part, size in parts.items() if part not in without) for parts in self.phases.values()
-        )
+        highest = max(sum(parts[part] for part in parts if part not in without) for parts in self.phases.values())
         return highest + self.reserved
 
 
@@ -289,14 +285,8 @@ def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Paral
     """Return what a trainer of ``shape`` needs for ``work``, above its libraries."""
     n, e = shape.parameters, BYTES[work.dtype]
     low = e < 4
-    weights = {
-        "weights": e * n // parallel.of("weights"),
-        "masters": 4 * n // parallel.of("masters") if low else 0,
-    }
-    base = weights | {
-        "moments": 8 * n // parallel.of("moments"),
-        "weight ring": work.ring_bytes * n,
-    }
+    weights = {"weights": e * n // parallel.of("weights"), "masters": 4 * n // parallel.of("masters") if low else 0}
+    base = weights | {"moments": 8 * n // parallel.of("moments"), "weight ring": work.ring_bytes * n}
     table, of_gradients = 4 * shape.table // parallel.tensor, parallel.of("gradients")
     whole = {"gradients": 4 * n // of_gradients}
     small_gradients = 4 * (n - (shape.tables if table >= RETURNED else 0)) // of_gradients
@@ -421,9 +411,8 @@ def _sampling(
     new = prompts * (work.prompt - shared)
     prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, parallel)
     repeated = 2 * shape.copied_keys if shared and shape.heads > shape.kv_heads > 1 else 0
-    layer = (
-        e * (new * (4 * shape.intermediate + 4 * shape.attention) + prompts * work.prompt * repeated) // parallel.tensor
-    )
+    of_layer = new * 4 * (shape.intermediate + shape.attention) + prompts * work.prompt * repeated
+    layer = e * of_layer // parallel.tensor
     layer += new * (8 + e) * shape.hidden + e * prompts * (work.prompt - shared) * work.prompt
     prefill = {
         # The model's cache, stacked by layer, and stacked once more; then a copy for each prompt.

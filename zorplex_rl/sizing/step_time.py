@@ -13,16 +13,11 @@ doi:10.1145/1498765.1498785, section 3, for the case of overlap).
 Speeds are in processor time, which neighbours change little. ``calibrate`` imports torch.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from zorplex_rl.sizing.sizing import BYTES, ModelShape, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +139,8 @@ def _calibrate(
             F.linear(F.linear(step_rows, widen), narrow)
 
     # Matrices as a layer has them: what AdamW takes depends on whether a tensor fills a cache.
-    masters = [
-        torch.zeros(i, h, requires_grad=True) for _ in range(max(1, min(3 * shape.layers, NEVER_KEPT // up.numel())))
-    ]
+    matrices = max(1, min(3 * shape.layers, NEVER_KEPT // up.numel()))
+    masters = [torch.zeros(i, h, requires_grad=True) for _ in range(matrices)]
     for master in masters:
         master.grad = torch.ones(i, h)
     adamw = torch.optim.AdamW(masters)
@@ -186,9 +180,8 @@ def _calibrate(
 
 def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: int = 1) -> dict[str, float]:
     """Return the seconds of a training step by part, if no response is shorter than the longest."""
-    parts = dict.fromkeys(
-        ("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls"), 0.0
-    )
+    kinds = ("matrix products", "attention", "elementwise", "logits", "optimizer", "fresh memory", "calls")
+    parts = dict.fromkeys(kinds, 0.0)
     for batch, count in work.micro_batches:
         steps = batch.response - 1
         width = batch.prompt + steps
@@ -197,12 +190,10 @@ def train_seconds(shape: ModelShape, work: Workload, machine: Machine, updates: 
         attended = batch.rows * steps * width + batch.prompts * batch.prompt**2
         parts["matrix products"] += count * 6 * shape.layers * _matrices(shape) * tokens / machine.product
         parts["attention"] += count * 3 * 4 * shape.layers * shape.attention * attended / machine.attention
-        parts["elementwise"] += (
-            count * TRAFFIC_PASSES * traffic_bytes(shape, tokens, batch.rows * width, work.dtype) / machine.traffic
-        )
-        parts["logits"] += (
-            count * sampled * (6 * shape.table / machine.logits + LOGIT_PASSES * shape.vocabulary / machine.exponential)
-        )
+        moved = TRAFFIC_PASSES * traffic_bytes(shape, tokens, batch.rows * width, work.dtype)
+        parts["elementwise"] += count * moved / machine.traffic
+        of_token = 6 * shape.table / machine.logits + LOGIT_PASSES * shape.vocabulary / machine.exponential
+        parts["logits"] += count * sampled * of_token
         parts["calls"] += count * (CALLS_PER_LAYER * shape.layers + 300) * machine.call
     parts["optimizer"] = 4 * shape.parameters / machine.optimizer
     # Gradients are freed after a step. A tied table has two, as embedding and output layer.
@@ -219,7 +210,7 @@ TRAFFIC_PASSES = 5.0
 LOGIT_PASSES = 6.0
 """Times that the logits are read or written, backward pass included, in units of a log-softmax."""
 CALLS_PER_LAYER = 300.0
-"""Operations of a layer, forward and backward, from Python and autograd, in small ones."""
+"""Calls of a layer, forward and backward, from Python and autograd, in units of a small one."""
 
 
 def traffic_bytes(shape: ModelShape, tokens: int, keys: int, dtype: str) -> int:
@@ -248,16 +239,13 @@ def sample_seconds(shape: ModelShape, work: Workload, machine: Machine, steps: i
     prompts = work.tasks * (work.prompt - work.shared_prompt) + work.shared_prompt
     width = work.prompt + work.response / 2
     matrices = shape.layers * _matrices(shape) + shape.table
+    attended = 2 * shape.keys * e / machine.update + 4 * shape.attention / machine.attention
     return {
         # Without a backward pass, which some processors do slowly in bfloat16.
         "prefill": 2 * shape.layers * _matrices(shape) * prompts / max(machine.product, machine.decode)
         + traffic_bytes(shape, prompts, work.tasks * work.prompt, work.dtype) / machine.traffic,
         "matrix products": steps * 2 * matrices * rows / machine.decode,
-        "attention": steps
-        * shape.layers
-        * rows
-        * width
-        * (2 * shape.keys * e / machine.update + 4 * shape.attention / machine.attention),
+        "attention": steps * shape.layers * rows * width * attended,
         "choice of tokens": steps * rows * 5 * shape.vocabulary / machine.exponential,
         "calls": steps * (DECODE_CALLS * shape.layers + 30) * machine.call,
         "rows": steps * rows * ROW_CALLS * machine.call,

@@ -70,9 +70,7 @@ def _received(receiver: Connection, child: "subprocess.Popen[bytes]", mark: int,
         match said:
             case (pid, _) if pid != child.pid:
                 yield Finding(
-                    "no",
-                    about,
-                    "its code forks, and the copy of the process goes on; start programs with subprocess",
+                    "no", about, "its code forks, and the copy of the process goes on; start programs with subprocess"
                 )
                 return
             case (_, Finding() as finding):

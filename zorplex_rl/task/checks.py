@@ -56,8 +56,7 @@ def try_apart(source: EnvironmentSource, seconds: float) -> None:
 
 @contextmanager
 def calling_here(source: EnvironmentSource, seconds: float) -> Iterator[None]:
-    """Let this process call the code of ``source``, each call for ``seconds`` at most. Raises
-    TaskError like ``try_apart``, which comes first."""
+    """Let this process call the code of ``source``, ``seconds`` a call, after ``try_apart``."""
     if source.is_own:
         try_apart(source, seconds)
     with call_limit.interrupting(seconds):
@@ -165,9 +164,7 @@ class Sample:
                 f"drawing {2 * SAMPLE} tasks took more than {PROCESS_SECONDS:.0f} s in another process"
             ) from error
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").splitlines()[-1:] or [
-                f"it ended with exit code {ended.returncode}"
-            ]
+            said = ended.stderr.decode(errors="replace").splitlines()[-1:] or [f"exit code {ended.returncode}"]
             raise Broken(f"the tasks cannot be drawn there: {said[0]}")
         drawn = pickle.loads(ended.stdout)
         for split, keys in drawn.items():
@@ -194,9 +191,8 @@ class Sample:
     def compare_splits(self) -> str:
         """Look for held-out tasks that training draws, too."""
         training = {repr(task.key[1:]): index for index, task in enumerate(self.tasks["train"])}
-        found = [
-            (i, training[key]) for i, t in enumerate(self.tasks["held_out"]) if (key := repr(t.key[1:])) in training
-        ]
+        keys = enumerate(repr(task.key[1:]) for task in self.tasks["held_out"])
+        found = [(index, training[key]) for index, key in keys if key in training]
         if found:
             (held_out, train), question = found[0], self.tasks["held_out"][found[0][0]].question
             raise Broken(

@@ -48,7 +48,7 @@ class Environment(Protocol):
         raise NotImplementedError
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``. Returns text, for a bad argument what is wrong with it."""
+        """Run ``call`` for ``task``. Returns text; for a bad argument, what is wrong with it."""
         return f"ERROR: no tool {call.name}"
 
     def find_answer(self, text: str) -> Answer | None:
@@ -60,7 +60,7 @@ class Environment(Protocol):
         return f"{self.answer_tag} {task.answer}"
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        """Score the policy's turns, as ``rewards.py`` does. A score of your own is ``correct``."""
+        """Score the policy's turns by ``rewards.py``; a score of your own puts it into ``correct``."""
         return score_turns(task, turns, tool_calls, finish, self.find_answer)
 
 

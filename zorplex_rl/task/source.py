@@ -41,6 +41,9 @@ METHODS = ("task", "execute", "find_answer", "score")
 """What an environment's class must have; ``Environment`` brings all but ``task``."""
 MOST_TOOL_CALLS = 1000
 """More calls than any episode makes; ``env check`` writes a text with as many turns."""
+MOST_CHARACTERS = 100_000
+"""Of a prompt's part, and of a result: a tokenizer takes half a second for as many, and minutes for
+a hundred times as many."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,7 @@ class EnvironmentSource:
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
     def limit_calls(self, seconds: float, name: str) -> None:
-        """Limit each call of the user's code here from now on, and leave marks as actor ``name``. A
-        task of the package needs neither."""
+        """Limit calls of the user's code, if any, from now on; leave marks as actor ``name``."""
         if not self.is_own:
             return
         call_limit.seconds = seconds
@@ -178,7 +180,7 @@ class OwnEnvironment(Environment):
                         f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
                     )
                 if isinstance(value, str):
-                    self._expect_encodable(value, f"the {name} of task({index}, {split!r})")
+                    self._expect_readable(value, f"the {name} of task({index}, {split!r})")
             if not 0 <= found.min_tool_calls <= MOST_TOOL_CALLS:
                 raise TaskError(
                     f"{self._name!r}: the min_tool_calls of task({index}, {split!r}) is {found.min_tool_calls}; expected 0 to {MOST_TOOL_CALLS}"
@@ -188,7 +190,7 @@ class OwnEnvironment(Environment):
 
     def execute(self, task: Task, call: ToolCall) -> str:
         what = f"what execute({task.question!r:.40}, {str(call)!r:.40}) returned"
-        return self._call(str, lambda found: self._expect_encodable(found, what), "execute", task, call)
+        return self._call(str, lambda found: self._expect_readable(found, what), "execute", task, call)
 
     def find_answer(self, text: str) -> Answer | None:
         return self._call((int, str, type(None)), None, "find_answer", text)
@@ -227,8 +229,12 @@ class OwnEnvironment(Environment):
                 check(found)
         return found
 
-    def _expect_encodable(self, text: str, what: str) -> None:
-        """Raise TaskError for half a surrogate pair, which no tokenizer takes and no file holds."""
+    def _expect_readable(self, text: str, what: str) -> None:
+        """Raise TaskError for what a tokenizer does not take: half a surrogate pair, or too much."""
+        if len(text) > MOST_CHARACTERS:
+            raise TaskError(
+                f"{self._name!r}: {what} has {len(text):,} characters; expected at most {MOST_CHARACTERS:,}"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -248,13 +254,9 @@ def _has(found: type, method: str) -> bool:
 
 def _shown(argument: Any) -> Any:
     """Return what stands for ``argument`` in a message: a task's question, a call's text."""
-    return (
-        argument.question
-        if isinstance(argument, Task)
-        else str(argument)
-        if isinstance(argument, ToolCall)
-        else argument
-    )
+    if isinstance(argument, Task):
+        return argument.question
+    return str(argument) if isinstance(argument, ToolCall) else argument
 
 
 def split_name(task: str) -> tuple[str | None, str]:
@@ -315,8 +317,7 @@ class _told:
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         call_limit.stop()
-        # SystemExit too: a file may call sys.exit. An interrupt of a command is the user's wish,
-        # and no fault of the code.
+        # SystemExit too: a file may call sys.exit. An interrupt is the user's wish, no fault.
         if (
             error is None
             or isinstance(error, TaskError)

@@ -61,9 +61,8 @@ def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict
 def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
     """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to.
 
-    The words are split into chains of at most ``MAX_REDIRECTS + 1``, and each word of a chain
-    points to the next. So no chain is too long or a circle, no two words point to the same one, and
-    the last word of every chain has a value.
+    The words are split into chains of at most ``MAX_REDIRECTS + 1``, and each points to the next.
+    So no chain is too long or a circle, and the last word of each has a value.
     """
     shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
     chains = -(-len(words) // (MAX_REDIRECTS + 1))
@@ -71,8 +70,7 @@ def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) ->
 
 
 class TaskSpec:
-    """One kind of task. ``task(index, split)`` is pure, ``generate_task()`` counts; ``execute``
-    runs a tool."""
+    """One kind of task: ``task(index, split)`` is pure; ``generate_task()`` counts."""
 
     kind: str
     tools: tuple[str, ...] = ("LOOKUP",)

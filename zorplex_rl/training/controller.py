@@ -100,9 +100,8 @@ class Controller:
         self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
         self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
         """Why the run cannot go on."""
-        self.generators = [
-            GeneratorHandle(self.services["generator"], index) for index in range(config.services.generators)
-        ]
+        generators = range(config.services.generators)
+        self.generators = [GeneratorHandle(self.services["generator"], index) for index in generators]
         self.published = -1
         self.step = self.episodes = self.tier = 0
         self.stop_requested = False
@@ -389,43 +388,31 @@ def services_of(
     say(f"starting actors on {devices['trainer']}")
     tools = "tools" if config.tool_latency > 0 else None
 
-    def service(role: str, start: ReplicaStart, **options: Any) -> Service:
-        return Service(role, start, ServiceOptions(probe_timeout=BUSY_PROBE_SECONDS, **options))
+    task = f"the code of the task, {config.task}" if ":" in config.task else ""
+
+    def service(role: str, start: ReplicaStart, *progress: str, runs: str = "", **options: Any) -> Service:
+        runs = f"{runs} in {task}" if runs and task else ""
+        limits = {"probe_timeout": BUSY_PROBE_SECONDS, **options}
+        return Service(role, start, ServiceOptions(progress=progress, runs=runs, **limits))
 
     def start_generator(name: str) -> Awaitable[Replica]:
         return hosts.start(GeneratorActor, devices.get(name, devices["trainer"]), tools, source)(name)
 
-    task = f"the code of the task, {config.task}" if ":" in config.task else ""
-    scorers = {
-        "replicas": config.services.reward_replicas,
-        "idempotent": ("score",),
-        "progress": ("score",),
-        "runs": task and f"score() in {task}",
-    }
+    counts = config.services
+    generate = {"replicas": counts.generators, "spares": counts.spares}
+    start_reward = replicas_of(actors.RewardActor, source, config.task_timeout, named=True)
+    score = {"replicas": counts.reward_replicas, "idempotent": ("score",)}
     services = {
-        "generator": service(
-            "generator",
-            start_generator,
-            replicas=config.services.generators,
-            spares=config.services.spares,
-            progress=("generate", "evaluate"),
-            runs=task and f"execute() in {task}",
-        ),
-        "reward": service(
-            "reward", replicas_of(actors.RewardActor, source, config.task_timeout, named=True), **scorers
-        ),
+        "generator": service("generator", start_generator, "generate", "evaluate", runs="execute()", **generate),
+        "reward": service("reward", start_reward, "score", runs="score()", **score),
     }
     if config.learner.kl_coefficient > 0:
         start_reference = hosts.start(actors.ReferenceActor, devices["reference"])
-        services["reference"] = service("reference", start_reference, idempotent=("logprobs",), progress=("logprobs",))
+        services["reference"] = service("reference", start_reference, "logprobs", idempotent=("logprobs",))
     if tools:
-        limits = TOOL_LIMITS | {
-            "replicas": config.services.tool_replicas,
-            "idempotent": ("execute",),
-            "progress": ("execute",),
-            "runs": task and f"execute() in {task}",
-        }
-        services[tools] = service(tools, hosts.start(actors.ToolActor, None, source), **limits)
+        limits = TOOL_LIMITS | {"replicas": counts.tool_replicas, "idempotent": ("execute",)}
+        start_tools = hosts.start(actors.ToolActor, None, source)
+        services[tools] = service(tools, start_tools, "execute", runs="execute()", **limits)
     return services
 
 

@@ -4,8 +4,7 @@
                       answers as rank 0 does   └──► rank 1   the other half         ──► its ring ──┴──► every generator, both pieces
 
 To the run it is a trainer like any other (``trainer.py``): one replica, which dies as a whole and
-comes back from its last checkpoint. A lost rank leaves the others in a collective, out of reach. So
-all of them are killed.
+comes back. A lost rank leaves the others in a collective, out of reach: all of them are killed.
 
 A generator holds the whole model and asks each rank for its part alone, so it reads every byte of a
 version once. No process ever puts the weights together to send them. Only a checkpoint and the

@@ -134,10 +134,7 @@ class Publisher:
 
 
 def offer(
-    ring: WeightRing,
-    shared: SharedHandle | None = None,
-    dtype: torch.dtype | None = None,
-    readers: Readers = ANY,
+    ring: WeightRing, shared: SharedHandle | None = None, dtype: torch.dtype | None = None, readers: Readers = ANY
 ) -> WeightSource:
     """Return what ``readers`` need. Call once for a ``ring``: its memory stays registered."""
     socket = _serve(ring)

@@ -60,6 +60,12 @@ def runs(pid: int) -> bool:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
+    with running_worker() as running:
+        yield running
+
+
+@contextmanager
+def running_worker() -> Iterator[Worker]:
     running = Worker()
     assert running.next_line() == f"zorplex-rl: waiting for a run at {running.address}; Ctrl-C ends this"
     yield running
@@ -127,6 +133,17 @@ def test_of_two_that_come_at_the_same_moment_one_gets_the_host(worker):
         (refusal,) = answers.keys() - {"open"}
         assert "is in use by" in refusal
         assert leave(answers["open"]) == "all alive"
+
+
+def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both(worker):
+    with running_worker() as second:
+        for _ in range(2):
+            both = (worker.address, second.address)
+            with client(*both) as one, client(*reversed(both)) as other:
+                answers = {said(one): one, said(other): other}
+                (refusal,) = answers.keys() - {"open"}
+                assert "is in use by" in refusal
+                assert leave(answers["open"]) == "all alive"
 
 
 @pytest.mark.parametrize("killed", ["keeper", "controller", "Monarch's worker loop"])

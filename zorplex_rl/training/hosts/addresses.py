@@ -30,9 +30,7 @@ def check_address(address: str, flag: str) -> None:
         what = "IPv6 address" if "[" in address else "name that a machine can have"
         raise ConfigError(f"{flag} is given the address {shown}, whose host is no {what}; correct it") from None
     if host in ("0.0.0.0", "::"):
-        raise ConfigError(
-            f"{flag} is given the address {shown}, which means all networks; name one address of this machine"
-        )
+        raise ConfigError(f"{flag} is given the address {shown}, which means all networks; name one of this machine's")
 
 
 def place_of(address: str) -> tuple[str, int]:

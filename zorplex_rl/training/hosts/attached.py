@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from zorplex_rl.errors import HostError
 from zorplex_rl.services.listening import attach, listen_at
 from zorplex_rl.services.runtime import start_runtime
-from zorplex_rl.services.tls import ask
+from zorplex_rl.services.tls import address_towards, ask
 
 
 class Reached(NamedTuple):
@@ -34,11 +34,7 @@ def own_address(peer: str) -> str:
     """Return this machine's address on ``peer``'s network, with a free port. Raises HostError."""
     there = urlsplit(peer)
     try:
-        family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as route:
-            # Sends nothing: it only looks up the way.
-            route.connect(target)
-            host = route.getsockname()[0]
+        family, host = address_towards(there.hostname or "", there.port or 0)
         with socket.create_server((host, 0), family=family) as free:
             port = free.getsockname()[1]
     except OSError as error:

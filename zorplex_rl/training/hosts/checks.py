@@ -21,25 +21,23 @@ from zorplex_rl.training.hosts.spec import HostsSpec, parse_hosts
 def check_cluster(config: Config) -> None:
     """Raise ConfigError if ``--hosts`` lacks a scheduler's programs, or a network's machines."""
     spec, settings = parse_hosts(config.cluster.hosts), config.cluster
-    if spec.kind == "attach":
-        check_encryption(
-            "--hosts", [*spec.addresses, *filter(None, [settings.listen])], settings.tls, settings.insecure
-        )
-    elif spec.kind == "kubernetes" and not settings.insecure:
-        raise ConfigError(
-            f"--hosts is {settings.hosts!r}, and Monarch's channel to pods is plain TCP, which others may read and use; "
-            "give --insecure if you trust that network"
-        )
     match spec.kind:
         case "attach":
-            _check_network(spec, config.cluster.listen)
-            if folder := tls_folder(spec.addresses[0], config.cluster.tls):
+            addresses = [*spec.addresses, *filter(None, [settings.listen])]
+            check_encryption("--hosts", addresses, settings.tls, settings.insecure)
+            _check_network(spec, settings.listen)
+            if folder := tls_folder(spec.addresses[0], settings.tls):
                 with contextlib.suppress(HostError):
-                    check_files(folder, config.cluster.listen or own_address(spec.addresses[0]))
+                    check_files(folder, settings.listen or own_address(spec.addresses[0]))
         case "slurm":
-            check_slurm(config.cluster)
+            check_slurm(settings)
+        case "kubernetes" if not settings.insecure:
+            raise ConfigError(
+                f"--hosts is {settings.hosts!r}, and Monarch's channel to pods is plain TCP, which others may read and use; "
+                "give --insecure if you trust that network"
+            )
         case "kubernetes":
-            check_kubernetes(config.cluster)
+            check_kubernetes(settings)
 
 
 def _check_network(spec: HostsSpec, listen: str | None) -> None:
@@ -65,9 +63,7 @@ def cluster_request(config: Config) -> str:
     spec = parse_hosts(config.cluster.hosts)
     match spec.kind:
         case "slurm":
-            return (
-                f"submitted {spec.count} times, each with names and ids of its own:\n\n{slurm_script(config.cluster)}"
-            )
+            return f"submitted {spec.count} times, each with its own names and ids:\n\n{slurm_script(config.cluster)}"
         case "kubernetes":
             return json.dumps(kubernetes_objects(spec.count, config.cluster), indent=2)
     return ""

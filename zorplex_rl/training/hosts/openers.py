@@ -72,13 +72,15 @@ async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
         yield Hosts(config, [])
         return
     async with OPENERS[spec.kind](spec, settings) as reached:
-        found = [
-            Host(name, one.mesh, settings.lease, one.address, one.needed)
-            for name, one in zip(spec.names, reached, strict=True)
-        ]
+        named = zip(spec.names, reached, strict=True)
+        found = [Host(name, one.mesh, settings.lease, one.address, one.needed) for name, one in named]
         try:
+            # One of them before the others, the same one for whoever wants them: of two controllers
+            # that come in the same moment, one gets them all.
+            first, *others = sorted(found, key=lambda host: host.name)
+            await first.open()
             async with asyncio.TaskGroup() as group:
-                for host in found:
+                for host in others:
                     group.create_task(host.open())
             yield Hosts(config, found)
         except BaseExceptionGroup as failures:

@@ -72,11 +72,8 @@ class Hosts:
         if planned and (host := self._by_name[planned]).is_alive:
             return host
         if not self.alive:
-            raise GiveUp(
-                HostError(
-                    f"no host is left on which {replica} could run; the last one, {self.hosts[-1].name}, {self.hosts[-1].reason}"
-                )
-            )
+            last = f"the last one, {self.hosts[-1].name}, {self.hosts[-1].reason}"
+            raise GiveUp(HostError(f"no host is left on which {replica} could run; {last}"))
         return min(self.alive, key=lambda host: host.occupants)
 
     def start(self, actor_class: type[Actor], device: str | None = None, *args: Any) -> ReplicaStart:
@@ -108,18 +105,12 @@ class Hosts:
         if not wanted:
             return []
         if self.config.device == "cuda" and not count:
-            raise GiveUp(
-                HostError(f"--device is cuda, but host {host.name} has no CUDA device; use --device auto or cpu")
-            )
+            raise GiveUp(HostError(f"--device is cuda, but {host.name} has no CUDA device; use --device auto or cpu"))
         if self.config.device == "cpu" or not count:
             return ["cpu"] * wanted
         if wanted > count:
-            raise GiveUp(
-                HostError(
-                    f"--trainer-processes is {wanted}, but host {host.name} has {count} GPU; each process needs one of its own, so use fewer, "
-                    f"or --device cpu"
-                )
-            )
+            fewer = "each process needs one of its own, so use fewer, or --device cpu"
+            raise GiveUp(HostError(f"--trainer-processes is {wanted}, but host {host.name} has {count} GPU; {fewer}"))
         return [f"cuda:{(host.occupants + rank) % count}" for rank in range(wanted)]
 
     async def _config_on(self, host: Host) -> Config:

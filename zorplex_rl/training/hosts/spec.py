@@ -60,12 +60,6 @@ def _parse_this(rest: str) -> HostsSpec:
     return HostsSpec("this")
 
 
-def _parse_processes(rest: str) -> HostsSpec:
-    if not (rest.isdecimal() and 1 <= len(rest) <= 3 and int(rest) > 0):
-        raise ConfigError(f"--hosts is 'processes:{rest[:60]}'; expected a number of 1 to 999, as in processes:2")
-    return HostsSpec("processes", int(rest))
-
-
 def _parse_attach(rest: str) -> HostsSpec:
     addresses = tuple(rest.split(","))
     for address in addresses:
@@ -78,7 +72,7 @@ def _parse_attach(rest: str) -> HostsSpec:
     return HostsSpec("attach", len(addresses), addresses)
 
 
-def _parse_nodes(kind: str, rest: str) -> HostsSpec:
+def _parse_number(kind: str, rest: str) -> HostsSpec:
     if not (rest.isdecimal() and 1 <= len(rest) <= 3 and int(rest) > 0):
         raise ConfigError(f"--hosts is '{kind}:{rest[:60]}'; expected a number of 1 to 999, as in {kind}:2")
     return HostsSpec(kind, int(rest))
@@ -86,10 +80,8 @@ def _parse_nodes(kind: str, rest: str) -> HostsSpec:
 
 PARSERS: dict[str, Callable[[str], HostsSpec]] = {
     "this": _parse_this,
-    "processes": _parse_processes,
     "attach": _parse_attach,
-    "slurm": partial(_parse_nodes, "slurm"),
-    "kubernetes": partial(_parse_nodes, "kubernetes"),
+    **{kind: partial(_parse_number, kind) for kind in ("processes", "slurm", "kubernetes")},
 }
 
 

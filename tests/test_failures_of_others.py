@@ -1,0 +1,154 @@
+"""Failures that users of other frameworks for asynchronous RL have reported, injected here. Each is
+survived, or named in one sentence within ten seconds.
+
+A report is told in a test's docstring as its authors tell it; what has become of it there since, the
+thread says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from runs import SMALL, as_flags, command, counters, rows, train_here
+
+import zorplex_rl
+from zorplex_rl.cli.commands import main
+from zorplex_rl.config import LOSS_KNOBS, Config
+from zorplex_rl.run_folder import RunFolder
+
+CONFIG = SMALL.changed(max_lag=1, steps=6, checkpoint_every=1, task_timeout=2.0)
+SECONDS = 10
+TASK = """
+import random, time
+from zorplex_rl.task.environment import Environment
+from zorplex_rl.task.episode import Task
+from zorplex_rl.task.specs import WORDS_OF
+
+class Lookups(Environment):
+    tools = ("LOOKUP",)
+
+    def task(self, index, split):
+        draw = random.Random(f"{{self.seed}} {{split}} {{index}}")
+        word, value = draw.choice(WORDS_OF[split]), draw.randrange(100)
+        table = {{word: value, "odd": split == "train" and index == 9}}
+        return Task("lookups", f"What is {{word}}?", value, 1, "Use LOOKUP[word], then [ANSWER] and the integer.",
+                    words=(word,), table=table)
+
+    def execute(self, task, call):
+        if task.table["odd"]:
+            {harm}
+        return str(task.table.get(call.argument, "ERROR"))
+"""
+
+
+def run_of(folder: Path, harm: str) -> tuple[str, ...]:
+    """The arguments of a run whose tool does ``harm`` in the tenth task."""
+    (folder / "tasks.py").write_text(TASK.format(harm=harm))
+    return ("train", *as_flags(CONFIG.changed(task=str(folder / "tasks.py"))), "--out", str(folder / "run"))
+
+
+def told(folder: Path, *arguments: str) -> tuple[float, str]:
+    """Run until it ends with an error. Returns the seconds from its last step to its end, and what
+    it said of the error."""
+    with command(*arguments) as running:
+        code, said = running.finish()
+        ended = time.time()
+        assert code == 1 and "Traceback" not in said, said
+        assert running.all_gone(SECONDS)
+    (sentence,) = [line for line in said.splitlines() if line.startswith("zorplex-rl")]
+    return ended - (folder / "metrics.jsonl").stat().st_mtime, sentence
+
+
+def test_one_rollout_that_never_ends_wedges_neither_the_run_nor_the_resumed_one(tmp_path):
+    """NVIDIA-NeMo/RL issue 3238: a group counts only when all its rollouts have ended, so one
+    tool call that hangs keeps the buffer short of a batch for ever; a resumed run draws the same
+    prompt again, and is stuck again."""
+    seconds, sentence = told(tmp_path / "run", *run_of(tmp_path, "time.sleep(10**6)"))
+    assert "execute(" in sentence and "has not returned within 2 s (--task-timeout)" in sentence
+    assert seconds < CONFIG.task_timeout + SECONDS
+    done = len(rows(tmp_path / "run", "step"))
+    _, sentence = told(tmp_path / "run", "train", "--resume", str(tmp_path / "run"))
+    assert "has not returned within 2 s (--task-timeout)" in sentence
+    assert len(rows(tmp_path / "run", "step")) >= done
+
+
+def test_a_failed_rollout_is_no_episode_without_reward(tmp_path):
+    """NVIDIA-NeMo/RL pull request 3470: an exception in a rollout was caught, and an empty answer
+    with reward zero went into the group's baseline. Nothing failed; the advantages were wrong."""
+    _, sentence = told(tmp_path / "run", *run_of(tmp_path, "raise ConnectionError('the backend is gone')"))
+    assert "execute(" in sentence and "ConnectionError: the backend is gone" in sentence
+    folder = RunFolder(tmp_path / "run")
+    kept = [json.loads(line) for line in (folder.path / "episodes.jsonl").read_text().splitlines()]
+    assert all("backend" not in row["text"] for row in kept)
+    assert len(rows(folder.path, "step")) < CONFIG.steps, "the run does not count as done"
+    assert not folder.policy.exists()
+
+
+def test_a_generator_that_is_killed_in_mid_generation_ends_no_run_and_no_group_is_lost(tmp_path):
+    """huggingface/trl pull request 5320: one generation that failed was raised again, and ended the
+    rollout process, and with it the run."""
+    started = []
+
+    def show(row):
+        if row["event"] == "step" and row["step"] == 2:
+            replica = next(r for r in started[0].services["generator"].replicas if r.pid)
+            os.kill(replica.pid, signal.SIGKILL)
+
+    config = CONFIG.changed(task="simple", checkpoint_every=100)
+    run = train_here(config, tmp_path / "run", show=show, on_start=started.append)
+    assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]
+    found = counters(run)
+    assert found["trained"] == config.steps * config.prompts_per_step
+    assert found["started"] == found["trained"] + found["abandoned"]
+
+
+def test_a_process_that_stands_still_without_an_error_is_noticed_and_replaced(tmp_path):
+    """verl-project/verl issue 12: the rollout hangs, there is no error message, and the last line
+    of the log says that two requests are running."""
+    started, times = [], {}
+
+    def show(row):
+        times.setdefault((row["event"], row.get("role")), time.monotonic())
+        if row["event"] == "step" and row["step"] == 2:
+            replica = next(r for r in started[0].services["reward"].replicas if r.pid)
+            times["stopped", None] = time.monotonic()
+            os.kill(replica.pid, signal.SIGSTOP)
+
+    config = CONFIG.changed(task="simple", checkpoint_every=100, reward_replicas=1)
+    run = train_here(config, tmp_path / "run", show=show, on_start=started.append)
+    assert len(rows(run.path, "step")) == config.steps
+    assert times["restart", "reward"] - times["stopped", None] < 2 * SECONDS
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
+        (["--task", "simple", "--curriculum"], "--curriculum"),
+        (["--full-weights-every", "9", "--trainer-processes", "2"], "--full-weights-every"),
+        (["--max-staleness", "4"], "--max-staleness"),
+    ],
+)
+def test_a_setting_that_could_have_no_effect_is_refused(flags, named, tmp_path, capsys):
+    """huggingface/trl issue 7009: with one kernel a term of the loss is dropped without an error or
+    a warning, although the setting for it stays on."""
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr()
+    assert named in said.err + said.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_is_read_somewhere():
+    read = set()
+    for path in Path(zorplex_rl.__file__).parent.rglob("*.py"):
+        if path.name not in ("config.py", "presets.py") and "course" not in path.parts:
+            names = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+            read |= {node.attr for node in names}
+    # The knobs go to the loss by their names.
+    assert Config().settings().keys() - read - LOSS_KNOBS.keys() == set()
