@@ -132,6 +132,7 @@ def test_a_process_that_stands_still_without_an_error_is_noticed_and_replaced(tm
         (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
         (["--task", "simple", "--curriculum"], "--curriculum"),
         (["--full-weights-every", "9", "--trainer-processes", "2"], "--full-weights-every"),
+        (["--order", "freshest", "--max-lag", "0"], "--order"),
         (["--max-staleness", "4"], "--max-staleness"),
     ],
 )

@@ -37,6 +37,7 @@ LossName = Literal[
     "geometric_rejection",
 ]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
+OrderName = Literal["oldest", "freshest", "windowed"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -205,6 +206,9 @@ class Config:
     max_lag: int = 1
     """How many versions old a group's weights may be when it is trained on. At 0 generation and
     training take turns, on-policy; above 0 they run side by side."""
+    order: OrderName = "oldest"
+    """Which of the groups that wait is trained on first, within --max-lag: oldest, freshest, or
+    windowed (by number, waiting for slow ones sooner). replay.py says what each prefers."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -248,6 +252,9 @@ class Config:
     """auto is CUDA where there is one."""
     dtype: Dtype = "float32"
     """Number type of the model; bfloat16 has float32 master weights."""
+    generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
+    """Number type of the generators' model: same (as --dtype), or another. Weights then travel in
+    that of the trainer and are rounded where they arrive; metrics report the mismatch."""
     threads: int = 1
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
@@ -328,6 +335,8 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
+        if self.order != Config.order and self.max_lag == 0:
+            raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
         if self.full_weights_every > 1 and self.services.trainer_processes > 1:
             raise ConfigError(
                 f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
@@ -343,6 +352,18 @@ class Config:
     def is_own_task(self) -> bool:
         """Whether the task is the user's."""
         return self.task not in get_args(TaskName)
+
+    @property
+    def sampled_in(self) -> str:
+        """The number type of the generators' model."""
+        return self.dtype if self.generator_dtype == "same" else self.generator_dtype
+
+    @property
+    def travels_as(self) -> str | None:
+        """The number type in which weights travel, where it is not that of both ends, or None."""
+        if self.transfer_dtype != "same":
+            return self.transfer_dtype
+        return None if self.sampled_in == self.dtype else self.dtype
 
     @property
     def share(self) -> int:

@@ -4,16 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay import ORDERS, ReplayBuffer
 
 
 class AnyInterleaving(RuleBasedStateMachine):
     """Several generators and a trainer acting in any order; generators may die, send twice, or hold
     back for long."""
 
-    @initialize(step=st.integers(1, 4), lag=st.integers(0, 4), steps=st.integers(1, 6), generators=st.integers(1, 3))
-    def start(self, step, lag, steps, generators):
-        self.buffer = ReplayBuffer(step, lag, step * steps)
+    @initialize(
+        step=st.integers(1, 4), lag=st.integers(0, 4), steps=st.integers(1, 6), generators=st.integers(1, 3),
+        order=st.sampled_from(sorted(ORDERS)),
+    )  # fmt: skip
+    def start(self, step, lag, steps, generators, order):
+        self.buffer = ReplayBuffer(step, lag, step * steps, order)
         self.lag, self.total = lag, step * steps
         self.published = 0
         self.versions = [0] * generators
@@ -193,3 +196,43 @@ def test_groups_that_were_taken_for_a_step_that_is_not_done_are_generated_again_
     restored = ReplayBuffer(2, 1, 8)
     restored.load_state_dict(state)
     assert restored.admit(1, 2) == taken
+
+
+def with_ready(order, versions, generating=(), lag=4, step=2):
+    """A buffer in which groups of these ``versions`` wait, and the numbers in ``generating`` are
+    being sampled."""
+    buffer = ReplayBuffer(step, lag, 100, order)
+    for number, version in enumerate(versions):
+        assert buffer.admit(version, 1) == [number]
+    for number, version in enumerate(versions):
+        if number not in generating:
+            buffer.add(number, version, "")
+    return buffer
+
+
+def taken(buffer):
+    batch = buffer.take()
+    return batch and [number for number, _ in batch]
+
+
+def test_every_order_takes_other_groups_of_those_that_wait():
+    versions = [1, 0, 2, 0, 2, 1]
+    assert taken(with_ready("oldest", versions)) == [1, 3]
+    assert taken(with_ready("freshest", versions)) == [2, 4]
+    assert taken(with_ready("windowed", versions)) == [0, 1]
+
+
+def test_a_group_whose_deadline_comes_is_taken_before_fresher_ones():
+    buffer = with_ready("freshest", [0, 0, 0, 1, 1, 1], lag=1)
+    assert taken(buffer) == [0, 3]  # at version 1 there is room for two of the others with deadline 1
+    assert taken(buffer) == [1, 2]
+    assert taken(buffer) == [4, 5]
+
+
+def test_a_window_waits_for_a_slow_group_sooner_than_the_age_does():
+    slow_first = {"versions": [0] * 8, "generating": [0]}
+    oldest, windowed = (with_ready(order, **slow_first) for order in ("oldest", "windowed"))
+    assert [taken(oldest) for _ in range(3)] == [[1, 2], [3, 4], [5, 6]]
+    assert [taken(windowed) for _ in range(3)] == [[1, 2], None, None]  # 3 is within the window, 4 is not
+    windowed.add(0, 0, "")
+    assert [taken(windowed) for _ in range(3)] == [[0, 3], [4, 5], [6, 7]]

@@ -77,8 +77,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
     """Draw what actors did when: a row per actor, a colour per kind, at the right the busy share.
 
     ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start.
-    Spans are drawn at least one pixel wide, and gaps narrower than half a pixel are closed. The
-    shares at the right are exact.
+    Spans are at least a pixel wide, gaps below half a pixel are closed; the shares are exact.
     """
     timeline_start = timeline.start
     start, end = window or (timeline_start, timeline.end)

@@ -10,13 +10,20 @@ that is its *deadline*. The trainer takes P groups per version, so it can meet a
 ≤ d₁ ≤ … exactly if d_k ≥ v + ⌊k / P⌋ for every k ("feasible"). Both answers use this test:
 
     admit   a new group only if all groups in flight, with the new one, stay feasible: so no group is too old from the start
-    take    the P earliest deadlines, as soon as the remaining groups are feasible: so no group becomes too old
+    take    P groups, as soon as the remaining ones are feasible: so no group becomes too old
 
 A group is *in flight* while it is being generated or waits to be trained on. The buffer never
 deadlocks. If fewer than P groups are in flight, a generator at the newest weights v may start one:
 its deadline is v + max_lag ≥ v, and so are those of the others. If P or more are in flight,
 ``take`` waits only for groups that are being generated; each of them arrives or is abandoned. With
 ``max_lag`` 0 generation and training alternate, which is synchronous training.
+
+Which P groups those are is the ``order``. Every order trains on every group once; they differ in
+when, and so in the lag of a group that took long to sample:
+
+    oldest     the earliest deadlines. A slow group is waited for when its deadline comes: it is staler than a quick one
+    freshest   the newest weights first, older ones when their deadline demands it: a slow group is staler still
+    windowed   by number, at most ``WINDOW`` steps' groups beyond the first that is missing: slow groups are hardly staler, the trainer waits more
 
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
 >>> buffer.admit(version=0, count=8)        # two groups can be trained on at version 0, not more
@@ -32,11 +39,35 @@ its deadline is v + max_lag ≥ v, and so are those of the others. If P or more 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 Group = TypeVar("Group")
+WINDOW = 2
+"""Steps in the window of ``windowed``."""
+
+
+def oldest(versions: Mapping[int, int], first: int, per_step: int) -> list[int]:
+    """Return the groups by age. ``versions`` has the version of each group that waits to be trained
+    on, by number; ``first`` is the smallest number in flight."""
+    return sorted(versions, key=lambda number: (versions[number], number))
+
+
+def freshest(versions: Mapping[int, int], first: int, per_step: int) -> list[int]:
+    """Return the groups, the youngest first."""
+    return sorted(versions, key=lambda number: (-versions[number], number))
+
+
+def windowed(versions: Mapping[int, int], first: int, per_step: int) -> list[int]:
+    """Return the groups by number that are within the window, which begins at ``first``."""
+    return sorted(number for number in versions if number < first + WINDOW * per_step)
+
+
+ORDERS: dict[str, Callable[[Mapping[int, int], int, int], list[int]]] = {
+    order.__name__: order for order in (oldest, freshest, windowed)
+}
+"""What ``--order`` can be."""
 
 
 @dataclass(slots=True)
@@ -58,8 +89,9 @@ class ReplayBuffer(Generic[Group]):
     """The groups between generators and trainer. It has no clock, no threads and never waits; an
     actor adds those."""
 
-    def __init__(self, groups_per_step: int, max_lag: int, total_groups: int) -> None:
+    def __init__(self, groups_per_step: int, max_lag: int, total_groups: int, order: str = "oldest") -> None:
         self.groups_per_step, self.max_lag, self.total_groups = groups_per_step, max_lag, total_groups
+        self._preferred = ORDERS[order]
         self.version = 0
         self.counters = Counters()
         self._next_group = 0
@@ -125,12 +157,7 @@ class ReplayBuffer(Generic[Group]):
         """Return the groups of the next training step, ordered by number, and advance ``version``;
         or return None if the step must wait."""
         self._drop_stale()
-        if len(self._ready) < self.groups_per_step:
-            return None
-        by_deadline = sorted(self._ready, key=lambda number: (self._ready[number][0], number))
-        chosen = by_deadline[: self.groups_per_step]
-        left = sorted([*self._generating.values(), *(self._ready[n][0] for n in by_deadline[self.groups_per_step :])])
-        if self._generating and not self._feasible([v + self.max_lag for v in left], self.version + 1):
+        if len(self._ready) < self.groups_per_step or (chosen := self._choose()) is None:
             return None
         self._taken.append((self.version, chosen))
         self.version += 1
@@ -168,6 +195,24 @@ class ReplayBuffer(Generic[Group]):
         self._generating.clear()
         self._ready.clear()
         self._taken.clear()
+
+    def _choose(self) -> list[int] | None:
+        """Return the groups of the next step: those that the order prefers, and in the place of the
+        last of them as many of the oldest as the remaining deadlines demand. None: wait."""
+        step, versions = self.groups_per_step, {number: version for number, (version, _) in self._ready.items()}
+        by_age = oldest(versions, 0, step)
+        coming = (*self._generating, *self._again)
+        preferred = self._preferred(versions, min((*coming, *versions)), step)
+        if len(preferred) < step and coming:
+            return None
+        for forced in range(step):
+            chosen = list(dict.fromkeys((*by_age[:forced], *preferred)))[:step]
+            left = [*self._generating.values(), *(versions[number] for number in versions.keys() - set(chosen))]
+            if len(chosen) == step and self._feasible(sorted(v + self.max_lag for v in left), self.version + 1):
+                return chosen
+        left = sorted([*self._generating.values(), *(versions[number] for number in by_age[step:])])
+        feasible = not self._generating or self._feasible([v + self.max_lag for v in left], self.version + 1)
+        return by_age[:step] if feasible else None
 
     def _new_group(self) -> int:
         self._next_group += 1

@@ -1,10 +1,9 @@
 """Write the careless demonstrations that the embedded policy was warm-started on.
 
 The demonstrator knows the tools but is careless. It often forgets the ``[ANSWER]`` tag (with most
-phrasings of the question), repeats calls, and sometimes gets arithmetic wrong. A policy that
-imitates it can use every tool and copy every value, but is right only a third of the time. This is
-the gap that reinforcement learning closes: the policy has seen every right step, and does none of
-them reliably.
+phrasings), repeats calls, and sometimes gets arithmetic wrong. A policy that imitates it can use
+every tool and copy every value, but is right only a third of the time. This is the gap that
+reinforcement learning closes: the policy has seen every right step, and does none of them reliably.
 
     piece                      learned?
     LOOKUP[blip]               yes, the policy wrote it

@@ -1,8 +1,7 @@
 """Load a policy: the embedded one, a local folder, or a model of the hub.
 
 All three become a ``Policy``: a causal language model, its tokenizer with a chat template, and the
-ids that end a text. If something is wrong with a name, a ``PolicyError`` says so in one sentence
-before anything slow starts.
+ids that end a text. If a name is wrong, a ``PolicyError`` says so before anything slow starts.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 MOST_LAYERS = 1000
 """More than any model has. Each costs time and memory before its weights are looked for."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(slots=True)

@@ -7,11 +7,10 @@
 A lease keeps two machines from doing the same work. The keeper counts ``lease`` seconds from the
 newest of its own tokens that has come back to it. When they are over, it kills every process of its
 host. So a host that is cut off ends by itself, and so does one whose controller has died. A token
-comes back only if the controller has received it: the controller knows that a host of which it last
-heard at time *t* has ended by *t + lease*, however late its own last messages arrive there. What
-must not exist twice (the trainer) is started elsewhere only then (``until_ended``). Everything else
-may start at once, because a replica that has failed answers nobody: ``router.py`` drops what
-arrives later.
+comes back only through the controller, which knows that a host of which it last heard at time *t*
+has ended by *t + lease*, however late its own last messages arrive. What must not exist twice (the
+trainer) is started elsewhere only then (``until_ended``). Everything else may start at once,
+because a replica that has failed answers nobody: ``router.py`` drops what arrives later.
 
 A lost host shows in the end of a TCP connection, before its lease is over (``lifeline.py``). One
 that only stands still is given up at its lease's end. Monarch's errors prove neither.
@@ -61,9 +60,8 @@ class Tenant(NamedTuple):
 
 
 class Host:
-    """The controller's view of one host. ``mesh`` is Monarch's; ``name`` is for people; ``address``
-    is how this machine reaches it, if known: only then there is a lifeline. ``needed`` says what to
-    check where it does not answer."""
+    """The controller's view of one host. ``mesh`` is Monarch's; ``name`` is for people; with an
+    ``address`` it has a lifeline. ``needed`` says what to check if it is silent."""
 
     def __init__(self, name: str, mesh: Any, lease: float, address: str = "", needed: str = "it is up") -> None:
         self.name, self.mesh, self.lease, self.address, self.needed = name, mesh, lease, address, needed

@@ -18,8 +18,7 @@ and the delays of messages, each a mean over cases in which the actor waited for
     turnaround   publish.end → train.start, if a batch was ready
 
 ``predict`` combines these by the rules of ``simulate.py`` alone. It does not look at when anything
-happened in the recorded run, so it can also answer what this machine would have done with another
-lag bound.
+happened, so it also answers what this machine would have done with another lag bound.
 """
 
 import json

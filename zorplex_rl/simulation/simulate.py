@@ -125,7 +125,7 @@ class _Async:
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies, self.details = setting, latencies, latencies.details
         groups = setting.groups_per_step
-        self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps)
+        self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps, setting.order)
         self.generators = [_Generator(number) for number in range(setting.generators)]
         self.newest, self.link_free, self.training, self.finished = -1, 0.0, False, 0.0
         self.spans, self.staleness = _Spans(), Counter[int]()

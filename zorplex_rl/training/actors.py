@@ -96,11 +96,16 @@ class ModelActor(TimedActor):
         async with self._one_at_a_time:
             return await in_thread(function, *args)
 
+    @property
+    def dtype(self) -> str:
+        """The number type of the model."""
+        return self.config.dtype
+
     def _load(self) -> None:
         from zorplex_rl.policy.load import load_policy
 
         prepare(self.device, self.config.threads)
-        self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
+        self.policy = load_policy(self.config.policy, self.device, self.dtype)
 
 
 class DatasetActor(Actor):
@@ -218,7 +223,7 @@ class ReplayBufferActor(Actor):
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
+        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total, config.order)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
