@@ -34,7 +34,7 @@ FORM = (
 """What every page shows at its top. It needs no script."""
 
 _SKIPPED = {"style", "script", "svg", "details", "noscript", "nav", "button", "fieldset"}
-_SKIPPED_CLASSES = {"lesson-reveal", "lesson-held", "lesson-predicted", "lesson-switch", "widget"}
+_SKIPPED_CLASSES = {"lesson-reveal", "lesson-predicted", "lesson-switch", "widget"}
 _BLOCKS = set("p div li tr td th pre h4 section figure figcaption caption dt dd ul ol table".split())
 _EMPTY = {"br", "hr", "img", "input", "link", "meta", "col", "wbr"}
 
