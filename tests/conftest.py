@@ -16,6 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+from wording import compare
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run_folder import RunFolder
@@ -155,6 +156,14 @@ def once(tmp_path_factory, worker_id, testrun_uid):
         return folder
 
     return folder_of
+
+
+@pytest.fixture
+def wording(request, tmp_path):
+    """``wording(said, case)``: the message ``said`` is put as in ``wording.txt``. There the test's own
+    folder is called TMP."""
+    test = f"{request.path.relative_to(Path(__file__).parent).as_posix()}::{request.node.originalname}"
+    return lambda said, case="always": compare(test, case, str(said).strip().replace(str(tmp_path), "TMP"))
 
 
 @pytest.fixture(scope="session")

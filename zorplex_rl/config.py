@@ -252,6 +252,9 @@ class Config:
     """auto is CUDA where there is one."""
     dtype: Dtype = "float32"
     """Number type of the model; bfloat16 has float32 master weights."""
+    generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
+    """Number type of the generators' model: same (as --dtype), or another. Weights then travel in
+    that of the trainer and are rounded where they arrive; metrics report the mismatch."""
     threads: int = 1
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
@@ -349,6 +352,18 @@ class Config:
     def is_own_task(self) -> bool:
         """Whether the task is the user's."""
         return self.task not in get_args(TaskName)
+
+    @property
+    def sampled_in(self) -> str:
+        """The number type of the generators' model."""
+        return self.dtype if self.generator_dtype == "same" else self.generator_dtype
+
+    @property
+    def travels_as(self) -> str | None:
+        """The number type in which weights travel, where it is not that of both ends, or None."""
+        if self.transfer_dtype != "same":
+            return self.transfer_dtype
+        return None if self.sampled_in == self.dtype else self.dtype
 
     @property
     def share(self) -> int:

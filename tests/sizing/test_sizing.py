@@ -111,6 +111,15 @@ def test_bfloat16_needs_less_for_a_model_of_some_size():
         assert total["bfloat16"] < 0.85 * total["float32"]
 
 
+def test_a_generator_that_computes_in_another_type_needs_that_type_s_memory_and_the_trainer_s_ring():
+    config = Config(policy="x", dtype="bfloat16")
+    low, mixed = (Workload.of(config.changed(generator_dtype=dtype), 200) for dtype in ("same", "float32"))
+    for part, factor in (("weights", 2), ("key-value cache", 2), ("staging", 1)):
+        one, other = (sizing.generator_memory(SHAPES[-1], work).phases["sample"][part] for work in (low, mixed))
+        assert other == factor * one
+    assert sizing.trainer_memory(SHAPES[-1], mixed).total == sizing.trainer_memory(SHAPES[-1], low).total
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype):

@@ -190,7 +190,8 @@ async def charge_under_kills(pool_class: type, till: type, rule: Callable[..., A
     return [made[number] for number in range(charges)]
 
 
-HEADER = '''"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping` that returns os.getpid()."""
+HEADER = '''"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping`
+that returns os.getpid()."""
 
 import asyncio
 import os

@@ -74,8 +74,13 @@ class Learner:
         episodes: Sequence[Episode],
         advantages: Sequence[float],
         reference_logprobs: Sequence[Sequence[float]] | None = None,
+        proximal_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
         """Train on ``episodes``, each with its advantage. Returns the step's diagnostics.
+
+        ``proximal_logprobs`` are log π₀ of ``decoupled_ppo``; None: of the start of this step. With
+        those of the weights that sampled, it corrects numerics and staleness each by itself
+        (``microscope.py``).
 
         Raises ValueError without a sampled token, and TrainingDiverged if loss, gradient, new
         weights or their logits are not finite: the caller must neither publish nor save them.
@@ -85,12 +90,16 @@ class Learner:
         batches = self._collate(episodes, advantages, reference_logprobs)
         tokens = float(sum(map(sum, (episode.sampled for episode in episodes))))
         proximal: list[Tensor] = []
+        if proximal_logprobs is not None:
+            if self.config.loss != "decoupled_ppo":
+                raise ValueError(f"proximal_logprobs are for decoupled_ppo, and the loss is {self.config.loss}")
+            proximal = [b.reference_logp for b in self._collate(episodes, advantages, proximal_logprobs)]
         metrics: Diagnostics = {}
         for update in range(self.config.updates_per_batch):
             found, logps = self._update(batches, tokens, proximal)
             if update == 0:
                 metrics = found
-                proximal = logps
+                proximal = proximal or logps
         self._expect_finite("largest weight", self._largest(self._parameters))
         self._expect_finite("largest logit", self._largest([self._run(last_logits, batches[0])]))
         self.version += 1
@@ -101,7 +110,7 @@ class Learner:
     ) -> tuple[Diagnostics, list[Tensor]]:
         """Do one optimizer update. Returns diagnostics and each micro-batch's log-probs before it.
 
-        ``proximal`` holds the log-probs from before the step's first update, empty in that update.
+        ``proximal`` holds the proximal log-probs; empty: those of this update.
         """
         totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
         logps = []

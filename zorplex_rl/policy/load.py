@@ -29,7 +29,7 @@ EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 MOST_LAYERS = 1000
 """More than any model has. Each costs time and memory before its weights are looked for."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(slots=True)

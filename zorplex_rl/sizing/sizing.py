@@ -40,7 +40,7 @@ from typing import Any, Self
 from zorplex_rl.config import Config
 
 MB = 1e6
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 RING_SLOTS = 3
 """As in ``training/transports.py``; a test holds the two together."""
 CACHE_STEP = 32
@@ -55,7 +55,8 @@ SAMPLING_FRAGMENTATION = 0.15
 """The same in a generator, which keeps nothing for a backward pass."""
 TRAINER_LIBRARIES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
-GENERATOR_LIBRARIES = {"float32": 5_000_000, "bfloat16": 2_000_000}
+GENERATOR_LIBRARIES = {4: 5_000_000, 2: 2_000_000}
+"""By the bytes of a number; those of two measured in bfloat16."""
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
@@ -187,6 +188,9 @@ class Workload:
     dtype: str = "float32"
     transfer: str = "float32"
     stored: str = "float32"
+    sampled_in: str = ""
+    """Number type of the generator's model; none is ``dtype``. Its memory is computed with it, its
+    seconds without."""
     max_tokens: int = 0
     """Tokens for which a slot is reserved, maybe more than used; 0 is as ``response``."""
     changes: bool = False
@@ -200,11 +204,12 @@ class Workload:
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
         """Return the workload of ``config`` for prompts of up to ``prompt`` tokens."""
-        transfer = config.dtype if config.transfer_dtype == "same" else config.transfer_dtype
+        transfer = config.travels_as or config.dtype
+        sampled_in = "" if config.generator_dtype == "same" else config.generator_dtype
         return cls(
             prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
-            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, config.max_tokens,
-            config.full_weights_every > 1,
+            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, sampled_in,
+            config.max_tokens, config.full_weights_every > 1,
         )  # fmt: skip
 
     @property
@@ -362,6 +367,7 @@ def generator_memory(
 ) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``, above its libraries. ``mapped_ring``
     counts the trainer's ring, too, which a reader through shared memory maps."""
+    work = replace(work, dtype=work.sampled_in or work.dtype)
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
         "weights": e * n // parallel.tensor,
@@ -382,7 +388,7 @@ def generator_memory(
             # Of the largest of these, a block is about a quarter.
             others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
             holes = int(SAMPLING_FRAGMENTATION * sum(parts.get(part, 0) for part in come_and_go))
-            phases[name] = parts | {KEPT: others + holes, LIBRARIES: GENERATOR_LIBRARIES[work.dtype]}
+            phases[name] = parts | {KEPT: others + holes, LIBRARIES: GENERATOR_LIBRARIES[e]}
     length = _rounded(work.prompt + max(work.max_tokens, work.response))
     free = [work.slots - min(work.slots, n) for n in (work.tasks * work.group_size, work.evaluated or work.slots)]
     return Memory(phases, sum(cache_bytes(shape, rows, length, work.dtype, parallel) for rows in free))

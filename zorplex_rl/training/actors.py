@@ -96,11 +96,16 @@ class ModelActor(TimedActor):
         async with self._one_at_a_time:
             return await in_thread(function, *args)
 
+    @property
+    def dtype(self) -> str:
+        """The number type of the model."""
+        return self.config.dtype
+
     def _load(self) -> None:
         from zorplex_rl.policy.load import load_policy
 
         prepare(self.device, self.config.threads)
-        self.policy = load_policy(self.config.policy, self.device, self.config.dtype)
+        self.policy = load_policy(self.config.policy, self.device, self.dtype)
 
 
 class DatasetActor(Actor):

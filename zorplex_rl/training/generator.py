@@ -58,6 +58,10 @@ class GeneratorActor(ModelActor):
         self._tool_client: ServiceClient | None = None
         self._version = NO_WEIGHTS
 
+    @property
+    def dtype(self) -> str:
+        return self.config.sampled_in
+
     def _load(self) -> None:
         from zorplex_rl.policy.stream import RolloutStream
 

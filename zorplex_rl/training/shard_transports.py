@@ -149,9 +149,14 @@ async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transpo
         {rank: replace(of_rank, owner=actor) for rank, of_rank in source.offer.items()}
         for source, actor in zip(sources, actors, strict=True)
     ]
-    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(model).items()}
-    plan = plan_model(sources[0].description, whole(wanted))
-    return WholeSubscriber(await subscribe(offers, model, plan, EVERY_GENERATOR, transport, sources[0].dtype))
+    description, travels_as = sources[0].description, sources[0].dtype
+    wanted = {}
+    for name, tensor in named_weights(model).items():
+        # What travels in a type of its own may be of any type at either end.
+        theirs = description[name].dtype if travels_as and name in description else tensor.dtype
+        wanted[name] = (tuple(tensor.shape), theirs)
+    plan = plan_model(description, whole(wanted))
+    return WholeSubscriber(await subscribe(offers, model, plan, EVERY_GENERATOR, transport, travels_as))
 
 
 def unsharded(description: Description) -> dict[str, ShardedWeight]:

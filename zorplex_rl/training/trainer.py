@@ -51,15 +51,16 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner
+        from zorplex_rl.policy.load import DTYPES
         from zorplex_rl.training.transports import Publisher, Readers
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
-        dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
+        travels_as = DTYPES[config.travels_as] if config.travels_as else None
         self._publisher = Publisher(
-            self.policy.model, dtype=dtype, readers=Readers.of(config), full_every=config.full_weights_every
+            self.policy.model, dtype=travels_as, readers=Readers.of(config), full_every=config.full_weights_every
         )
 
     @concurrent_endpoint

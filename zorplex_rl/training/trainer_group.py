@@ -109,7 +109,7 @@ class TrainerRankActor(TrainerActor):
         from torch.distributed.device_mesh import init_device_mesh
 
         from zorplex_rl.learning.sharded_learner import ShardedLearner
-        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.load import DTYPES, load_policy
         from zorplex_rl.training.shard_transports import RankPublisher
         from zorplex_rl.training.transports import Readers
 
@@ -120,8 +120,8 @@ class TrainerRankActor(TrainerActor):
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
-        dtype = torch.bfloat16 if config.transfer_dtype == "bfloat16" else None
-        self._publisher = RankPublisher(self.policy.model, mesh, dtype, Readers.of(config))
+        travels_as = DTYPES[config.travels_as] if config.travels_as else None
+        self._publisher = RankPublisher(self.policy.model, mesh, travels_as, Readers.of(config))
 
     @concurrent_endpoint
     async def source(self) -> "GroupSource":

@@ -124,23 +124,23 @@ def returns_what_cannot_be_shown(x):
 
 
 @pytest.mark.parametrize(
-    ("attempt", "sentence"),
+    "attempt",
     [
-        (double, "`double` is still to be written"),
-        (adds, "`double(3)` gives `4`, and should give `6`"),
-        (loops, "`double(3)` has not returned within 0.3 s"),
-        (loops_and_catches_what_it_can, "`double(3)` has not returned within 0.3 s"),
-        (catches_everything_twice, "`double(3)` has not returned within 0.3 s"),
-        (leaves, "`double(3)` raises `SystemExit: 3` in line 3, `sys.exit(3)`"),
-        (leaves_quietly, "`double(3)` raises `SystemExit` in line 3, `raise SystemExit`"),
-        (interrupts, "`double(3)` raises `KeyboardInterrupt` in line 3, `raise KeyboardInterrupt`"),
-        (divides, "`double(3)` raises `ZeroDivisionError: division by zero` in line 3, `return x / 0`"),
-        (misspells, "`double(3)` raises `NameError: name 'y' is not defined` in line 3, `return 2 * y  # noqa: F821`"),
-        (takes_nothing, "`double(3)` raises `TypeError: takes_nothing() takes 0 positional arguments but 1 was given`"),
+        double,
+        adds,
+        loops,
+        loops_and_catches_what_it_can,
+        catches_everything_twice,
+        leaves,
+        leaves_quietly,
+        interrupts,
+        divides,
+        misspells,
+        takes_nothing,
     ],
 )
-def test_one_sentence_names_the_failing_call(attempt, sentence):
-    assert said_of(attempt) == sentence
+def test_one_sentence_names_the_failing_call(attempt, wording):
+    wording(said_of(attempt), attempt.__code__.co_name)
 
 
 def test_a_result_that_cannot_be_shown_is_no_crash():
@@ -155,7 +155,7 @@ def test_an_attempt_that_waits_for_ever_is_stopped_too():
     assert said_of(waits_for_ever, lambda f: asyncio.run(f(3))) == "`double(3)` has not returned within 0.3 s"
 
 
-def test_what_cannot_be_stopped_does_not_hold_the_notebook():
+def test_what_cannot_be_stopped_does_not_hold_the_notebook(wording):
     freed = threading.Event()
 
     def waits_outside_python(x):
@@ -165,10 +165,7 @@ def test_what_cannot_be_stopped_does_not_hold_the_notebook():
     started = time.monotonic()
     said = exercise.complaint(check_double, waits_outside_python, 0.2)
     assert time.monotonic() - started < 10
-    assert (
-        said
-        == "`waits_outside_python(3)` has not returned within 0.2 s; it does not stop either, so restart the notebook"
-    )
+    wording(said)
     freed.set()
 
 

@@ -23,7 +23,11 @@ def test_training_changes_the_weights(sync_run):
     assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
 
 
-def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync_and_holds_its_folder_until_its_last_row_is_written(
+    sync_run, tmp_path
+):
+    from zorplex_rl.training.loop import train_async
+
     found = []
 
     def show(row):
@@ -31,23 +35,17 @@ def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
             pass
         found.append((row["event"], row["step"]))
 
-    folder = train_here(SMALL.changed(steps=1), tmp_path / "run", show=show)
-    assert found == [("eval", 0), ("step", 1), ("eval", 1)]
+    folder = train_here(SMALL, tmp_path / "run", loop=train_async, show=show)
+    assert found == [("eval", 0), *(("step", step) for step in range(1, SMALL.steps + 1)), ("eval", SMALL.steps)]
     with folder.locked():
         pass
-
-
-def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
-    from zorplex_rl.training.loop import train_async
-
-    run = train_here(SMALL, tmp_path / "async", loop=train_async)
-    assert same_weights(final_weights(sync_run.path), final_weights(run.path))
+    assert same_weights(final_weights(sync_run.path), final_weights(folder.path))
 
 
 def test_at_lag_0_the_weights_do_not_depend_on_how_fast_tools_answer(tmp_path):
     from zorplex_rl.training.loop import train_async
 
-    config = SMALL.changed(task="multi_step", tool_latency=0.02)
+    config = SMALL.changed(task="multi_step", tool_latency=0.02, steps=2, eval_tasks=2)
     slow = train_here(config, tmp_path / "sync")
     quick = train_here(config.changed(tool_latency=0.002), tmp_path / "async", loop=train_async)
     assert same_weights(final_weights(slow.path), final_weights(quick.path))
@@ -119,3 +117,15 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
     }
     evaluations = [row for row in sync_run.metrics() if row["event"] == "eval"]
     assert [row["step"] for row in evaluations] == [0, SMALL.steps]
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(tmp_path, sync_run, ranks):
+    """The weights arrive, rounded: the second step trains on data of the first one's weights."""
+    config = SMALL.changed(generator_dtype="bfloat16", steps=2, trainer_processes=ranks)
+    rounded = [row for row in train_here(config, tmp_path / "run").metrics() if row["event"] == "step"]
+    exact = [row for row in sync_run.metrics() if row["event"] == "step"]
+    assert [row["lag_max"] for row in rounded] == [0, 0]
+    for row, other in zip(rounded, exact, strict=False):
+        assert 1e-3 < row["max_logp_difference"] < 1 and row["second_moment"] < 1e-2
+        assert other["second_moment"] < 1e-8
