@@ -172,3 +172,11 @@ def sync_run(once):
     from runs import SMALL, train_here
 
     return RunFolder(once("sync", lambda folder: train_here(SMALL, folder)))
+
+
+@pytest.fixture(scope="session")
+def lagging_run(once):
+    """The run folder of ``LAGGING``: two generators that take over weights in mid-episode."""
+    from runs import LAGGING, train_here
+
+    return RunFolder(once("lagging", lambda folder: train_here(LAGGING, folder)))

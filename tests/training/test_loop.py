@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import SMALL, counters, final_weights, same_weights, train_here
+from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
@@ -60,18 +60,6 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
         assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
-LAGGING = SMALL.changed(
-    max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
-    checkpoint_every=8,
-)  # fmt: skip
-
-
-@pytest.fixture
-def lagging_run(once):
-    """The run folder of ``LAGGING``: two generators that take over weights in mid-episode."""
-    return RunFolder(once("lagging", lambda folder: train_here(LAGGING, folder)))
-
-
 def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(sync_run, lagging_run):
     ages = [row["lag_max"] for row in lagging_run.metrics() if row["event"] == "step"]
     assert len(ages) == LAGGING.steps
@@ -110,6 +98,7 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
         "config.json",
         "metrics.jsonl",
         "episodes.jsonl",
+        "journal.jsonl",
         "timeline.json",
         "curve.svg",
         "checkpoints",
