@@ -189,8 +189,8 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
     """Run the check for at most ``seconds``. Returns one sentence (Markdown) that says what is
     wrong with ``attempt``, or None if it passes."""
     name = quote(getattr(attempt, "__name__", "your code"))
-    last_call: list[str] = []
-    _CASES.set(cases := [])
+    last_call, cases = list[str](), list[str]()
+    _CASES.set(cases)
 
     def failing() -> str:
         return (last_call or cases or [name])[-1]
