@@ -26,7 +26,7 @@ FILES = {
     "task": "call_limit curriculum environment parser reward_hacks rewards specs",
     "course": "stacks",
     "course/lesson": "exercise glossary keep_open markup",
-    "course/figures": "actor_drawings figures loop_drawing runs_figures transfer_figures",
+    "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
 }
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's

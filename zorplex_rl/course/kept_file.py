@@ -1,5 +1,4 @@
-"""Write the learner's functions into a program that they keep: ``examples/my_rl.py`` with their
-code instead of the course's.
+"""Write the learner's functions into a program that they keep, for the course's own ones.
 
 program = fill_in(path, {"sample_episode": theirs, …})      the text; a sentence if their code needs what the program lacks
 keep(program, folder / "my_rl.py")                          the file; an older one stays beside it
@@ -20,8 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def fill_in(template: Path, functions: Mapping[str, Callable[..., Any] | str]) -> str:
-    """Return the program ``template`` with its functions of these names replaced by ``functions``:
-    the learner's own, or solutions, or the source of one.
+    """Return the program ``template`` with ``functions``, or their sources, put for its own.
 
     Raises ValueError with a sentence if one of them uses a name that the program does not have.
     """
@@ -59,8 +57,7 @@ def _defines(node: ast.AST) -> set[str]:
 
 
 def keep(program: str, file: Path) -> str:
-    """Write ``program`` to ``file``; another text that was there stays beside it, as
-    ``…_before.py``. Returns what was done, as Markdown."""
+    """Write ``program`` to ``file``, and keep another one beside it. Returns what was done."""
     if file.exists() and file.read_text(encoding="utf-8") != program:
         file.replace(file.with_stem(f"{file.stem}_before"))
     file.write_text(program, encoding="utf-8")

@@ -1,5 +1,4 @@
-"""Check what a learner writes in notebook 08: draws for the two rules, and runs of a trainer's loop
-that are compared with the course's.
+"""Check what a learner writes in notebook 08: two rules, and a trainer's loop.
 
 drawn_moment  drawn_load    arguments of ``may_start`` and ``generators_needed``
 check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
@@ -31,15 +30,13 @@ def drawn_moment(rng: random.Random) -> tuple[int, int, int, int, int]:
 
 
 def drawn_load(rng: random.Random) -> tuple[float, float, int]:
-    """Draw the arguments of ``generators_needed``, in eighths of a second, which are exact:
-    generate, train, groups."""
+    """Draw the arguments of ``generators_needed``, in exact eighths of a second."""
     return rng.randint(1, 24) / 8, rng.randint(1, 24) / 8, rng.randint(1, 40)
 
 
 @dataclass
 class _Journal:
-    """What a trainer's loop did: its calls in their order, what it trained on, what it showed, and
-    what it told the generators."""
+    """What a trainer's loop did: its calls, its batches, what it showed, whom it woke."""
 
     calls: list[str]
     batches: list[tuple[list[str], Any, int]]
@@ -49,8 +46,7 @@ class _Journal:
 
 
 def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
-    """Compare two trainer's loops on drawn runs, beside a generator that is late and one that
-    waits. Raises AssertionError with a sentence."""
+    """Compare trainer's loops beside a late generator and a waiting one."""
     for seed in range(times):
         rng = random.Random(seed)
         per_step, begun, more, size = rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 4), rng.randint(2, 5)
@@ -100,8 +96,7 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
 async def _journal(
     train: Train, rewards: Sequence[Sequence[float]], begun: int, steps: int, per_step: int, first: int
 ) -> _Journal:
-    """Run a trainer's loop alone. Groups come one by one; versions count from ``first``; a
-    generator waits for news."""
+    """Run a trainer's loop alone: groups come one by one, versions count from ``first``."""
     ready, news = asyncio.Queue[Any](), asyncio.Event()
     now = SimpleNamespace(started=99, step=begun, published=first)
     journal = _Journal([], [], [], [])

@@ -26,8 +26,7 @@ Sampler = Callable[..., tuple[list[int], list[bool]]]
 
 
 class ScriptedPolicy:
-    """A policy that means to write ``script``, a character a token, and now and then writes
-    something else. It is its own model and tokenizer."""
+    """A policy, model and tokenizer that means to write ``script``, a character a token."""
 
     eos_ids, device, signs = (0,), torch.device("cpu"), ["", *map(chr, range(32, 127)), "\n", "▸"]
 
@@ -60,8 +59,7 @@ class ScriptedPolicy:
 
 
 def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
-    """Compare two samplers on drawn policies, tasks, tools, limits, temperatures and seeds. Raises
-    AssertionError with a sentence."""
+    """Compare samplers on drawn policies, tasks, tools, limits, seeds."""
     for number in range(times):
         rng = random.Random(number)
         one, other, value = rng.choice("abcd"), rng.choice("efgh"), rng.randint(-99, 99)
@@ -119,8 +117,7 @@ def _check_shape(ids: torch.Tensor) -> None:
 
 
 class TinyModel(torch.nn.Module):
-    """A causal language model of a few weights: the logits of a position depend on all tokens up to
-    it."""
+    """A causal language model of a few weights; logits depend on all tokens so far."""
 
     def __init__(self, vocabulary: int, seed: int) -> None:
         super().__init__()
@@ -135,8 +132,7 @@ class TinyModel(torch.nn.Module):
 
 
 def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 15) -> None:
-    """Compare two losses, and their gradients, on drawn models, episodes and advantages. Raises
-    AssertionError with a sentence."""
+    """Compare losses, and their gradients, on drawn models, episodes and advantages."""
     for number in range(times):
         rng = random.Random(number)
         episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(1, 4))]
@@ -186,8 +182,7 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
 
 
 def drawn_row(rng: random.Random) -> tuple[Any, Any]:
-    """Return a policy and an episode for ``training_row``; the policy spells the episode's text in
-    other tokens than it sampled."""
+    """Return a policy that spells the text of an episode otherwise, and that episode."""
     text = "".join(rng.choice("ab7 ") for _ in range(rng.randint(2, 6)))
     drawn = _drawn_episode(rng, 90)
     return ScriptedPolicy("x"), SimpleNamespace(text=text, token_ids=drawn.token_ids, sampled=drawn.sampled)

@@ -116,7 +116,7 @@ def _():
 
 @app.cell
 def _():
-    lesson.reveal("The **second**.")
+    lesson.folded("Compare with your prediction", "The **second**.")
     return
 
 

@@ -78,8 +78,7 @@ def case(said: str) -> str:
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
-    """Compare ``attempt(*arguments)`` with ``result``: numbers of any kind, to the relative
-    ``tolerance``.
+    """Compare ``attempt(*arguments)`` with ``result``, numbers to the relative ``tolerance``.
 
     A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError
     with a sentence for the learner.
@@ -98,8 +97,7 @@ def agree(
     tolerance: float = 1e-5,
     whole: bool = False,
 ) -> None:
-    """Compare ``attempt`` with ``solution`` on ``times`` tuples of arguments, which ``draw`` makes
-    from a seeded random generator.
+    """Compare ``attempt`` with ``solution`` on arguments that ``draw`` makes, ``times`` times.
 
     Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the
     gradients of the result's sum are compared too, for every argument that requires one. ``whole``
@@ -131,8 +129,7 @@ def _compare_gradients(called: str, found: tuple[Any, Any], right: tuple[Any, An
 
 
 def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
-    """Return the gradient of the sum of ``result`` for each argument, None where none is asked for
-    or none flows."""
+    """Return the gradient of the sum of ``result`` for each argument, or None."""
     total = result[0] if isinstance(result, tuple) else result
     if getattr(total, "requires_grad", False):
         total.sum().backward()
@@ -141,8 +138,7 @@ def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
-    """Return True if both are equal as a learner means it: numbers of any kind, sequences of any
-    kind, to ``tolerance``.
+    """Return True if both are equal as a learner means it: numbers, sequences of any kind.
 
     >>> import torch
     >>> same(torch.tensor([0.5, 2.0]), (0.5, 2)), same([1.0], 1.0), same(None, 0)
@@ -186,8 +182,7 @@ def _plain(value: Any) -> Any:
 
 
 def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | None:
-    """Run the check for at most ``seconds``. Returns one sentence (Markdown) that says what is
-    wrong with ``attempt``, or None if it passes."""
+    """Run the check within ``seconds``. Returns a sentence on what is wrong, or None."""
     name = quote(getattr(attempt, "__name__", "your code"))
     last_call, cases = list[str](), list[str]()
     _CASES.set(cases)
@@ -225,8 +220,7 @@ def _where(attempt: Attempt, error: BaseException) -> str:
 
 
 def _unwritten(attempt: Attempt) -> bool:
-    """Return True for a function whose body is ``...``, and for a class that has such a method, or
-    nothing at all."""
+    """Return True for a function whose body is ``...``, and for a class that has such a one."""
     if inspect.isclass(attempt):
         # A decorator may have put a method into an object, as Monarch's endpoints do.
         found = (getattr(part, "_method", part) for part in vars(attempt).values())
@@ -248,8 +242,7 @@ _NOTHING = frozenset(
 
 
 def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
-    """Return the stub behind a ``lambda``, None if its cell has an error, and the exercise's
-    name."""
+    """Return the stub behind a ``lambda`` (None if its cell has an error) and its name."""
     name = solution.__name__.removesuffix("_solution")
     if getattr(attempt, "__name__", "") == "<lambda>":
         try:
@@ -260,8 +253,7 @@ def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
 
 
 def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
-    """Return the function that the page goes on with, and whose it is, for a sentence: "your
-    `read`" or "the course's `read`, …".
+    """Return the function that the page goes on with, and whose it is, for a sentence.
 
     It is the learner's once it passes its check within ``seconds``, and ``solution`` until then.
     """
@@ -281,8 +273,7 @@ def feedback(
     seconds: float = 10.0,
     lines: int | None = None,
 ) -> mo.Html:
-    """Run the check for at most ``seconds`` and show its result, with a ladder of hints below: each
-    is folded in the one before.
+    """Run the check within ``seconds`` and show its result, above a ladder of folded hints.
 
     ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``;
     ``minutes`` is what a learner needs; ``hints`` (Markdown) begin with a question, go on with a
@@ -332,35 +323,21 @@ def _short(value: Any) -> str:
 
 
 def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
-    """Return ``attempt``, noting each call in ``last_call`` before it is made. Leaves alone what is
-    no plain function."""
-    if not inspect.isfunction(attempt) or inspect.isgeneratorfunction(attempt) or inspect.isasyncgenfunction(attempt):
+    """Return ``attempt``, which then notes each call in ``last_call`` before it is made."""
+    if not inspect.isfunction(attempt):
         return attempt
-
-    def note(arguments: Sequence[Any], named: dict[str, Any]) -> None:
-        cases = _CASES.get([])
-        last_call[:] = [cases.pop() if cases else quote(_call(attempt.__name__, arguments, named))]
-
-    if inspect.iscoroutinefunction(attempt):
-
-        @functools.wraps(attempt)
-        async def waits(*arguments: Any, **named: Any) -> Any:
-            note(arguments, named)
-            return await attempt(*arguments, **named)
-
-        return waits
 
     @functools.wraps(attempt)
     def calls(*arguments: Any, **named: Any) -> Any:
-        note(arguments, named)
+        cases = _CASES.get([])
+        last_call[:] = [cases.pop() if cases else quote(_call(attempt.__name__, arguments, named))]
         return attempt(*arguments, **named)
 
     return calls
 
 
 def solution_source(name: str, solution: Attempt) -> str:
-    """Return the source of ``solution`` as a function ``name``, so that a reader can paste it over
-    the stub."""
+    """Return the source of ``solution`` as ``name``, to be pasted over the stub."""
     source = textwrap.dedent(inspect.getsource(solution)).strip()
     begin = re.search(r"^(async )?(def|class) ", source, re.MULTILINE)
     source = source[begin.start() if begin else 0 :]
