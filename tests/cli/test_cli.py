@@ -42,7 +42,6 @@ CANNOT_WORK = """
 --difficulty brutal
 --loss sgd
 --update never
---mode sync
 --transport pigeon
 --steps 0
 --steps -3
@@ -121,6 +120,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(capsys, tmp_path, wording
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ("train --mode sync", "no flag --mode; "),
         ("train --steps", "issing value for argument '--steps'"),
         ("train --resume", "issing value for argument '--resume'"),
         ("train --policy nobody/nothing", "neither in the local model cache nor can it be downloaded"),
@@ -128,7 +128,9 @@ def test_a_setting_that_cannot_work_is_refused_by_name(capsys, tmp_path, wording
         ("policy build --out /proc/no/such", "cannot be written"),
     ],
 )
-def test_what_a_library_or_the_system_refuses_is_one_sentence_too(capsys, tmp_path, monkeypatch, arguments, said):
+def test_what_is_put_by_a_library_the_system_or_all_flags_together_is_one_sentence_too(
+    capsys, tmp_path, monkeypatch, arguments, said
+):
     monkeypatch.chdir(tmp_path)
     assert said in refused(capsys, tmp_path, *arguments.split())
 

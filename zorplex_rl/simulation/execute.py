@@ -32,7 +32,7 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.history import Event, group_requests, held_out_requests
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.load import DTYPES, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
 from zorplex_rl.policy.tool_loop import Sampling
 from zorplex_rl.simulation.schedule import Schedule
@@ -170,18 +170,23 @@ class Execution:
     _make: Callable[..., Environment] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.learner = Learner(self._copy(), self.config.learner, self.config.steps, self.config.temperature)
+        self.learner = Learner(
+            self._load(self.config.dtype), self.config.learner, self.config.steps, self.config.temperature
+        )
         self._make = cache(self.source.make)
         self._climbs = list(self.schedule.climbs or [])
 
     def __iter__(self) -> Iterator[Evaluated | Trained]:
         if self.policy.model.device.type == "cpu":
             torch.set_num_threads(self.config.threads)
-        config, evaluator, started = self.config, self._copy(), 0
+        config, started = self.config, 0
+        evaluator = self._load(config.sampled_in)
         for part in self.schedule.parts:
             self.learner.decay_steps = part.decay_steps
             generators = {
-                name: Generator(self._copy(), config, self.source, events, self._task_of, self.schedule.is_exact)
+                name: Generator(
+                    self._load(config.sampled_in), config, self.source, events, self._task_of, self.schedule.is_exact
+                )
                 for name, events in part.histories.items()
             }
             for generator in generators.values():
@@ -245,15 +250,15 @@ class Execution:
         tier = min(sum(first <= number for _, first in self._climbs), len(tiers) - 1)
         return self._make(tiers[tier]).task(number, "train")
 
-    def _copy(self) -> Policy:
+    def _load(self, dtype: str) -> Policy:
         """Return the policy, loaded as the run's processes loaded it. A copy in memory begins at
         other addresses; with other remainders of 64 the last bit of a product may differ."""
-        return load_policy(self.policy.name, self.policy.model.device, self.config.dtype)
+        return load_policy(self.policy.name, self.policy.model.device, dtype)
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:
         """Copy the learner's weights into ``policy``, as they travel."""
         own: dict[str, Any] = named_weights(policy.model)
+        travels_as = DTYPES[self.config.travels_as] if self.config.travels_as else None
         for name, weight in named_weights(self.learner.policy.model).items():
-            rounds = self.config.transfer_dtype == "bfloat16" and weight.is_floating_point()
-            own[name].copy_(weight.bfloat16() if rounds else weight)
+            own[name].copy_(weight.to(travels_as) if travels_as and weight.is_floating_point() else weight)
