@@ -17,7 +17,7 @@ if ! ready "$python"; then
     fi
 fi
 # What makes the pages searchable. Without a network there is none, and the site has no search.
-if [ "$python" != python3 ] && ! "$python" -c 'import mkdocs' 2>/dev/null; then
+if [ "$python" != python3 ] && ! "$python" -c 'import pagefind' 2>/dev/null; then
     echo "Installing what makes the pages searchable, once"
     "$python" -m pip install --quiet --retries 1 --timeout 10 --editable "$here[site]" 2>/dev/null || true
 fi

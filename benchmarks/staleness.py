@@ -18,6 +18,7 @@ again, but the seconds of a trial mean little if the machine does something else
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ import torch
 import tyro
 from log import Report, append_report, describe_machine, print_report
 
-from zorplex_rl.course.recorded_study import Row, Study, append_row, read_study, write_header
+from zorplex_rl.course.recorded_study import Row, Study, read_study, whole_lines
 from zorplex_rl.course.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.learner import Learner
@@ -192,6 +193,28 @@ def tabulate(study: Study, seeds: int) -> list[Report]:
 
 def _spread(values: list[float]) -> str:
     return f"{fmean(values):.2f} ({min(values):.2f} – {max(values):.2f})"
+
+
+def write_header(file: Path, command: str, machine: str, conditions: dict[str, object]) -> None:
+    """Begin the file of a study, or go on with it, without a line that is cut off.
+
+    Raises ValueError if the file has trials of other ``conditions``.
+    """
+    if not file.exists():
+        header = {"command": command, "machine": machine, "conditions": conditions}
+        file.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        return
+    other = read_study(file).conditions
+    if other != conditions:
+        differ = sorted(name for name in conditions | other if conditions.get(name) != other.get(name))
+        raise ValueError(f"{file.name} has trials with another {', '.join(differ)}: give --out another file")
+    file.write_text("".join(f"{line}\n" for line in whole_lines(file)), encoding="utf-8")
+
+
+def append_row(file: Path, row: Row) -> None:
+    """Append ``row`` to the study in ``file``."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(row)) + "\n")
 
 
 def main(options: Options) -> None:

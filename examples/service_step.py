@@ -30,8 +30,9 @@ from types import SimpleNamespace
 import torch
 
 from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.policy.history import group_requests
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.rollout import Sampling, rollout
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service, unregister_service
 from zorplex_rl.services.replica import replicas_of
@@ -40,7 +41,7 @@ from zorplex_rl.services.service import Service
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training import actors
-from zorplex_rl.training.generator import GeneratorActor, episode_seed
+from zorplex_rl.training.generator import GeneratorActor
 from zorplex_rl.training.trainer import TrainerActor
 
 REPEATABLE = {  # the same seeds and weights give the same episodes
@@ -143,11 +144,8 @@ def alone(run):
     """Return the episodes of the same step, written in this process."""
     torch.set_num_threads(run.threads)
     zorplex = Zorplex(run.seed, run.hints)
-    requests = [
-        RolloutRequest(zorplex.task(tier_of(run.task), number, "train"), episode_seed(run.seed, number, sample), number)
-        for number in range(run.prompts_per_step)
-        for sample in range(run.group_size)
-    ]
+    tasks = zorplex.tasks(tier_of(run.task), run.prompts_per_step)
+    requests = group_requests(enumerate(tasks), run.group_size, run.seed)
     sampling = Sampling(run.temperature, run.max_tokens, run.max_turns, run.slots)
     return rollout(load_policy(run.policy, "cpu"), requests, zorplex.execute, sampling)
 

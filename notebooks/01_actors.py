@@ -28,8 +28,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb01
-    from zorplex_rl.course.figures import actor_drawings
-    from zorplex_rl.course.figures.actor_charts import in_words
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.services.runtime import (
         Actor,
@@ -75,7 +74,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        actor_drawings.mailbox_drawing(),
+        drawing_of("mailbox.svg"),
         "Blue: messages. Green: replies. Only the actor's own thread touches the object.",
     )
     return
@@ -340,7 +339,7 @@ def _(whose_summer):
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        actor_drawings.delivery_drawing(),
+        drawing_of("delivery.html"),
         "Blue: the message. Green, dashed: the answers. The names of the axes are ours.",
     )
     return
@@ -435,7 +434,7 @@ async def _(config, summers, totals):
 @app.cell(hide_code=True)
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
-    The broadcast took {in_words(sent_after)}, the next answer {in_words(answered_after)}: an actor takes
+    The broadcast took {lesson.in_words(sent_after)}, the next answer {lesson.in_words(answered_after)}: an actor takes
     your messages in order, one at a time.
 
     The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
@@ -683,7 +682,7 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {in_words(rally_seconds)}, with {whose_player}.
+    {config.hits} hits took {lesson.in_words(rally_seconds)}, with {whose_player}.
     """)
     return
 
@@ -804,9 +803,9 @@ def _():
 @app.cell(hide_code=True)
 def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
-    A plain method takes {in_words(method)}, a call to another process {in_words(call)}. Of fifty calls
-    sent at once, each takes {in_words(many)}. For calls to cost a tenth of the time, let each do
-    {in_words(9 * call)} of work.
+    A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Of fifty calls
+    sent at once, each takes {lesson.in_words(many)}. For calls to cost a tenth of the time, let each do
+    {lesson.in_words(9 * call)} of work.
 
     `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and all of that is
     packed. `matrix[0].clone()` has {clone_bytes:,}.
@@ -849,7 +848,7 @@ def _():
 @app.cell(hide_code=True)
 def _(call):
     lesson.headline(
-        f"a call to another process cost {in_words(call)}, so make messages few, and send the work to the data."
+        f"a call to another process cost {lesson.in_words(call)}, so make messages few, and send the work to the data."
     )
     return
 

@@ -31,10 +31,10 @@ with app.setup(hide_code=True):
     import torch.nn.functional as F
 
     from zorplex_rl.course import nb02
-    from zorplex_rl.course.figures.actor_charts import in_words, loss_chart
-    from zorplex_rl.course.figures.actor_drawings import layers_drawing, processes_drawing
+    from zorplex_rl.course.figures.lines import loss_chart
+    from zorplex_rl.course.figures.processes import processes_drawing
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
-    from zorplex_rl.course.nb02 import seconds_of
+    from zorplex_rl.course.nb01 import seconds_each
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
@@ -178,8 +178,8 @@ def _(first_seconds, how_many, more_seconds, more_started, places, started):
         {len(started)} processes. Each host has one that starts the others and looks after them. On a
         real cluster it is the only thing that you start by hand.
 
-        The first actors took {in_words(first_seconds)}, since their processes had to start. A second
-        mesh of actors in the *same* processes took {in_words(more_seconds)} and {_new or "no"} new
+        The first actors took {lesson.in_words(first_seconds)}, since their processes had to start. A second
+        mesh of actors in the *same* processes took {lesson.in_words(more_seconds)} and {_new or "no"} new
         processes. Remember these two numbers.
         """,
         shows=[
@@ -250,7 +250,7 @@ async def _():
 @app.cell(hide_code=True)
 def _(joined, restart_seconds):
     lesson.md(f"""
-    {len(joined)} ranks have met after {in_words(restart_seconds)}. Most of that was spent importing
+    {len(joined)} ranks have met after {lesson.in_words(restart_seconds)}. Most of that was spent importing
     PyTorch. Each restart would cost that, on this machine, with this little program.
 
     Ranks work together by **collectives**, operations that all of them call at the same time. One
@@ -542,7 +542,7 @@ def _(answer_0, answer_1, can_it_look, looking, stacks):
         can_it_look,
         right=1 if _waiting else 2,
         why=f"""
-        It answered within {in_words(looking)}, with the stacks of {len(stacks)} threads.
+        It answered within {lesson.in_words(looking)}, with the stacks of {len(stacks)} threads.
         {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
         The wait itself is native code that lets other threads run. So every question that you forgot to prepare can be
         asked later: you write the actor that answers it when you need it.
@@ -560,17 +560,16 @@ def _():
     mo.md("""
     ## New code, old processes
 
-    A process is built in layers, and each way to change the code throws away some of them. Choose one.
+    A process is built in layers, from the bottom up: host, process, imported modules, process group,
+    the actor with its state, the code that runs. Each way to change the code throws away the upper ones.
+
+    | you … | made anew |
+    |---|---|
+    | send a function | the code that runs |
+    | spawn a new actor | that, and the actor with its state |
+    | spawn new processes | all but the host |
+    | restart the program | everything |
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        layers_drawing(),
-        "From the bottom up: each layer stands on those below. What is marked as new has to be made again.",
-    )
     return
 
 
@@ -654,8 +653,8 @@ async def _(procs, restart_seconds, trained, workers):
         await procs.spawn("new_workers", Worker).run.call(lambda worker: None)
 
     changes = {
-        "send a function": await seconds_of(send_a_function),
-        "spawn a new actor": await seconds_of(spawn_an_actor),
+        "send a function": await seconds_each(send_a_function),
+        "spawn a new actor": await seconds_each(spawn_an_actor),
         "new processes": restart_seconds,
     }
     return (changes,)
@@ -665,8 +664,8 @@ async def _(procs, restart_seconds, trained, workers):
 def _(changes):
     _send, _spawn, _restart = changes.values()
     lesson.md(f"""
-    To send a function took {in_words(_send)}, a new actor {in_words(_spawn)}, new processes
-    {in_words(_restart)}: {float(f"{_restart / _spawn:.2g}"):,.0f} times as long as the actor. With a large
+    To send a function took {lesson.in_words(_send)}, a new actor {lesson.in_words(_spawn)}, new processes
+    {lesson.in_words(_restart)}: {float(f"{_restart / _spawn:.2g}"):,.0f} times as long as the actor. With a large
     model the gap is wider, since loading it belongs to the third way only. But the new actor has to
     find the weights where the old one left them.
     """)
@@ -807,7 +806,7 @@ async def _(config):
 
     start_runtime()
     monarch.configure(enable_log_forwarding=True)
-    with nb02.captured() as terminal:
+    with nb02.captured(1, 2) as terminal:
         async with keep_open.stopping(
             this_host().spawn_procs(per_host={"ranks": config.talkers})
         ) as _procs:
@@ -938,7 +937,7 @@ def _(changes):
         "A host starts processes, a process holds actors. Processes are expensive, further actors in them are cheap.",
         "One controller can drive SPMD code step by step. A sum over all ranks makes their gradients that of the whole batch. An average of means does so for equal parts only.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",
-        f"Running actors keep the code that they were spawned with. A new actor took {in_words(changes['spawn a new actor'])} here, new processes {in_words(changes['new processes'])}.",
+        f"Running actors keep the code that they were spawned with. A new actor took {lesson.in_words(changes['spawn a new actor'])} here, new processes {lesson.in_words(changes['new processes'])}.",
         "A log that collects similar lines can hide the one that matters. Keep rank and time with each line.",
     )
     return

@@ -36,7 +36,7 @@ with app.setup(hide_code=True):
     os.environ["HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE"] = "3s"
 
     from zorplex_rl.course import nb03
-    from zorplex_rl.course.figures import fault_charts
+    from zorplex_rl.course.figures import drawing_of, lines, spans
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb03 import curve, first_weights, local_steps, losses_of
     from zorplex_rl.services.runtime import Actor, monarch, start_runtime, this_host
@@ -82,7 +82,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        fault_charts.four_faults(),
+        drawing_of("four_faults.svg"),
         "A fault of the endpoint, of the actor, of the process, and a process that is only silent.",
     )
     return
@@ -655,9 +655,7 @@ def _(ask_fates, limits, lived, whose_decide):
         """,
         shows=[
             lesson.figure(
-                fault_charts.fates_chart(
-                    {fate: one.decisions for fate, one in lived.items()}
-                ),
+                spans.fates_chart({fate: one.decisions for fate, one in lived.items()}),
                 "What each supervisor found, from the moment of the fault. "
                 "Gaps: a new process starts.",
             )
@@ -961,7 +959,7 @@ def _(ask_forget, config, trained, whose_merge):
         """,
         shows=[
             lesson.figure(
-                fault_charts.fits_chart(
+                lines.fits_chart(
                     *nb03.whole_curve(config.learners),
                     {
                         name: nb03.predictions(weights, config.learners)

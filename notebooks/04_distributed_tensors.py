@@ -30,7 +30,7 @@ with app.setup(hide_code=True):
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     from zorplex_rl.course import nb04
-    from zorplex_rl.course.figures import shard_charts
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb04 import counted
     from zorplex_rl.services.runtime import Actor, ActorError, endpoint
@@ -152,7 +152,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        shard_charts.placements_drawing(),
+        drawing_of("placements.svg"),
         "What two ranks hold of a 4 × 4 tensor. Each arrow is a collective; replicated data become a shard without any message.",
     )
     return
@@ -212,6 +212,7 @@ def _(ask_uneven, four_by_hand, held):
     lesson.reveal(
         ask_uneven,
         right={(2, 1, 1, 1): 0, (2, 2, 1, 0): 1}.get(tuple(four_by_hand), []),
+        how="Computed",
         why=f"""
         By the rule in `cut` the ranks get {", ".join(map(str, four_by_hand))} rows: sizes are rounded *up*, so
         the last ranks get less, or nothing. Code must cope with an empty shard. A **DTensor** is torch's
@@ -340,7 +341,7 @@ def _(ask_scatter, collectives, config, whose_book):
         """,
         shows=[
             lesson.figure(
-                shard_charts.bytes_chart(collectives),
+                nb04.sent_chart(collectives),
                 f"{config.megabytes} MB on two ranks. Formula: {whose_book}. Sent: from Linux's count of each TCP connection.",
             )
         ],
@@ -366,7 +367,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        shard_charts.parallel_layers_drawing(),
+        drawing_of("parallel_layers.svg"),
         "The forward pass. Between x and the sum no rank needs anything from the other.",
     )
     return
@@ -823,7 +824,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
         """,
         shows=[
             lesson.figure(
-                shard_charts.bytes_chart(
+                nb04.sent_chart(
                     {name: (_formula[name], sent) for name, (_, sent) in fsdp.items()}
                 ),
                 f"A step of {fsdp_numbers:,} parameters. By hand with {whose_share}.",

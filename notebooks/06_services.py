@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from zorplex_rl.course import nb06, nb06_checks
-    from zorplex_rl.course.figures.pool_drawing import pool_drawing
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
@@ -109,10 +109,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        pool_drawing(),
-        "The three names in the drawing are the three functions that you write.",
-    )
+    lesson.figure(drawing_of("pool.svg"))
     return
 
 
@@ -207,7 +204,7 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. And each takes a random part of its wait, or all who wait would come
+    up to a cap: **back-off**. Each takes a random part of its wait, or all who wait would come
     back together: **jitter**.
     """)
     return
@@ -295,7 +292,7 @@ def _():
     ### Exercise 2: notice, replace, back off
 
     The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether it still answers.
+    whether it answers.
     """)
     return
 

@@ -27,12 +27,12 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb07, nb07_push, nb07_torn
-    from zorplex_rl.course.figures import transfer
+    from zorplex_rl.course.figures import bars, drawing_of
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.figures.runs import paired_timelines
+    from zorplex_rl.course.figures.spans import paired_timelines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
-    from zorplex_rl.course.widgets import TransferCalculator, WeightRingRace
+    from zorplex_rl.course.widgets import WeightRingRace
     from zorplex_rl.learning.learner import response_logprobs
     from zorplex_rl.learning.ratios import mismatch
     from zorplex_rl.policy.load import load_policy
@@ -89,7 +89,7 @@ def _():
                 "This page: how a new version gets from the trainer to the generators.",
             ),
             lesson.figure(
-                transfer.planes_drawing(),
+                drawing_of("planes.svg"),
                 "A message needs the owner's Python. A one-sided read does not.",
             ),
         ]
@@ -219,7 +219,13 @@ def _(ask_busy, backend, config, waits):
         """,
         shows=[
             lesson.figure(
-                transfer.waits_chart(waits, config.busy_seconds),
+                bars.grouped_bars(
+                    {name: list(took.values()) for name, took in waits.items()},
+                    ("free", "busy", "stopped"),
+                    "How long a reader waits",
+                    "seconds until the bytes were there",
+                    line=config.busy_seconds,
+                ),
                 "The dashed line: the owner is free, or runs, again.",
             )
         ],
@@ -362,7 +368,7 @@ def _(line_rates):
     lesson.md(f"""
     ## How long would a model take?
 
-    Move the sliders to your own model. Orange points use the rates above, end to end. Grey is the
+    Move the sliders to your own model. Orange bars use the rates above, end to end. Grey is the
     line rate of a network card (NVIDIA ConnectX-7 user manual), not measured.
 
     Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters
@@ -374,7 +380,7 @@ def _(line_rates):
 
 @app.cell(hide_code=True)
 def _(line_rates, rates):
-    TransferCalculator(rates, line_rates, static="execute" in mo.cli_args())
+    nb07.calculator(rates, line_rates, static="execute" in mo.cli_args())
     return
 
 
@@ -507,7 +513,7 @@ def _(ask_torn, careless):
         """,
         shows=[
             lesson.figure(
-                transfer.copies_chart((_torn or careless.copies)[:4]),
+                bars.copies_chart((_torn or careless.copies)[:4]),
                 f"{'Some torn copies' if _torn else 'No copy was torn; these are whole'}: a colour, and where there is room the number, for each version.",
             )
         ],

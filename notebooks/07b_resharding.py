@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 
     from zorplex_rl.course import nb07b
-    from zorplex_rl.course.figures import shard_charts
+    from zorplex_rl.course.figures import bars, drawing_of
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07b import on_all, two_meshes
@@ -85,7 +85,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        shard_charts.overlaps_drawing(),
+        drawing_of("overlaps.svg"),
         "One matrix. Two trainer ranks hold rows, two generator ranks want columns. Both cuts over each other leave four pieces: four transfers.",
     )
     return
@@ -163,6 +163,7 @@ def _(ask_last, chunks, nine_rows):
     lesson.reveal(
         ask_last,
         right={0: 2, 1: 1}.get(_counts[-1], 0),
+        how="Computed",
         why=f"""
         The ranks hold {", ".join(map(str, _counts))} rows. Nine rows on four ranks make shares of three, rounded up, and three ranks have them
         all. `torch.chunk` says the same: it returns {len(chunks)} chunks, of {", ".join(map(str, chunks))} rows. A plan must work with an empty shard.
@@ -385,6 +386,7 @@ def _(ask_heads, head_rows, heads, keys, keys_on):
     lesson.reveal(
         ask_heads,
         right=_right,
+        how="Computed",
         why=f"""
         The projection has {keys.shape[0]} rows, {head_rows} for each of {heads} heads. Rank 1 holds rows {_first} to {_first + _count - 1}: {"the same as rank 0" if keys_on[0].offsets == keys_on[1].offsets else "others than rank 0"}. So
         a plan for {2 * heads} ranks moves more bytes than the parameter has. Libraries differ here. vLLM
@@ -467,6 +469,7 @@ def _(ask_busiest, plans):
     lesson.reveal(
         ask_busiest,
         right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
+        how="Computed",
         why=f"""
         {_times:.1f} times: rank 0 receives what it has not and sends everything, {_through_0 / 1e6:.2f} MB through one link. With the plan the busiest rank
         sends {_busiest / 1e6:.2f} MB, and no trainer rank needs room for the whole model. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
@@ -474,14 +477,18 @@ def _(ask_busiest, plans):
         """,
         shows=[
             lesson.figure(
-                shard_charts.loads_chart(
+                bars.grouped_bars(
                     {
                         f"{trainer} → {generator}": (
                             max(map(sum, found.traffic())),
                             found.gather_then_scatter_bytes,
                         )
                         for (trainer, generator), found in plans.items()
-                    }
+                    },
+                    ("with the plan", "gather, then scatter"),
+                    "Bytes through the busiest rank",
+                    "MB through the busiest trainer rank",
+                    1e6,
                 ),
                 "Bytes through the busiest trainer rank, for every pair of meshes.",
             )

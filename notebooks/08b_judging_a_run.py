@@ -22,7 +22,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb08b
-    from zorplex_rl.course.figures import figures, loop_drawing, runs
+    from zorplex_rl.course.figures import bars, lines, loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.learning.learner import Learner, response_logprobs
@@ -218,7 +218,7 @@ def _(ask_mistakes, lost, new, old):
     """,
         shows=[
             lesson.figure(
-                figures.outcome_chart([_was, _is]),
+                bars.outcome_chart([_was, _is]),
                 f"How {_was.episodes} held-out episodes end, sampled at temperature 1.",
             )
         ],
@@ -443,7 +443,7 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
     """,
         shows=[
             lesson.figure(
-                figures.pass_chart(pass_means),
+                lines.pass_chart(pass_means),
                 f"pass@k on {config.pass_tasks} held-out {config.pass_difficulty} tasks, estimated from {config.pass_samples} attempts at each.",
             )
         ],
@@ -562,7 +562,7 @@ def _(ask_hack, config, hacked):
     """,
         shows=[
             lesson.figure(
-                runs.shaped_chart(
+                lines.shaped_chart(
                     *([row[of] for row in _run] for of in ("accuracy", "calls")), 6
                 ),
                 "What the bonus for calls did.",
@@ -617,7 +617,7 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
     """,
         shows=[
             lesson.figure(
-                runs.shaped_chart(
+                lines.shaped_chart(
                     *(
                         [row[of] for row in hacked[config.hack_penalty]]
                         for of in ("accuracy", "calls")

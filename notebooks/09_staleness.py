@@ -25,7 +25,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb09
-    from zorplex_rl.course.figures import staleness_charts
+    from zorplex_rl.course.figures import lines
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.recorded_study import read_study, warnings
@@ -236,7 +236,7 @@ def train_on_old_data(loss, lag, conditions, seed, steps, watch, disturb=None):
         episodes = sample_batch(sampler, environment, step, seed, conditions)
         batches = collate(
             episodes, advantages_of(episodes, conditions.samples), token_budget=8192
-        )
+        )  # the most tokens of a micro-batch
         tokens = sum(batch.mask.sum().item() for batch in batches)
         for batch in batches if disturb else ():
             disturb(batch, step)
@@ -316,13 +316,7 @@ def _(config, start_plain):
 def _(conditions, config, environment):
     def accuracy_of(name, loss, lag, curve, disturb=None, also=lambda *_: None):
         """Train with ``loss``, draw ``curve``, and return the accuracy at the end."""
-        follow = nb09.follow(
-            curve,
-            name,
-            environment,
-            nb09.few(conditions, config.eval_tasks),
-            config.eval_every,
-        )
+        follow = nb09.follow(curve, name, environment, conditions, config)
 
         def watch(step, policy, batches):
             follow(step, policy, batches)
@@ -379,7 +373,7 @@ def _(ask_plain, before, config, ended, kept_at):
     """,
         shows=[
             lesson.figure(
-                staleness_charts.ratio_chart(
+                lines.ratio_chart(
                     _tokens, {f"lag {age}": size for age, (size, _) in _sizes.items()}
                 ),
                 "Each dot is one of 120 equal parts of the tokens. At the right: their effective sample size.",
@@ -438,7 +432,7 @@ def _(ask_push):
     """,
         shows=[
             lesson.figure(
-                staleness_charts.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
+                lines.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
                 "The factor at ∇ log π, from the gradients of the losses.",
             )
         ],
@@ -632,7 +626,7 @@ def _(
     """,
         shows=[
             lesson.figure(
-                staleness_charts.runs_chart(
+                lines.runs_chart(
                     nb09.points(plain_curve, saved_curve),
                     before,
                     nb09.recorded(study, in_study),
@@ -761,7 +755,7 @@ def _(chosen_for, whose_choice, wrong):
 @app.cell(hide_code=True)
 def _(before, wrong_curve):
     lesson.figure(
-        staleness_charts.runs_chart(nb09.points(wrong_curve), before, height=230),
+        lines.runs_chart(nb09.points(wrong_curve), before, height=230),
         "Fresh data, wrong records.",
     )
     return
@@ -863,7 +857,7 @@ def _(conditions, diagram, start_cell):
     lesson.wait_for(start_cell)
     chosen = dict(diagram.chosen)
     live = train_with_lag(
-        Trial(chosen["loss"], chosen["lag"], seed=0),
+        Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
         replace(conditions, learning_rate=chosen["learning_rate"]),
     )
     return chosen, live

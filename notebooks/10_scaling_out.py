@@ -27,7 +27,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb10, nb10_hosts
-    from zorplex_rl.course.figures import budget_charts, host_charts
+    from zorplex_rl.course.figures import bars, drawing_of, spans
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.namespaces import why_not
     from zorplex_rl.course.nb10_hosts import HostProcess
@@ -265,7 +265,7 @@ def _(
         """,
         shows=[
             lesson.figure(
-                budget_charts.parts_chart(
+                bars.parts_chart(
                     {"by hand": _hand, "sizing.py": _sized.parts},
                     "A trainer's memory, computed and measured",
                     {"by hand": trained.peak, "sizing.py": trained.peak},
@@ -333,7 +333,7 @@ def _(ask_slots, config, many_slots, sampled):
         """,
         shows=[
             lesson.figure(
-                budget_charts.parts_chart(
+                bars.parts_chart(
                     dict(zip(_names, _computed, strict=True)),
                     "A generator's memory",
                     {_names[0]: _few.peak, _names[1]: _many.peak},
@@ -516,7 +516,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        host_charts.two_hosts(),
+        drawing_of("two_hosts.svg"),
         "Who lives where, and who watches whom.",
     )
     return
@@ -694,7 +694,7 @@ def _(ask_silence, hosts_config, lives, whose_rule):
         """,
         shows=[
             lesson.figure(
-                host_charts.lives_chart(lives),
+                spans.lives_chart(lives),
                 "When each trainer wrote.",
             )
         ],
@@ -784,7 +784,7 @@ def _(ask_notice, hosts_config, lost, stage):
         """,
         shows=[
             lesson.figure(
-                host_charts.lost_host_chart(lost),
+                spans.lost_host_chart(lost),
                 "Its steps and its held-out accuracy.",
             ),
         ],

@@ -16,6 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+from wording import compare
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run_folder import RunFolder
@@ -157,9 +158,25 @@ def once(tmp_path_factory, worker_id, testrun_uid):
     return folder_of
 
 
+@pytest.fixture
+def wording(request, tmp_path):
+    """``wording(said, case)``: the message ``said`` is put as in ``wording.txt``. There the test's own
+    folder is called TMP."""
+    test = f"{request.path.relative_to(Path(__file__).parent).as_posix()}::{request.node.originalname}"
+    return lambda said, case="always": compare(test, case, str(said).strip().replace(str(tmp_path), "TMP"))
+
+
 @pytest.fixture(scope="session")
 def sync_run(once):
     """The run folder of ``SMALL``: four synchronous steps that nothing disturbed."""
     from runs import SMALL, train_here
 
     return RunFolder(once("sync", lambda folder: train_here(SMALL, folder)))
+
+
+@pytest.fixture(scope="session")
+def lagging_run(once):
+    """The run folder of ``LAGGING``: two generators that take over weights in mid-episode."""
+    from runs import LAGGING, train_here
+
+    return RunFolder(once("lagging", lambda folder: train_here(LAGGING, folder)))

@@ -28,6 +28,10 @@ SMALL = Config(
     task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
     max_tokens=64, device="cpu", services=ServicesConfig(spares=0),
 )  # fmt: skip
+LAGGING = SMALL.changed(
+    max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
+    checkpoint_every=8,
+)  # fmt: skip
 MARK = "ZORPLEX_TEST_RUN"
 
 

@@ -1,4 +1,4 @@
-"""Several learners of one batch, each sharded over a few processes without Monarch. Not a test: the
+"""A learner of one batch, sharded over a few processes without Monarch. Not a test: the
 processes import it."""
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def one_process(case: Case) -> Learner:
     return Learner(load_policy(dtype=dtype), config, DECAY_STEPS)
 
 
-def train_sharded(folder: Path, ranks: int, cases: list[Case], batch) -> None:
-    """Train a learner of each of ``cases`` on ``ranks`` processes, and write to ``folder`` what it
-    was like, as rank 0 saw it.
+def train_sharded(folder: Path, ranks: int, case: Case, batch) -> None:
+    """Train a learner of ``case`` on ``ranks`` processes, and write to ``folder`` what it was like,
+    as each rank saw it.
 
-    The first one also takes a step from the checkpoint ``folder/saved_by_one``, and writes a
-    checkpoint ``folder/saved_by_group``.
+    It also writes a checkpoint ``folder/saved_by_group``, and takes a step from the checkpoint
+    ``folder/saved_by_one``.
     """
-    torch.multiprocessing.spawn(_rank, (folder, ranks, cases, batch), nprocs=ranks)
+    torch.multiprocessing.spawn(_rank, (folder, ranks, case, batch), nprocs=ranks)
 
 
-def _rank(rank: int, folder: Path, ranks: int, cases: list[Case], batch) -> None:
+def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     from zorplex_rl.learning.sharded_learner import ShardedLearner
@@ -53,14 +53,13 @@ def _rank(rank: int, folder: Path, ranks: int, cases: list[Case], batch) -> None
     os.environ["GLOO_SOCKET_IFNAME"] = loopback_interface()
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (ranks,))
-    for index, (name, config, dtype) in enumerate(cases):
-        learner = ShardedLearner(load_policy(dtype=dtype), mesh, config, DECAY_STEPS)
-        own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
-        found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.whole_state()}
-        if index == 0:
-            save_learner(learner, folder / "saved_by_group")
-            load_learner(learner, folder / "saved_by_one")
-            found["metrics_after_load"] = learner.step(*batch)
-            found["weights_after_load"] = learner.whole_weights()
-        torch.save(found, folder / f"{name}.{rank}")
+    _, config, dtype = case
+    learner = ShardedLearner(load_policy(dtype=dtype), mesh, config, DECAY_STEPS)
+    own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
+    found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.whole_state()}
+    save_learner(learner, folder / "saved_by_group")
+    load_learner(learner, folder / "saved_by_one")
+    found["metrics_after_load"] = learner.step(*batch)
+    found["weights_after_load"] = learner.whole_weights()
+    torch.save(found, folder / f"{rank}")
     dist.destroy_process_group()

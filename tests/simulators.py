@@ -7,9 +7,8 @@ import random
 
 from playwright.sync_api import Locator, expect
 
-from zorplex_rl.course.widgets.ring_race import race
 from zorplex_rl.course.widgets.timeline_simulator import GRID
-from zorplex_rl.course.widgets.weight_ring_race import AXES
+from zorplex_rl.course.widgets.weight_ring_race import AXES, race
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare
 
@@ -70,8 +69,8 @@ def expect_race(widget: Locator, slots: int, pace: int, pause: int, seqlock: boo
     ):
         move(widget, label, AXES[name], value)
     found = race(slots, pace, pause, seqlock)
-    figures = [str(number) for number in (found.published, found.whole, found.torn_found, found.torn_used)]
+    figures = [str(found[name]) for name in ("published", "whole", "torn_found", "torn_used")]
     expect(widget.locator("dd[data-value]")).to_have_text(figures)
     widget.get_by_role("slider", name="Tick").press("End")
-    copy = " ".join("empty" if version < 0 else str(version) for version in found.frames[-1].staging)
+    copy = " ".join("empty" if version < 0 else str(version) for version in found["frames"][-1][4])
     expect(widget.get_by_role("img", name=f"The reader's copy: {copy}.")).to_be_visible()

@@ -67,14 +67,16 @@ def test_the_mode_of_an_earlier_version_becomes_a_lag(mode, max_lag):
 
 
 @pytest.mark.parametrize("mode", ["both", None, []])
-def test_a_mode_that_never_was_is_refused(mode):
-    with pytest.raises(ConfigError, match="the configuration's mode is .*; expected sync or async"):
+def test_a_mode_that_never_was_is_refused(mode, wording):
+    with pytest.raises(ConfigError) as refused:
         Config.from_dict({"mode": mode})
+    wording(refused.value, f"mode {mode}")
 
 
-def test_a_choice_that_is_none_is_refused_wherever_it_comes_from():
-    with pytest.raises(ConfigError, match="--transport is 'pigeon'; expected one of auto, shm, tcp, rdma, message"):
+def test_a_choice_that_is_none_is_refused_wherever_it_comes_from(wording):
+    with pytest.raises(ConfigError) as refused:
         Config(transport="pigeon").check()
+    wording(refused.value)
 
 
 def test_a_setting_has_its_own_name_whatever_group_it_is_in():
@@ -90,9 +92,10 @@ def test_a_setting_has_its_own_name_whatever_group_it_is_in():
     assert config.difference(config.changed(generators=4)) == "--generators 3 ≠ 4"
 
 
-def test_a_group_that_is_no_object_is_refused():
-    with pytest.raises(ConfigError, match="the configuration's learner is a list; expected an object"):
+def test_a_group_that_is_no_object_is_refused(wording):
+    with pytest.raises(ConfigError) as refused:
         Config.from_dict({"learner": []})
+    wording(refused.value)
 
 
 HOSTILE = [[], {}, None, True, -1, 0, 1.5, 10**30, -(10**30), 10**5000, float("nan"), "many", "", "\x00", "a" * 10**6]

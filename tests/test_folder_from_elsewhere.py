@@ -51,7 +51,7 @@ def make_run(path: Path, config: Config) -> Path:
     can."""
     (path / "checkpoints" / "step_000002" / "trainer").mkdir(parents=True)
     (path / "config.json").write_text(config.to_json())
-    for file in ("metrics.jsonl", "episodes.jsonl"):
+    for file in ("metrics.jsonl", "episodes.jsonl", "journal.jsonl"):
         (path / file).write_text("")
     Timeline().save(path / "timeline.json")
     newest = path / "checkpoints" / "step_000002"
@@ -103,6 +103,7 @@ def test_no_other_command_runs_it_either(tmp_path, ran, capsys):
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
     assert main(["size", "--policy", str(path / "policy"), "--no-time"]) == 0
     assert main(["eval", "--policy", str(path / "policy"), "--tasks", "1", "--task", "simple"]) == 0
+    assert "--trust-task" in refused(capsys, "replay", path)
     assert not ran.exists()
 
 
@@ -139,7 +140,7 @@ def test_a_run_that_was_on_other_machines_goes_on_there_only_if_they_are_named_a
     assert RunFolder(path).resume_command.endswith(hosts.flags)
 
 
-LINKED = ["config.json", "metrics.jsonl", "episodes.jsonl", "timeline.json", "curve.svg", "telemetry.json", ".lock",
+LINKED = ["config.json", "metrics.jsonl", "episodes.jsonl", "journal.jsonl", "timeline.json", "curve.svg", "telemetry.json", ".lock",
           "environment.json", "checkpoints/step_000002/controller.json", "policy/model.safetensors", "policy"]  # fmt: skip
 
 
@@ -152,7 +153,12 @@ def test_a_link_out_of_the_folder_is_neither_read_nor_written_through(run, tmp_p
         outside.write_text("{}")
     before = outside.read_bytes() if outside.is_file() else None
     (run / name).symlink_to(outside)
-    for command in (["train", "--resume", run], ["export", run, "--to", tmp_path / "model"], ["status", run]):
+    for command in (
+        ["train", "--resume", run],
+        ["export", run, "--to", tmp_path / "model"],
+        ["status", run],
+        ["replay", run],
+    ):
         assert f"holds '{name}', which is a link" in refused(capsys, *command)
     assert before is None or outside.read_bytes() == before
     assert not (tmp_path / "model").exists()
@@ -162,7 +168,7 @@ def test_a_link_out_of_the_folder_is_neither_read_nor_written_through(run, tmp_p
 def test_a_pipe_in_the_folder_keeps_nobody_waiting(run, capsys, name):
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    for command in ("train --resume", "status"):
+    for command in ("train --resume", "status", "replay"):
         assert f"holds '{name}', which is neither a file nor a folder" in refused(capsys, *command.split(), run)
 
 
@@ -280,6 +286,7 @@ def test_a_pickle_in_any_place_of_the_folder_never_runs(tmp_path, ran, capsys):
         main(["export", str(path), "--to", str(tmp_path / "model")])
         main(["export", str(path), "--to", str(tmp_path / "of_step"), "--step", "2"])
         main(["status", str(path)])
+        main(["replay", str(path)])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("zorplex_rl.cli.train.run", lambda *_: 0)
             main(["train", "--resume", str(path)])

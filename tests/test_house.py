@@ -5,9 +5,12 @@ import ast
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from wording import FILE, parse
+
 import zorplex_rl
 
 ROOT = Path(zorplex_rl.__file__).parent
+TESTS = Path(__file__).parent
 COURSE = "course"
 FLOORS = (
     ("__main__",),
@@ -122,3 +125,13 @@ def test_the_house_is_small():
     assert len(list(ROOT.glob("*.py"))) <= ROOT_FILES
     rooms = {path.parent for path in ROOT.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert len(rooms - {ROOT}) <= ROOMS
+
+
+def test_the_folders_of_the_tests_are_those_of_the_package():
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == {"notebooks", "workshop"}
+
+
+def test_every_message_in_the_file_of_wording_is_asked_for_by_a_test():
+    tests = {test.partition("::") for test, _ in parse(FILE.read_text())}
+    assert [name for file, _, name in tests if f"def {name}(" not in (TESTS / file).read_text()] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,30 +158,28 @@ def nested_manifest(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    "damage",
     [
-        (cut_data, "trainer/learner.safetensors has 600 of 1,000 bytes"),
-        (flip_a_bit, "trainer/learner.safetensors is not what was written: its checksum differs"),
-        (lose_data, "it lacks trainer/learner.safetensors"),
-        (cut_controller, "controller.json has 10 of"),
-        (lose_manifest, "it lacks manifest.json"),
-        (cut_manifest, "its manifest.json is damaged"),
-        (empty_manifest, "its manifest.json names no file"),
-        (nested_manifest, "its manifest.json is damaged"),
+        cut_data,
+        flip_a_bit,
+        lose_data,
+        cut_controller,
+        lose_manifest,
+        cut_manifest,
+        empty_manifest,
+        nested_manifest,
     ],
 )
-def test_a_checkpoint_that_is_not_what_was_written_is_named_and_the_older_one_offered(tmp_path, damage, said):
+def test_a_checkpoint_that_is_not_what_was_written_is_named_and_the_older_one_offered(tmp_path, damage, wording):
     folder = filled_folder(tmp_path / "a run", 1, 2)
     assert folder.intact_checkpoint() == folder.newest_checkpoint()
     damage(folder.newest_checkpoint())
     with pytest.raises(ConfigError) as refused:
         folder.intact_checkpoint()
-    advice = f"train --resume '{folder.path}' --from-checkpoint 1"
-    assert "the checkpoint of step 2" in str(refused.value)
-    assert said in str(refused.value) and str(refused.value).endswith(advice)
+    wording(re.sub(r"10 of \d+ bytes", "10 of N bytes", str(refused.value)), damage.__name__)
     assert folder.intact_checkpoint(1) == folder.checkpoints()[0]
     damage(folder.checkpoints()[0])
-    with pytest.raises(ConfigError, match="no other one is whole, so start again with another --out"):
+    with pytest.raises(ConfigError, match="no other one is whole"):
         folder.intact_checkpoint()
 
 

@@ -4,6 +4,7 @@
     environment.json   with a task of the user: the text of its file and its data, and their checksum
     metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
+    journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
     checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums
@@ -13,7 +14,7 @@
     .lock              held by the process that writes here; the system lets go of it when that process ends, however it ends
 
 A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that
-stands in its place is whole. It also says how long the two files of rows were. A run that continues
+stands in its place is whole. It also says how long metrics and episodes were. A run that continues
 from it cuts them back to that length, and so writes every row once.
 """
 
@@ -55,7 +56,7 @@ class RunFolder:
         self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
         self.telemetry, self.log = path / "telemetry.json", path / "log.txt"
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
-        self._checkpoints = path / "checkpoints"
+        self.journal, self._checkpoints = path / "journal.jsonl", path / "checkpoints"
         self._lock: Any = None
         self.trusts_task = False
         """Whether a task's code that is kept here may run although the user has not named it."""
@@ -228,6 +229,10 @@ class RunFolder:
         with self._writing(), self._metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    def append_journal(self, row: dict[str, Any]) -> None:
+        with self._writing(), self.journal.open("a") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
     def metrics(self) -> list[MetricsRow]:
         """Return all rows so far. Others are left out: a crash cuts lines off or leaves zeros."""
         if not self._metrics.is_file():
@@ -285,6 +290,9 @@ class RunFolder:
             for file in (self._metrics, self._episodes):
                 if file.exists():
                     _cut(file, written[file.name])
+            if self.journal.exists():
+                # Its reader passes over what came after the checkpoint.
+                _cut(self.journal, self.journal.stat().st_size)
             for newer in self.checkpoints():
                 if step_of(newer) > step_of(checkpoint):
                     shutil.rmtree(newer)

@@ -120,7 +120,7 @@ def test_a_build_of_the_site_records_how_long_each_notebook_took(tmp_path, monke
     page = SimpleNamespace(complaints=[], cells=[], lesson=None)
     monkeypatch.setattr(build, "export", lambda notebook: time.sleep(0.3 if notebook.stem == "02_slow" else 0.1))
     monkeypatch.setattr(build, "Page", SimpleNamespace(read=lambda source: page))
-    monkeypatch.setattr(build, "publish", lambda course, pages, lessons, site, library: site.mkdir())
+    monkeypatch.setattr(build, "publish", lambda course, pages, lessons, site: site.mkdir())
     monkeypatch.setattr(build, "zip_site", lambda site: site)
     # One before each notebook: a machine's speed changes within minutes.
     moments = iter((0.2, 0.3))

@@ -97,7 +97,9 @@ def takes_signals(pid):
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
-def test_a_defect_of_the_controller_is_one_sentence_and_with_debug_its_traceback(tmp_path, capsys, monkeypatch):
+def test_a_defect_of_the_controller_is_one_sentence_and_with_debug_its_traceback(
+    tmp_path, capsys, monkeypatch, wording
+):
     async def run_training(*_):
         raise KeyError("no such group")
 
@@ -107,26 +109,19 @@ def test_a_defect_of_the_controller_is_one_sentence_and_with_debug_its_traceback
     assert train_command.run(SMALL, folder) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == (
-        "zorplex-rl: KeyError: 'no such group'; this is a defect in zorplex-rl, please report it; "
-        "there is no checkpoint to continue from, so start again with another --out; "
-        f"the traceback is in {folder.log}\n"
-    )
+    wording(said.err)
     assert "Traceback" in folder.log.read_text()
     assert train_command.run(SMALL, folder, debug=True) == 1
     assert "Traceback" in capsys.readouterr().out
 
 
-def test_a_defect_of_any_other_command_is_one_sentence_and_with_debug_its_traceback(capsys, monkeypatch):
+def test_a_defect_of_any_other_command_is_one_sentence_and_with_debug_its_traceback(capsys, monkeypatch, wording):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(eval_command, "check_range", fail)
     assert main(["eval"]) == 1
-    assert capsys.readouterr().err == (
-        "zorplex-rl: the program ran out of memory (OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.); "
-        "close other programs, or use a smaller policy; --debug shows the traceback\n"
-    )
+    wording(capsys.readouterr().err)
     assert main(["eval", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 

@@ -22,6 +22,12 @@ def test_drawn_moments_reach_every_case_of_the_rule():
     assert min(free) < 0 < max(free)
 
 
+def test_a_group_is_as_old_as_the_versions_between_its_sampling_and_its_step():
+    groups = [[[0, 0, 1.0, 0.0], [1, 0, 1.0, 0.0]], [[2, 0, 1.0, 0.0], [3, 1, 1.0, 0.0]]]
+    spans = [Span("trainer", "train", step, step + 1, {"step": step, "groups": g}) for step, g in enumerate(groups)]
+    assert nb08.lags_of(Timeline([*spans, Span("trainer", "publish", 3, 4, {"version": 1})])) == {0: 3, 1: 1}
+
+
 def run_of(*steps: tuple[float, float, int]) -> Timeline:
     """Steps of one group each, as (begin, end, version of the group), each after a second of
     sampling."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zorplex_rl.course.recorded_study import Row, append_row, first_below, read_study, warnings, write_header
+from zorplex_rl.course.recorded_study import Row, first_below, read_study, warnings
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CONDITIONS = {"steps": 6, "eval_every": 3}
@@ -25,19 +25,17 @@ def row(loss="grpo", lag=8, rate=4e-4, seed=0, accuracy=0.5, **changes) -> Row:
     return replace(found, **changes)
 
 
+sys.path.insert(0, str(BENCHMARKS))
+benchmark = importlib.import_module("staleness")
+sys.path.remove(str(BENCHMARKS))
+append_row, write_header = benchmark.append_row, benchmark.write_header
+
+
 @pytest.fixture
 def file(tmp_path):
     """A study without a trial."""
     write_header(tmp_path / "study.jsonl", "benchmarks/staleness.py", "2 cores", CONDITIONS)
     return tmp_path / "study.jsonl"
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    """The module ``benchmarks/staleness.py``."""
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("staleness")
-    sys.path.remove(str(BENCHMARKS))
 
 
 def test_a_study_is_what_was_written(file):
@@ -104,21 +102,21 @@ def test_a_low_sample_size_without_a_collapse_is_a_false_alarm():
     assert (found.collapsed, found.healthy, found.false_alarms) == (0, 2, 1)
 
 
-def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds(benchmark):
+def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds():
     options = benchmark.Options(learning_rates=(1e-4, 2e-4), lags=(0, 8), losses=("tis", "grpo"), seeds=2)
     points = list(benchmark.grid(options))
     assert len(points) == len({(rate, t.lag, t.loss, t.seed) for rate, t in points}) == 16
     assert [trial.seed for _, trial in points] == [0] * 8 + [1] * 8
 
 
-def test_a_trial_that_is_in_the_file_is_not_run_again(benchmark, file):
+def test_a_trial_that_is_in_the_file_is_not_run_again(file):
     options = benchmark.Options(learning_rates=(2e-4, 4e-4), lags=(8,), losses=("grpo", "tis"), seeds=1)
     append_row(file, row("grpo", rate=4e-4))
     left = [(rate, trial.loss) for rate, trial in benchmark.missing(options, read_study(file))]
     assert left == [(2e-4, "grpo"), (2e-4, "tis"), (4e-4, "tis")]
 
 
-def test_a_file_names_the_command_that_recorded_it_and_no_path_of_the_machine(benchmark, tmp_path):
+def test_a_file_names_the_command_that_recorded_it_and_no_path_of_the_machine(tmp_path):
     options = benchmark.Options(
         lags=(0, 8), learning_rates=(8e-4,), steps=20, out=tmp_path / "other.jsonl", budget=1, log=False
     )
@@ -128,7 +126,7 @@ def test_a_file_names_the_command_that_recorded_it_and_no_path_of_the_machine(be
     )
 
 
-def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(benchmark, file):
+def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(file):
     for found in (row(accuracy=0.25), row(seed=1, accuracy=0.75), row(lag=32), row(rate=8e-4)):
         append_row(file, found)
     (report,) = benchmark.tabulate(read_study(file), seeds=2)
@@ -136,7 +134,7 @@ def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(benchmark, 
     assert report.rows == [["grpo", "0.50 (0.25 – 0.75)"]]
 
 
-def test_a_trial_of_the_benchmark_is_a_row_with_its_series(benchmark):
+def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
     from zorplex_rl.course.staleness import Trial
 
     found = benchmark.run_trial(4e-4, Trial("grpo", 1, 0), benchmark.Options(steps=2, eval_every=2, eval_tasks=4))
@@ -147,7 +145,7 @@ def test_a_trial_of_the_benchmark_is_a_row_with_its_series(benchmark):
     assert found.mean_lag == 0.5
 
 
-def test_a_trial_that_diverges_is_a_row_too(benchmark, monkeypatch):
+def test_a_trial_that_diverges_is_a_row_too(monkeypatch):
     from zorplex_rl.course.staleness import Trial
     from zorplex_rl.errors import TrainingDiverged
 

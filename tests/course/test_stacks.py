@@ -14,20 +14,24 @@ from prose import too_long
 
 from zorplex_rl import __version__
 from zorplex_rl.config import Config, LossName, TransportName
-from zorplex_rl.course import stack_commands, stacks
+from zorplex_rl.course import stacks
 from zorplex_rl.course.site import reference
 from zorplex_rl.course.site.frame import stacks_page
-from zorplex_rl.course.stacks import AXES, FAULTS, NOT_FOUND, OURS, QUESTIONS, STACKS, STALENESS, TRANSFER
+from zorplex_rl.course.stacks import AXES, KNOBS, LAUNCHES, NOT_FOUND, STACKS
 from zorplex_rl.training.hosts.spec import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
+OURS = STACKS[0]
+STALENESS, TRANSFER, FAULTS = (
+    list(AXES).index(axis) for axis in ("age of the data", "weight transfer", "when a process dies")
+)
 every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
 
 
 def test_the_map_has_sixteen_stacks_on_seven_axes_ours_first():
     assert len(STACKS) == len({stack.name for stack in STACKS}) == 16
-    assert len(AXES) == len(set(AXES)) == len(QUESTIONS) == 7
-    assert STACKS[0] is OURS
+    assert len(AXES) == len(set(AXES.values())) == 7
+    assert OURS.name == "Zorplex RL (ours)"
     assert [stack.name for stack in STACKS[1:]] == sorted((s.name for s in STACKS[1:]), key=str.lower)
 
 
@@ -73,7 +77,7 @@ def test_what_the_map_says_of_ours_is_what_the_package_does():
 
 
 def test_what_the_knob_table_says_of_ours_is_a_setting():
-    ours = " ".join(knob.names[0] for knob in stack_commands.KNOBS)
+    ours = " ".join(names[0] for names in KNOBS.values())
     settings = Config().settings()
     flags = re.findall(r"--([\w-]+)(?: (\w+))?", ours)
     assert {flag for flag, _ in flags} == {"max-lag", "generators", "slots", "transport", "loss"}
@@ -82,7 +86,7 @@ def test_what_the_knob_table_says_of_ours_is_a_setting():
 
 
 def test_our_command_is_one_that_the_command_line_takes():
-    words = shlex.split(stack_commands.LAUNCHES[0].command.replace("\\\n", " "))
+    words = shlex.split(LAUNCHES[0].command.replace("\\\n", " "))
     assert words[:2] == ["zorplex-rl", "train"]
     given = dict(zip(words[2::2], words[3::2], strict=True))
     values = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
@@ -97,12 +101,10 @@ def test_our_command_is_one_that_the_command_line_takes():
 
 
 def test_five_commands_stand_beside_five_names_of_every_knob():
-    names = [launch.stack for launch in stack_commands.LAUNCHES]
+    names = [launch.stack for launch in LAUNCHES]
     assert names == ["Zorplex RL", "OpenRLHF", "TRL", "verl", "torchforge"]
-    assert all(len(knob.names) == len(names) for knob in stack_commands.KNOBS)
-    assert all(
-        launch.sources and all(source.version for source in launch.sources) for launch in stack_commands.LAUNCHES
-    )
+    assert all(len(called) == len(names) for called in KNOBS.values())
+    assert all(launch.sources and all(source.version for source in launch.sources) for launch in LAUNCHES)
     on_map = {stack.name.removesuffix(" (ours)") for stack in STACKS}
     assert set(names) <= on_map
 
@@ -121,7 +123,7 @@ def test_the_reference_page_shows_every_line_and_every_source_of_a_stack_without
 
 def test_the_reference_page_shows_all_commands():
     text = unescape(re.sub(r"<[^>]+>", "", reference.content()))
-    assert all(launch.command.strip() in text for launch in stack_commands.LAUNCHES)
+    assert all(launch.command.strip() in text for launch in LAUNCHES)
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
@@ -139,7 +141,7 @@ def test_in_a_browser_all_columns_of_the_table_are_seen_and_sort(tmp_path, scrip
         assert names.all_inner_texts() == [stack.name for stack in STACKS]
         assert table.get_by_role("button").count() == (len(AXES) + 1 if scripts else 0)
         if scripts:
-            column = table.get_by_role("button", name=AXES[FAULTS])
+            column = table.get_by_role("button", name=list(AXES)[FAULTS])
             column.click()
             assert kinds.all_inner_texts() == sorted(stack.cells[FAULTS].kind for stack in STACKS)
             column.click()
@@ -151,26 +153,18 @@ def test_every_explained_kind_is_on_the_map():
     assert set(stacks.KINDS) <= {cell.kind for stack in STACKS for cell in stack.cells}
 
 
-def test_groups_hold_every_stack_once_the_largest_first():
-    for axis in range(len(AXES)):
-        found = stacks.groups(axis)
-        assert sorted(s.name for group in found.values() for s in group) == sorted(s.name for s in STACKS)
-        sizes = [len(group) for group in found.values()]
-        assert sizes == sorted(sizes, reverse=True)
-
-
 def test_what_was_not_found_is_said_in_the_same_words():
     said = [cell.said for stack in STACKS for cell in stack.cells]
-    said += [name for knob in stack_commands.KNOBS for name in knob.names]
+    said += [name for names in KNOBS.values() for name in names]
     assert sum(NOT_FOUND in line for line in said) >= 5
     assert not [line for line in said if "not found" in line and NOT_FOUND not in line]
 
 
 def test_no_sentence_is_too_long():
     texts = [cell.said for stack in STACKS for cell in stack.cells]
-    texts += [launch.note for launch in stack_commands.LAUNCHES]
-    texts += [name for knob in stack_commands.KNOBS for name in knob.names]
-    texts += [*QUESTIONS, *stacks.KINDS.values()]
+    texts += [launch.note for launch in LAUNCHES]
+    texts += [name for names in KNOBS.values() for name in names]
+    texts += [*AXES.values(), *stacks.KINDS.values()]
     assert len(texts) > 120
     assert not [sentence for text in texts for sentence in too_long(text)]
     assert too_long("word " * 31)

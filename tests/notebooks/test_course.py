@@ -202,3 +202,14 @@ def test_the_minutes_of_a_header_are_honest_and_at_most_50(name):
     assert found.seconds is not None, f"{name}: ./build_site.sh site --record {minutes.RECORDED}"
     assert found.stated == pytest.approx(found.minutes, rel=0.2)
     assert max(found.stated, found.minutes) <= 50
+
+
+def lines_of(*files: Path) -> int:
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def test_the_course_and_its_notebooks_stay_small():
+    course = [file for file in (ROOT / "zorplex_rl" / "course").rglob("*.py") if "site" not in file.parts]
+    assert lines_of(*course) <= 7_014
+    assert lines_of(*course, *NOTEBOOKS.values()) <= 18_000
+    assert [file.name for file in course if file.name.startswith("nb") and lines_of(file) > 500] == []

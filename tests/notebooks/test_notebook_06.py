@@ -106,9 +106,9 @@ async def main():
     try:
         async with open_pool(Bad): pass
     except kept.ReplicaDied as error:
-        print("no disk" in str(error), time.monotonic() - began < 10)
+        print("no disk" in str(error), time.monotonic() - began < 60)
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    while children.read_text() and time.monotonic() - began < 15:
+    while children.read_text() and time.monotonic() - began < 60:
         await asyncio.sleep(0.1)
     print("left over:", children.read_text() or "none")
 
@@ -123,7 +123,7 @@ def test_the_file_to_keep_survives_a_kill_and_a_hang_and_does_not_wait_for_what_
     (tmp_path / "program.py").write_text(KEPT)
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=without, capture_output=True, text=True, timeout=120
+        [sys.executable, "program.py"], cwd=tmp_path, env=without, capture_output=True, text=True, timeout=300
     )
     assert "True True\nleft over: none" in done.stdout, (done.stdout, done.stderr[-2000:])
 
@@ -187,7 +187,8 @@ def test_a_constructor_that_raises_is_an_error_and_no_endless_wait(page):
             raise ValueError("no disk")
 
     async def opened():
-        async with asyncio.timeout(20), healing(page)(Broken):
+        # A process starts in a second or two, on a busy machine in twenty.
+        async with asyncio.timeout(120), healing(page)(Broken):
             pass
 
     with pytest.raises(ReplicaDied, match="no disk"):

@@ -4,6 +4,7 @@ wrong with them is one sentence."""
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import ssl
@@ -89,21 +90,23 @@ def take_another_authority(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    "spoil",
     [
-        (shutil.rmtree, "where authority.pem cannot be read"),
-        (lose_key, "where key.pem cannot be read"),
-        (show_key, "can be read by others .mode 644.; make it yours alone: chmod 600"),
-        (damage_certificate, "certificate.pem is damaged"),
-        (take_key_of_another, "key.pem does not belong to .*certificate.pem"),
-        (take_another_authority, "is of another authority than"),
+        shutil.rmtree,
+        lose_key,
+        show_key,
+        damage_certificate,
+        take_key_of_another,
+        take_another_authority,
     ],
 )
-def test_files_that_cannot_work_are_refused_in_one_sentence(made, spoil, said):
+def test_files_that_cannot_work_are_refused_in_one_sentence(made, spoil, wording):
     spoil(made / "a")
-    with pytest.raises(ConfigError, match=said) as refused:
+    with pytest.raises(ConfigError) as refused:
         check_files(made / "a", HERE)
     assert "\n" not in str(refused.value)
+    # In brackets stands what the library for certificates says.
+    wording(re.sub(r"damaged \(.*\)", "damaged (…)", str(refused.value)), spoil.__name__)
 
 
 def test_a_certificate_is_refused_when_it_has_expired_before_it_is_valid_and_under_another_name(tmp_path, monkeypatch):
@@ -121,23 +124,24 @@ def test_a_certificate_is_refused_when_it_has_expired_before_it_is_valid_and_und
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    "settings",
     [
-        ({"hosts": "attach:tls://10.0.0.2:4444"}, "give --tls FOLDER, which `zorplex-rl certificates` makes"),
-        ({"hosts": "attach:tcp://10.0.0.2:4444"}, "nothing is encrypted .*; use tls://"),
-        ({"hosts": "attach:tcp://10.0.0.2:4444", "tls": "x"}, "write tls://, or leave --tls out"),
-        ({"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "insecure": True}, "leave one of them out"),
-        ({"hosts": "attach:tls://10.0.0.2:4444,tcp://10.0.0.3:4444"}, "all machines of a run use one of them"),
-        ({"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "listen": "tcp://10.0.0.1:5"}, "use one of them"),
-        ({"hosts": "slurm:2"}, "give --tls FOLDER/controller.* or --insecure if you trust that network"),
-        ({"hosts": "slurm:2", "tls": "x", "insecure": True}, "--tls or ZORPLEX_TLS is 'x'; leave one of them out"),
-        ({"hosts": "kubernetes:2", "image": "x"}, "channel to pods is plain TCP.*--insecure"),
+        {"hosts": "attach:tls://10.0.0.2:4444"},
+        {"hosts": "attach:tcp://10.0.0.2:4444"},
+        {"hosts": "attach:tcp://10.0.0.2:4444", "tls": "x"},
+        {"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "insecure": True},
+        {"hosts": "attach:tls://10.0.0.2:4444,tcp://10.0.0.3:4444"},
+        {"hosts": "attach:tls://10.0.0.2:4444", "tls": "x", "listen": "tcp://10.0.0.1:5"},
+        {"hosts": "slurm:2"},
+        {"hosts": "slurm:2", "tls": "x", "insecure": True},
+        {"hosts": "kubernetes:2", "image": "x"},
     ],
 )
-def test_other_machines_need_tls_or_a_permission(settings, said, monkeypatch):
+def test_other_machines_need_tls_or_a_permission(settings, wording, monkeypatch):
     monkeypatch.delenv(tls.TLS, raising=False)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError) as refused:
         check_cluster(Config().changed(**settings))
+    wording(refused.value, str(settings))
 
 
 def test_this_machine_needs_neither_and_the_environment_names_the_files(monkeypatch):

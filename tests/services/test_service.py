@@ -507,16 +507,17 @@ def test_a_replica_may_have_several_processes():
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    "options",
     [
-        ({"replicas": 0}, "0 replicas"),
-        ({"replicas": 5, "max_replicas": 3}, "5 replicas"),
-        ({"router": "roulette"}, "round_robin, least_loaded"),
+        {"replicas": 0},
+        {"replicas": 5, "max_replicas": 3},
+        {"router": "roulette"},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, complaint):
-    with pytest.raises(ValueError, match=complaint):
+def test_options_that_make_no_sense_are_refused(options, wording):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
         ServiceOptions(**options)
+    wording(refused.value, str(options))
 
 
 def children():

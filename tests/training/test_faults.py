@@ -16,6 +16,7 @@ from runs import SMALL, as_flags, command, counters, eventually, final_weights, 
 
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.simulation.recorded import read_run
+from zorplex_rl.simulation.replay import read_recording, replay
 from zorplex_rl.timeline import Timeline
 
 
@@ -65,6 +66,8 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
     found = counters(run)
     assert found["trained"] == config.steps * config.prompts_per_step
     assert found["started"] == found["trained"] + found["abandoned"]
+    found = replay(read_recording(run.path))
+    assert found.is_equal, found.first_difference
 
 
 def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, controller):
@@ -100,6 +103,8 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, con
     assert found["stale"] == 0
     trace = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "restart" for event in trace) == 4
+    found = replay(read_recording(run.path))
+    assert found.is_equal, found.first_difference
 
 
 def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, controller, sync_run):
@@ -170,6 +175,9 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
     assert all(before.end <= after.start for before, after in pairwise(trained))
     with pytest.raises(ValueError, match=f"version {resumed['step']} published twice: the run was resumed"):
         read_run(path)
+    found = replay(read_recording(path))
+    assert found.is_equal, found.first_difference
+    assert found.steps == 4
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):

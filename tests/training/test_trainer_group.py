@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import os
 import signal
@@ -82,15 +83,20 @@ def batch(embedded):
 
 @pytest.fixture(scope="module")
 def sharded(batch, tmp_path_factory):
-    """What became of each of ``CASES`` on ``RANKS`` ranks: by its name, a list with what every rank
-    found."""
-    folder = tmp_path_factory.mktemp("sharded")
-    learner = one_process(CASES[0])
-    train(learner, batch)
-    save_learner(learner, folder / "saved_by_one")
-    train_sharded(folder, RANKS, CASES, batch)
-    found = {name: [torch.load(folder / f"{name}.{rank}") for rank in range(RANKS)] for name, *_ in CASES}
-    return found | {"folder": folder}
+    """``sharded(case)``: what became of one of ``CASES`` on ``RANKS`` ranks, and the folder with its
+    checkpoints."""
+
+    @functools.cache
+    def of_case(name):
+        folder = tmp_path_factory.mktemp(name)
+        (case,) = (case for case in CASES if case[0] == name)
+        learner = one_process(case)
+        train(learner, batch)
+        save_learner(learner, folder / "saved_by_one")
+        train_sharded(folder, RANKS, case, batch)
+        return [torch.load(folder / f"{rank}") for rank in range(RANKS)], folder
+
+    return of_case
 
 
 def distance(one, other) -> float:
@@ -108,7 +114,7 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
 ):
     learner = one_process(case)
     expected = train(learner, batch)
-    ranks = sharded[case[0]]
+    ranks, _ = sharded(case[0])
     exact = case[2] == "float32"
     for metrics, own in zip(expected, ranks[0]["metrics"], strict=True):
         if not exact:
@@ -137,9 +143,10 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
 
 def test_a_checkpoint_of_a_group_is_continued_by_one_process_and_the_reverse(batch, sharded):
     of_group, of_one = (one_process(CASES[0]) for _ in range(2))
-    load_learner(of_one, sharded["folder"] / "saved_by_one")
-    load_learner(of_group, sharded["folder"] / "saved_by_group")
-    state = sharded["plain"][0]["state"]
+    ranks, folder = sharded("plain")
+    load_learner(of_one, folder / "saved_by_one")
+    load_learner(of_group, folder / "saved_by_group")
+    state = ranks[0]["state"]
     # The counts of the optimizer's steps are not copied in ``state``, and have gone on.
     of_run, of_file = (
         {name: tensor for name, tensor in found.items() if not name.endswith(".step")}
@@ -148,9 +155,9 @@ def test_a_checkpoint_of_a_group_is_continued_by_one_process_and_the_reverse(bat
     assert same_weights(of_run, of_file)
     expected = of_one.step(*batch)
     assert of_group.step(*batch) == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    assert sharded["plain"][0]["metrics_after_load"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert ranks[0]["metrics_after_load"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
     weights = of_one.policy.model.state_dict()
-    for name, found in sharded["plain"][0]["weights_after_load"].items():
+    for name, found in ranks[0]["weights_after_load"].items():
         torch.testing.assert_close(found, weights[name], atol=1e-5, rtol=0)
 
 

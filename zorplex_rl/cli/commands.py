@@ -10,6 +10,7 @@
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
+    zorplex-rl replay RUN [--loss …]              execute a run again; the same, or with one thing changed
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl --version                          print the version
 
@@ -23,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tyro
@@ -38,6 +40,7 @@ from zorplex_rl.cli.failures import FAILED, sentence_of
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.cli.output import Output
 from zorplex_rl.cli.policy import Policy, build_or_show
+from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
 from zorplex_rl.cli.status import Status, status
 from zorplex_rl.cli.train import Train, cluster_of, train
@@ -49,7 +52,7 @@ from zorplex_rl.sizing.presets import preset_config
 PROGRAM = "zorplex-rl"
 DEBUG = "--debug"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
-Commands = Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Check | Size
+Commands = Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Replay | Check | Size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,9 +99,12 @@ def _run(given: list[str]) -> int:
                         f"the run in {str(parsed.resume)!r} was on other machines; say where it goes on: there, with "
                         f"{earlier.cluster.flags}, or here, with --hosts this"
                     )
+            case Replay():
+                parsed = _parse(given, defaults_of(parsed))
         programs: dict[type, Callable[[Any], int]] = {
             Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
-            Env: check_environment, Export: export, Status: status, Check: check, Size: size,
+            Env: check_environment, Export: export, Status: status,
+            Replay: partial(replay, given=given), Check: check, Size: size,
         }  # fmt: skip
         return programs[type(parsed)](parsed)
     except ConfigError as error:

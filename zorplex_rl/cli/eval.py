@@ -80,7 +80,7 @@ def evaluate(command: Eval) -> int:
     config.check()
     source = EnvironmentSource.of(config)
     if command.json:
-        _check_writable("--json", command.json)
+        check_writable("--json", command.json)
     with calling_here(source, command.task_timeout):
         environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
         device = assign_devices(command.device, ["policy"])["policy"]
@@ -168,7 +168,7 @@ def check_limits_of(
         print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
 
 
-def _check_writable(flag: str, file: Path) -> None:
+def check_writable(flag: str, file: Path) -> None:
     """Raise ConfigError, before the work begins, if ``file`` cannot be written. Changes nothing."""
     try:
         target = Path(os.path.realpath(file))

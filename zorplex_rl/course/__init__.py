@@ -1,2 +1,1 @@
-"""The course: what only notebooks and their pages use. It imports the system, which never imports
-it."""
+"""The course: what only notebooks and their pages use. The system never imports it."""

@@ -1,5 +1,4 @@
-"""Hosts on one machine, for tests and lessons: each has its own network, process ids, host name,
-/dev/shm and /tmp.
+"""Hosts on one machine, for tests and lessons: own network, processes, name, /dev/shm, /tmp.
 
     with namespaced_hosts("a", "b") as network:
         worker = network["a"].popen("zorplex-rl", "worker", "--listen", f"tcp://{network['a'].address}:4444")
@@ -30,8 +29,7 @@ HOST = (
     "hostname {name} && ip link set lo up && mount -t tmpfs tmpfs /dev/shm && mkdir /dev/shm/tmp && mount -t tmpfs tmpfs /dev/shm/tmp"
     "{kept} && mount --move /dev/shm/tmp /tmp && rmdir /dev/shm/tmp && trap '' CHLD"
 )
-"""What the first process of a host does. Orphans are its children, and need no ``wait`` where
-SIGCHLD is ignored."""
+"""What a host's first process does. Where SIGCHLD is ignored, orphans need no ``wait``."""
 KEEP = " && mkdir -p /dev/shm/tmp/{inside} && mount --bind /tmp/{inside} /dev/shm/tmp/{inside}"
 """Where Python or this package is installed in /tmp, a host sees that folder there, too."""
 ALL = ("--net", "--mount", "--pid", "--uts", "--ipc")
@@ -39,8 +37,7 @@ _numbers = itertools.count()
 
 
 class Namespace:
-    """What a first process and all others in it see as their machine, until ``kill`` or the end of
-    the process that made it."""
+    """What processes see as their machine, until ``kill`` or the end of its maker."""
 
     def __init__(self, setup: str, *spaces: str) -> None:
         self.spaces = spaces
@@ -102,8 +99,7 @@ class Host:
         return subprocess.Popen(self.entered(*command, cwd=cwd), **options)
 
     def path(self, inside: str) -> Path:
-        """Return where this process finds the file ``inside`` of the host, also one in its own
-        /tmp."""
+        """Return where this process finds the file ``inside`` of the host, also in /tmp."""
         return Path(f"/proc/{self.inside.first}/root{inside}")
 
     def listens(self, port: int) -> bool:
@@ -126,8 +122,7 @@ class Host:
 
 @contextlib.contextmanager
 def namespaced_hosts(*names: str, kind: type[Host] = Host) -> Iterator[dict[str, Host]]:
-    """Make hosts with these names and a network between them. Ends them all, and whatever runs on
-    them, at the end."""
+    """Make hosts with a network between them. Ends them, with all that runs on them."""
     with contextlib.ExitStack() as running:
         switch = Namespace(SWITCH, "--net")
         running.callback(switch.kill)
@@ -139,8 +134,7 @@ def namespaced_hosts(*names: str, kind: type[Host] = Host) -> Iterator[dict[str,
 
 
 def _installed_in(folder: Path) -> list[Path]:
-    """Return where in ``folder`` Python, its packages and this one are installed: relative paths,
-    none of them within another."""
+    """Return where in ``folder`` Python and packages are installed, none within another."""
     places = {Path(place).resolve() for place in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
     inside = {place for place in places if place.is_relative_to(folder)}
     return sorted(place.relative_to(folder) for place in inside if not inside & set(place.parents))

@@ -1,5 +1,4 @@
-"""Serve notebook 01: play actors in this process, as Monarch would, to check those that a learner
-writes; and take times.
+"""Serve notebook 01: play a learner's actors in this process, as Monarch would, and take times.
 
 Mailbox(Summer, rank=1, size=4).add.call_one([1, 2])       a copy, in order, one at a time; nothing is started
 expect_a_summer(Summer)                                    raises AssertionError with a sentence that shows the calls
@@ -14,7 +13,7 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -34,23 +33,16 @@ async def _nothing(self: Any) -> None: ...
 _ONE_AT_A_TIME, _SIDE_BY_SIDE = type(endpoint(_nothing)), type(concurrent_endpoint(_nothing))
 
 
-class Reply:
+class Reply(asyncio.Task[Any]):
     """Hold the answer of a call, as Monarch's future does."""
-
-    def __init__(self, task: asyncio.Future[Any]) -> None:
-        self._task = task
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._task.__await__()
 
     def as_asyncio(self) -> asyncio.Future[Any]:
         """Return the asyncio future behind it."""
-        return self._task
+        return self
 
 
 class Mailbox:
-    """Play one actor in the running event loop. It is its own reference: it may be sent in a
-    message."""
+    """Play one actor in the running event loop; it may itself be sent in a message."""
 
     def __init__(self, actor_class: type, rank: int = 0, size: int = 1) -> None:
         name = actor_class.__name__
@@ -77,16 +69,14 @@ class Mailbox:
         return self
 
     def send(self, found: Any, place: tuple[int, int], *sent: Any) -> Reply:
-        """Put a message into the mailbox, a copy of what is ``sent``, for a mesh in which the actor
-        has this ``place``."""
-        task = asyncio.ensure_future(self._answer(found, place, copy.deepcopy(sent)))
+        """Put a copy of ``sent`` into the mailbox, for a mesh in which this is its ``place``."""
+        reply = Reply(self._answer(found, place, copy.deepcopy(sent)))
         # Of a broadcast, nobody ever asks.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return Reply(task)
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return reply
 
     async def ask(self, name: str, *sent: Any, rank: int, size: int) -> Any:
-        """Send a message to the actor as the one of ``rank`` in a mesh or slice of ``size``.
-        Returns the answer."""
+        """Send a message, as to ``rank`` in a mesh of ``size``. Returns the answer."""
         found = getattr(self, name) and _endpoints(self._class)[name]
         return await self.send(found, (rank, size), *sent)
 
@@ -109,8 +99,7 @@ def _endpoints(actor_class: type) -> dict[str, Any]:
 
 
 def expect_a_summer(actor_class: type) -> None:
-    """Compare an actor with what ``Summer`` is to do, on random messages to it as one of several.
-    Raises AssertionError."""
+    """Compare an actor with ``Summer`` on random messages. Raises AssertionError."""
     asyncio.run(_expect_a_summer(actor_class))
 
 
@@ -149,8 +138,7 @@ async def _expect_a_summer(actor_class: type) -> None:
 
 
 def expect_long_rallies(actor_class: type) -> None:
-    """Let two players of the class play. Raises AssertionError where a rally stops, or hits are
-    lost."""
+    """Let two players play. Raises AssertionError where a rally stops, or hits are lost."""
     asyncio.run(_expect_long_rallies(actor_class))
 
 
@@ -185,8 +173,7 @@ async def _expect_long_rallies(actor_class: type) -> None:
 
 
 def _hits(left: int) -> tuple[int, int]:
-    """Return the hits of a rally that begins with ``hit(left)``: of the one who begins, and of the
-    other."""
+    """Return the hits of a rally: of the one who begins, and of the other."""
     return left // 2 + 1, (left + 1) // 2
 
 
@@ -206,8 +193,7 @@ def joined(shopped: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
 
 
 def by_arrival(answer_times: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``answer_times`` with its times sorted: a list in the order of the messages and one in
-    that of arrival are both right."""
+    """Return ``answer_times`` with its times sorted: any order is right."""
 
     @functools.wraps(answer_times)
     def in_order(seconds: list[float], concurrent: bool) -> Any:
@@ -233,8 +219,7 @@ async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:
 
 
 async def play(ping: Any, pong: Any, hits: int) -> float:
-    """Play a rally of so many ``hits``. Returns the seconds until all are counted and the first
-    call is answered."""
+    """Play a rally of ``hits``. Returns the seconds until all of it is counted."""
     start = time.monotonic()
     rally = ping.hit.call_one(hits - 1)
     while await ping.hits_so_far.call_one() + await pong.hits_so_far.call_one() < hits:
@@ -259,8 +244,7 @@ async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
 
 
 async def seconds_each(work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4) -> float:
-    """Return the seconds for one of ``times`` that ``work`` does: the median of all runs that begin
-    ``within`` so many seconds."""
+    """Return the median seconds of ``work``, for one of ``times`` things that it does."""
     runs: list[float] = []
     end = time.perf_counter() + within
     while not runs or time.perf_counter() < end:

@@ -1,5 +1,4 @@
-"""Serve notebook 02: how long something takes, what a terminal shows, and checks that play several
-ranks in one process."""
+"""Serve notebook 02: times, what a terminal shows, and checks that play several ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +8,7 @@ import os
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,52 +22,39 @@ Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
 Rank = tuple[torch.nn.Module, torch.optim.Optimizer, Examples]
 Step = Callable[..., Any]
-"""``step(model, optimizer, mine, everybody, add_up)`` takes one training step as one rank, and
-returns the loss of all ranks' examples."""
+"""``step(model, optimizer, mine, everybody, add_up)``: one rank's step; returns the loss of all."""
 SIZES = ([4, 4], [6, 2], [3], [1, 5, 2], [3, 0])
 """Examples of each rank, in the runs of ``check_step``."""
 ROUNDS = 12
 
 
-async def seconds_of(work: Callable[[], Awaitable[object]], times: int = 5) -> float:
-    """Return the median of several runs, in seconds."""
-    runs = []
-    for _ in range(times):
-        start = time.perf_counter()
-        await work()
-        runs.append(time.perf_counter() - start)
-    return median(runs)
-
-
 @contextlib.contextmanager
-def captured() -> Iterator[list[str]]:
-    """Collect what this process and its children write to the terminal, as a list of lines."""
+def captured(*descriptors: int) -> Iterator[list[str]]:
+    """Collect what this process and its children write to ``descriptors``: lines with text."""
     lines: list[str] = []
     sys.stdout.flush()
     sys.stderr.flush()
-    with tempfile.TemporaryFile("w+") as file:
-        saved = os.dup(1), os.dup(2)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    saved = {number: os.dup(number) for number in descriptors}
+    with tempfile.TemporaryFile() as file:
+        for number in saved:
+            os.dup2(file.fileno(), number)
         try:
             yield lines
         finally:
-            for number, descriptor in enumerate(saved, start=1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
+            for number, copied in saved.items():
+                os.dup2(copied, number)
+                os.close(copied)
             file.seek(0)
-            lines += file.read().splitlines()
+            lines += [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
 
 
 def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> float:
-    """Return the largest difference between each of several lists of weights and the ``right``
-    one."""
+    """Return the largest difference between several lists of weights and the ``right`` one."""
     return max(float((mine - its).abs().max()) for weights in found for mine, its in zip(weights, right, strict=True))
 
 
 def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Rank], list[Any]]:
-    """Run ``step`` as every rank, one after the other. Returns the ranks after it, and what each
-    call returned.
+    """Run ``step`` as every rank in turn. Returns the ranks after it, and the answers.
 
     What the others add up is not known while the first rank runs. So all run again from the start,
     now told the sums of the round before, until no sum changes any more. Raises AssertionError
@@ -122,8 +106,7 @@ def _sizes(ranks: Sequence[Rank]) -> str:
 
 
 def check_step(step: Step) -> None:
-    """Compare two steps of some ranks with those of one process that has all examples. Raises
-    AssertionError with a sentence for the learner."""
+    """Compare steps of some ranks with those of one process. Raises AssertionError."""
     for seed, sizes in enumerate(SIZES):
         chance = torch.Generator().manual_seed(seed)
         everybody = sum(sizes)
@@ -166,8 +149,7 @@ def _one_process(model: torch.nn.Module, optimizer: torch.optim.Optimizer, input
 
 
 def draw_states(chance: random.Random) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Draw two state dicts: some names are in both, some of these with another shape of as many
-    numbers."""
+    """Draw two state dicts; of shared names, some have another shape of as many numbers."""
     shapes = [(2,), (3,), (2, 3), (3, 2), (1,), (1, 2)]
 
     def state() -> dict[str, Tensor]:
@@ -195,8 +177,7 @@ def draw_lines(chance: random.Random) -> tuple[dict[int, list[tuple[float, str]]
 
 
 def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    """Raise AssertionError if the answer shares memory with what it was made from, or that has
-    changed."""
+    """Raise AssertionError if the answer shares memory with an argument, or modifies one."""
     old = {"kept": torch.ones(2), "grown": torch.ones(2), "gone": torch.ones(1)}
     new = {"kept": torch.zeros(2), "grown": torch.zeros(3), "added": torch.zeros(1)}
     states = {"old": old, "new": new}

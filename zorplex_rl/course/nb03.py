@@ -1,5 +1,4 @@
-"""Serve notebook 03: the curve that its learners learn, their supervisors with a spare, and what
-its checks draw."""
+"""Serve notebook 03: the curve that is learned, supervisors with a spare, draws for its checks."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Change = tuple[Tensor, int]
 
 
 def network(weights: Tensor | None = None) -> nn.Module:
-    """Build the network that learns the curve, with ``weights`` or those that everybody begins
-    with."""
+    """Build the network that learns the curve, with ``weights`` or the first ones."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 1))
     if weights is not None:
@@ -35,8 +33,7 @@ def first_weights() -> Tensor:
 
 
 def curve(share: int, shares: int, points: int = 64) -> tuple[Tensor, Tensor]:
-    """Return the part of the curve that is the ``share``-th of ``shares``: x and y, each [points,
-    1]."""
+    """Return part ``share`` of ``shares`` of the curve: x and y, each [points, 1]."""
     x = torch.linspace(2 * share / shares - 1, 2 * (share + 1) / shares - 1, points)[:, None]
     return x, torch.sin(6 * x) + 0.5 * x
 
@@ -79,8 +76,7 @@ async def guarded(
     supervisor: Callable[[Callable[[], Awaitable[Any]]], Any],
     learners: int,
 ) -> AsyncIterator[list[Any]]:
-    """Give every learner a supervisor, and the last one a spare that is taken before another is
-    started; all end with the block."""
+    """Give each learner a supervisor, and the last a spare; all end with the block."""
     shares = [*range(learners), learners - 1]
     started = await asyncio.gather(*map(start, shares), return_exceptions=True)
     waiting = [(share, one) for share, one in zip(shares, started, strict=True) if not isinstance(one, BaseException)]
@@ -101,8 +97,7 @@ async def guarded(
 
 
 async def until_replaced(guard: Any, patience: float = 30.0) -> None:
-    """Wait until a supervisor has replaced its worker. Raises TimeoutError after ``patience``
-    seconds."""
+    """Wait until a supervisor has replaced its worker. Raises TimeoutError."""
     async with asyncio.timeout(patience):
         while not (guard.failed_at and guard.worker):
             await asyncio.sleep(0.1)
@@ -123,8 +118,7 @@ def draw_situation(draw: random.Random) -> tuple[bool, float, float, SimpleNames
 
 
 def draw_changes(draw: random.Random) -> tuple[Tensor, list[Change]]:
-    """Draw the arguments of ``merge``: weights, and from no to four changes with different numbers
-    of examples."""
+    """Draw the arguments of ``merge``: weights, and up to four changes with their examples."""
     size = draw.randint(1, 4)
 
     def tensor() -> Tensor:

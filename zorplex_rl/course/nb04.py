@@ -1,5 +1,4 @@
-"""Serve notebook 04: processes with a gloo group, the bytes that they send, and checks that stand
-for several ranks in one process."""
+"""Serve notebook 04: gloo groups, the bytes that they send, and checks that play ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import os
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zorplex_rl.course.figures.bars import grouped_bars
 from zorplex_rl.services.runtime import start_runtime, this_host
 
 
@@ -30,8 +30,7 @@ def join() -> int:
 
 @asynccontextmanager
 async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]:
-    """Start ``count`` processes with an ``actor`` each and a gloo group of their own; they end with
-    the block."""
+    """Start ``count`` processes with an ``actor`` each and a gloo group, for the block."""
     from monarch.spmd import setup_torch_elastic_env_async
 
     start_runtime()
@@ -72,9 +71,14 @@ def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     return answer, sent_so_far() - before
 
 
+def sent_chart(collectives: Mapping[str, tuple[float, float]]) -> str:
+    """Draw the bytes that one rank sends in each operation: by formula, and as Linux counted."""
+    names = ("by formula", "sent")
+    return grouped_bars(collectives, names, "Bytes by formula and as sent", "MB that each rank sends", 1e6)
+
+
 def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of (x, up, up_bias, down, down_bias, ranks) that runs ``layers`` as every
-    rank, one after the other.
+    """Return a function that runs ``layers`` as every rank, one after the other.
 
     Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part
     of the hidden numbers. Raises AssertionError where one does not.
@@ -112,8 +116,7 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def draw_layers(draw: random.Random) -> tuple[Tensor | int, ...]:
-    """Draw x, two layers with biases, and a number of ranks that need not divide the width between
-    them."""
+    """Draw x, two layers with biases, and ranks that need not divide their width."""
     torch.manual_seed(draw.randrange(10**6))
     rows, narrow, wide, ranks = (draw.randint(2, 5), draw.randint(2, 4), draw.randint(5, 9), draw.randint(2, 4))
     sizes = ((rows, narrow), (wide, narrow), (wide,), (narrow, wide), (narrow,))

@@ -48,8 +48,7 @@ ANSWERS, TALKS = "[ANSWER", "So"
 
 
 def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0) -> Episode:
-    """Return the scored episode of a response: its token ``ids``, and which of them the policy
-    drew."""
+    """Return the scored episode of a response: its ``ids``, and which the policy drew."""
     turns, start = list[Turn](), 0
     for own, run in groupby(sampled):
         end = start + len(list(run))
@@ -71,8 +70,7 @@ def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence
 def beside_the_engine(
     policy: Policy, environment: Zorplex, sampler: Sampler, sampling: Sampling
 ) -> tuple[list[Episode], list[bool], tuple[float, float]]:
-    """Sample eight episodes with the engine and with ``sampler``. Returns the engine's, which of
-    them are equal, and the seconds of both."""
+    """Sample eight tasks both ways. Returns the engine's episodes, which are equal, seconds."""
     tasks = environment.tasks(tuple(TASK_SPECS), 8)
     clock = [time.monotonic()]
     engine = rollout(
@@ -87,8 +85,7 @@ def beside_the_engine(
 
 
 def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
-    """Return the mean probability of the tokens that the policy drew (True), and of the tool's
-    (False), each given those before it."""
+    """Return the mean probability of the tokens that the policy drew, and of the tool's."""
     everything = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
     chances: dict[bool, list[float]] = {True: [], False: []}
     for episode, logprobs in zip(episodes, response_logprobs(policy, everything), strict=True):
@@ -98,8 +95,7 @@ def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
 
 
 def diagnosis(policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row) -> list[dict[str, str]]:
-    """Return the rows of a table: what a trainer would log of healthy rows, and of the
-    learner's."""
+    """Return the rows of a table: what a trainer would log of healthy rows, and of yours."""
     right, found = diagnose(policy, episodes, healthy), dict[str, str]()
     wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
     said = f"raises {type(wrong).__name__}" if wrong else ""
@@ -142,8 +138,7 @@ def task_table(environment: Zorplex, kinds: Sequence[str]) -> str:
 
 @torch.inference_mode()
 def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -> dict[str, float]:
-    """Return the mean probability of each next token where the answer should begin: look-ups and
-    arithmetic are done."""
+    """Return the mean probability of each token that may begin the answer."""
     total = torch.zeros(policy.model.config.vocab_size)
     for task in tasks:
         spec = environment.spec(task.kind)
@@ -161,8 +156,7 @@ def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -
 
 
 def push(chances: Mapping[str, float], token: str, advantage: float, rate: float = 2.0) -> Answer:
-    """Return the ``chances`` before and after one step of gradient ascent, of ``rate``, on
-    advantage · log p(token)."""
+    """Return ``chances`` before and after one ascent step on advantage · log p(token)."""
     before = {name: chance for name, chance in chances.items() if chance >= 0.01 or name == token}
     before["all others"] = max(0.0, 1 - sum(before.values()))
     logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
@@ -211,8 +205,7 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
 
 
 def settled() -> list[tuple[str, str]]:
-    """Return the two questions about the simulator with their answers, each as a summary line and a
-    text."""
+    """Return the questions about the simulator: a summary line and the answer of each."""
     ups = {n: simulate(replace(ON_THE_GRID["no variance"], generators=n)).speed_up for n in GRID["generators"]}
     lags = {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}
 

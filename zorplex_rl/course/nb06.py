@@ -1,5 +1,4 @@
-"""Drive notebook 06: callers that are refused, records of a pool under load, a ledger whose process
-dies at the worst moments.
+"""Drive notebook 06: refused callers, a pool under load, a ledger whose process dies.
 
 pool ──► watched(pool) ──► Recording ──► ServicePlayer
                       └──► account ──► a table
@@ -11,11 +10,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import inspect
 import math
 import os
 import random
-import re
 import signal
 import sqlite3
 import tempfile
@@ -27,6 +24,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.widgets.service_player import Life, Recording
 from zorplex_rl.services.runtime import ReplicaDied
 
@@ -36,8 +34,7 @@ MODIFIES = ("INSERT", "UPDATE", "DELETE", "REPLAC")
 def all_at_once(
     delay: Callable[[int], float], callers: int = 100, at_best: int = 10, refusal: float = 0.1, slots: int = 600
 ) -> list[int]:
-    """Return the requests in each slot of 0.1 s, until all ``callers`` have been answered or the
-    ``slots`` are over.
+    """Return the requests in each slot of 0.1 s, until all ``callers`` are answered.
 
     They come together; who is refused comes again after ``delay(failures)`` seconds. The service
     answers ``at_best`` requests in a slot, and a refusal costs it the share ``refusal`` of an
@@ -58,8 +55,7 @@ def all_at_once(
 
 
 def watched(pool_class: type, recording: Recording) -> Any:
-    """Return a subclass of ``pool_class`` that writes down the lives of its replicas and the
-    requests that they get."""
+    """Return a ``pool_class`` that records its replicas' lives and their requests."""
 
     class Watched(pool_class):
         async def start(self) -> Any:
@@ -97,8 +93,7 @@ def watched(pool_class: type, recording: Recording) -> Any:
 async def under_load(
     pool_class: type, tool: type, caller: Callable[..., Any], config: Any, fault: signal.Signals
 ) -> tuple[Recording, dict[str, dict[str, int]]]:
-    """Do ``fault`` to a replica of a pool at work, and go on until the pool is whole again. Returns
-    the film and the account."""
+    """Do ``fault`` to a replica at work, until all is whole. Returns film and account."""
     film, over = Recording("kill -9" if fault is signal.SIGKILL else fault.name), asyncio.Event()
     outcomes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -147,8 +142,7 @@ def connect(path: str, factory: type = sqlite3.Connection, timeout: float = 10.0
 
 
 class DoomedConnection(sqlite3.Connection):
-    """End its process by ``kill -9``, once at each of three moments: (number of the charge, after
-    what)."""
+    """End its process by ``kill -9`` at each of three (number of the charge, after what)."""
 
     moments = ((2, "write 1"), (5, "write 2"), (8, "commit"))
     number, writes = None, 0
@@ -178,8 +172,7 @@ class DoomedConnection(sqlite3.Connection):
 
 
 async def charge_under_kills(pool_class: type, till: type, rule: Callable[..., Any], charges: int = 10) -> list[int]:
-    """Send each charge once to a pool of tills whose processes are killed. Returns how often each
-    was made."""
+    """Send each charge once to tills that are killed. Returns how often each was made."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ledger")
         connect(path).close()
@@ -190,7 +183,8 @@ async def charge_under_kills(pool_class: type, till: type, rule: Callable[..., A
     return [made[number] for number in range(charges)]
 
 
-HEADER = '''"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping` that returns os.getpid()."""
+HEADER = '''"""A pool of processes that heals: notebook 06 writes this file. Its actors need an endpoint `ping`
+that returns os.getpid()."""
 
 import asyncio
 import os
@@ -210,22 +204,13 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 
 
 def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
-    """Return the text of ``my_pool.py``: ``Pool`` as the notebook has it, with the learner's
-    functions; it needs Monarch and nothing else."""
+    """Return the text of ``my_pool.py``: ``Pool`` of the notebook, with the learner's functions."""
+
+    def own(function: Callable[..., Any]) -> str:
+        return exercise.solution_source(function.__name__.removesuffix("_solution"), function) + "\n"
+
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")
-    methods = ("@staticmethod\n" + _own(retry_delay), *map(_own, others))
+    methods = ("@staticmethod\n" + own(retry_delay), *map(own, others))
     parts = [ast.get_source_segment(source, pool) or "", *(textwrap.indent(one, "    ") for one in methods)]
     return "\n".join([HEADER, parts[0] + "\n", *parts[1:]])
-
-
-def _own(function: Callable[..., Any]) -> str:
-    """Return the source of a function as a learner has written it, under its own name, without what
-    marimo adds."""
-    source = textwrap.dedent(inspect.getsource(function)).strip()
-    start = re.search(r"^(async )?def ", source, re.MULTILINE)
-    assert start
-    return (
-        source[start.start() :].replace(f"{function.__name__}(", f"{function.__name__.removesuffix('_solution')}(", 1)
-        + "\n"
-    )

@@ -1,5 +1,4 @@
-"""Check what a learner writes in notebook 06: play stories to it, drawn at random, and say in a
-sentence what went otherwise.
+"""Check what a learner writes in notebook 06: play stories to it, and say what went otherwise.
 
 story ──► ScriptedPool ──► keep_one, route of the learner ──► what they did, on a clock that jumps
 """
@@ -24,8 +23,7 @@ from zorplex_rl.services.runtime import ReplicaDied
 
 
 def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare waits for few and for very many failures, and for caps that are near and far, with
-    ``solution``."""
+    """Compare waits for few and many failures, near and far caps, with ``solution``."""
 
     def some(draw: random.Random) -> tuple[int, float, float, float]:
         failures = draw.choice([1, 2, 3, draw.randint(4, 16), draw.randint(50, 60), draw.randint(1100, 9000)])
@@ -62,8 +60,7 @@ def tell(story: Coroutine[Any, Any, Any]) -> Any:
 
 
 class ScriptedPool:
-    """Stand in for a pool. It notes what is done to its replicas, each of which does what its
-    script says."""
+    """Stand in for a pool: note what is done to its replicas, which follow a script."""
 
     def __init__(self, **script: Any) -> None:
         self.script = script
@@ -80,8 +77,7 @@ class ScriptedPool:
         self.done.append((*what, asyncio.get_running_loop().time()))
 
     async def start(self) -> Any:
-        """Start the next replica of ``answers``: so many probes does it answer, None if its
-        constructor raises."""
+        """Start the next replica of ``answers``, which answers so many probes."""
         number = len(self.lives)
         if number == len(self.script["answers"]):
             self.told.set()
@@ -129,8 +125,7 @@ class ScriptedPool:
 
 
 def story_of_a_place(draw: random.Random) -> dict[str, Any]:
-    """Draw how many probes each successive replica of a place answers; None if its constructor
-    raises."""
+    """Draw how many probes each replica of a place answers; None if it never starts."""
     answers = [draw.choice([None, 0, 1, 2, 5]) for _ in range(draw.randint(4, 7))]
     return {"answers": answers, "every": draw.choice([0.25, 0.5, 2.0])}
 
@@ -155,8 +150,7 @@ def deeds(done: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Play eight stories to ``keep_one`` and compare what it does, in order and in time, with
-    ``solution``."""
+    """Play eight stories, and compare what is done, in order and time, with ``solution``."""
     for seed in range(8):
         script = story_of_a_place(random.Random(seed))
         called = f"`keep_one` on `{ScriptedPool(**script)}`"
@@ -178,8 +172,7 @@ def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -
 
 
 def story_of_a_request(draw: random.Random) -> dict[str, Any]:
-    """Draw replicas (load, what they do when asked, whether their keeper removes them first, when
-    they are there) and a request."""
+    """Draw a request and replicas: load, what they do, who removes them, since when."""
     loads = draw.sample(range(20), draw.randint(2, 5))
     says = [draw.choice(["answers", "answers", "raises", "dies", "dies"]) for _ in loads]
     late = draw.random() < 0.4
@@ -213,8 +206,7 @@ async def routed(route: Callable[..., Any], script: dict[str, Any], *request: An
 
 
 def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Send forty requests through ``route`` and compare who is asked, who stays in rotation, and
-    what the caller sees, with ``solution``."""
+    """Compare whom forty requests ask, who stays, what the caller sees, with ``solution``."""
     for seed in range(40):
         draw = random.Random(seed)
         script, request = story_of_a_request(draw), (draw.choice(["look_up", "charge"]), draw.randint(1, 99))
@@ -230,8 +222,7 @@ def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None
 
 
 def check_charge_once(charge_once: Callable[..., Any]) -> None:
-    """Send charges to ``charge_once``, some twice, and some when their process dies after a first
-    or second write."""
+    """Send charges, some twice, some to a process that dies after a write."""
 
     class Crash(Exception):
         pass

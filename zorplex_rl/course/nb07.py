@@ -1,5 +1,4 @@
-"""Move weights in notebook 07: the actors at both ends, reads from a busy owner, and one version's
-way on each rung of the ladder.
+"""Move weights in notebook 07: both ends, reads from a busy owner, each rung of the ladder.
 
 a busy owner       Writer ──► disturbed_reads
 the ladder         Writer, Puller ──► open_pair ──► move ──► climb
@@ -22,9 +21,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.course.lesson.lesson import in_words
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.training.transports import Publisher, connect, subscribe
+
+
+def calculator(measured: Mapping[str, float], published: Mapping[str, float], static: bool) -> WhatIf:
+    """Return sliders that compute how long a model takes over each link, by its rate in GB/s."""
+
+    def answer(billions: float, bytes_each: int) -> Answer:
+        took = {name: billions * bytes_each / rate for name, rate in {**measured, **published}.items()}
+        colours = {name: "grey" if name in published else "orange" for name in took}
+        bars = [Bar(name, seconds, in_words(seconds), colours[name]) for name, seconds in took.items()]
+        return Answer([Panel(f"One copy of {billions * bytes_each:g} GB", bars, most=max(took.values()))])
+
+    sizes = Knob("billions", "Parameters", [0.001, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000], "{:g} billion")
+    knobs = [sizes, Knob("bytes_each", "Each of them", [1, 2, 4], "{} bytes")]
+    return WhatIf("Transfer calculator", knobs, answer, {"billions": 7, "bytes_each": 2}, static=static)
 
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
@@ -92,8 +107,7 @@ class Writer(Actor):
 
 
 class Puller(Actor):
-    """A generator that only pulls. Each way returns the seconds of the transfer, and of the copy
-    into the model."""
+    """A generator that only pulls. Each way returns the seconds of transfer and of copy."""
 
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
         torch.set_num_threads(1)
@@ -144,8 +158,7 @@ async def processes(**wanted: tuple[Any, ...]) -> AsyncIterator[list[Any]]:
 
 
 async def disturbed_reads(megabytes: int, transports: dict[str, str], seconds: float) -> dict[str, dict[str, float]]:
-    """Return, for each transport, the seconds of a read whose owner is free, computes for
-    ``seconds``, or is stopped for them."""
+    """Return by transport the seconds of a read whose owner is free, busy, or stopped."""
     found: dict[str, dict[str, float]] = {}
     async with processes(writer=(Writer, layers, megabytes)) as (writer,):
         source = replace(await writer.open_ring.call_one(), owner=writer)
@@ -210,8 +223,7 @@ async def open_pair(
 
 
 async def move(writer: Any, puller: Any, transport: str, path: str, late: float = 0.0) -> Moved:
-    """Make a version readable and move it. In a broadcast the puller comes ``late`` seconds
-    late."""
+    """Make a version readable and move it; in a broadcast the puller comes ``late``."""
 
     async def timed(call: Awaitable[Any]) -> float:
         began = time.perf_counter()
@@ -232,8 +244,7 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
 async def climb(
     config: Any, rungs: Mapping[str, tuple[str, str]], settings_of: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, list[Moved]], Moved]:
-    """Move by every rung (the name of its settings, its transport), again and again. Returns what
-    it took, and a late broadcast."""
+    """Move by every rung, again and again. Returns what it took, and a late broadcast."""
     import monarch
 
     moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}

@@ -1,5 +1,4 @@
-"""Run a trainer beside two working generators in notebook 07, by a protocol that pushes or one that
-pulls.
+"""Run a trainer beside two working generators in notebook 07: it pushes, or they pull.
 
 Trainer, Decoder ──► run_protocol ──► summary: timeline, seconds, ages of weights
 """
@@ -98,8 +97,7 @@ class Decoder(Actor):
 
 
 async def run_protocol(protocol: Any, pulls: bool, trainer: Any, generators: Sequence[Any], versions: range) -> Any:
-    """Run the trainer by ``protocol`` beside working generators. Returns its timeline, the seconds
-    of a step, and the ages of weights."""
+    """Run the trainer by ``protocol`` beside working generators. Returns its summary."""
     await asyncio.gather(*(each.start.call_one(pulls).as_asyncio() for each in generators))
     await trainer.drain.call_one()
     await protocol(trainer, generators, versions)
@@ -109,8 +107,7 @@ async def run_protocol(protocol: Any, pulls: bool, trainer: Any, generators: Seq
 
 
 def summary(own: Sequence[Span], others: Sequence[Sequence[Span]], pulls: bool, versions: range) -> Any:
-    """Return what a run's spans say: its ``timeline``, ``seconds``, the seconds of a ``step``, and
-    for each generator the ages of its weights."""
+    """Return the ``timeline`` of a run, its ``seconds``, those of a ``step``, and ages."""
     began, ended = min(span.start for span in own), max(span.end for span in own)
     if not pulls:  # the last hand-over is part of the last step
         ended = max([ended] + [span.end for spans in others for span in spans if span.kind == "pull"])

@@ -1,5 +1,4 @@
-"""Race the readers of notebook 07: a writer that comes at drawn moments checks ``read``, and one in
-another process races it.
+"""Race the readers of notebook 07 against a writer that comes at drawn moments, or never rests.
 
 check_read         PlayedRing: every step of the writer where the draw says so
 race_from_afar     RestlessWriter, a real ring in another process
@@ -39,8 +38,7 @@ def verdict(numbers: Tensor, version: int | None) -> str:
 
 
 class PlayedRing:
-    """A ring whose writer takes its steps when a script says so: a number of steps before each look
-    of the reader."""
+    """A ring whose writer takes a number of steps before each look of the reader."""
 
     def __init__(self, draw: random.Random, slots: int, version_first: bool) -> None:
         self.headers = [[0, 0] for _ in range(slots)]
@@ -106,8 +104,7 @@ class PlayedRing:
 
 
 def check_read(read: Read) -> None:
-    """Play a writer that comes at 2,000 drawn moments: between two looks of ``read``, and in the
-    middle of a copy."""
+    """Play a writer that comes at 2,000 drawn moments, also in the middle of a copy."""
     for seed in range(2000):
         draw = random.Random(seed)
         ring = PlayedRing(draw, slots=draw.choice((2, 2, 3, 4)), version_first=draw.random() < 0.5)
@@ -157,8 +154,7 @@ class RestlessWriter(Writer):
 async def race_from_afar(
     read: Read, megabytes: int, reads: int, transport: str = "rdma", slots: int = 3, pause: float = 0.004
 ) -> Any:
-    """Read a ring of another process, whose writer goes on all the time. Returns verdicts, copies,
-    their seconds, and a version's seconds."""
+    """Read a ring whose writer never rests. Returns verdicts, copies, seconds, a period."""
     found = SimpleNamespace(verdicts=[], copies=[], period=0.0)
     async with processes(writer=(RestlessWriter, layers, megabytes)) as (writer,):
         source, loop = await writer.open_ring.call_one(slots), asyncio.get_running_loop()

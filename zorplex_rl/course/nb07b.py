@@ -1,5 +1,4 @@
-"""Run the ranks of notebook 07b: a small model on two meshes of processes, and the check of
-``pieces``.
+"""Run the ranks of notebook 07b: a small model on two meshes, and the check of ``pieces``.
 
 SmallModel ──► Rank, on both sides, by FSDP or tensor parallel ──► two_meshes, on_all
 random cuts of a tensor, with copies and empty shards ──► check_pieces
@@ -109,8 +108,7 @@ class Rank(Actor):
 
 @asynccontextmanager
 async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
-    """Start trainer and generator ranks, each side ready for a process group of its own. They end
-    with the block."""
+    """Start trainer and generator ranks, ready for a group each; they end with the block."""
     from monarch.spmd import setup_torch_elastic_env_async
 
     start_runtime()
@@ -130,8 +128,7 @@ async def on_all(endpoint: Any, *args: Any) -> list[Any]:
 
 
 def drawn_boxes(draw: random.Random) -> tuple[dict[int, Box], Box, dict[int, int]]:
-    """Cut a tensor at drawn places, give each box to one rank or to several, and want a part of it.
-    Some boxes are empty."""
+    """Cut a tensor at drawn places; a box has one holder or more, and a part is wanted."""
     shape = [draw.randint(1, 6) for _ in range(draw.randint(1, 3))]
     ranges = []
     for size in shape:
@@ -148,8 +145,7 @@ def drawn_boxes(draw: random.Random) -> tuple[dict[int, Box], Box, dict[int, int
 
 
 def check_pieces(pieces: Pieces) -> None:
-    """Ask for drawn boxes: each wanted element comes once, from a rank that holds it, and of
-    several from the one that has sent least."""
+    """Ask for drawn boxes: each element comes once, from the holder that has sent least."""
     plain: tuple[dict[int, Box], Box, dict[int, int]] = ({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
     for held, wanted, sent in (plain, *(drawn_boxes(random.Random(seed)) for seed in range(150))):
         called = f"`pieces({held}, {wanted}, {sent})`"

@@ -1,5 +1,4 @@
-"""Drive what notebook 08 runs and does not show: settings of a run, a planted fault, accounts, a
-killed generator.
+"""Drive notebook 08: settings of a run, a planted fault, accounts, a killed generator.
 
 run_config      the page's settings ──► the package's Config
 diagnose        the diagnostics of three training steps, two of them with a fault
@@ -13,7 +12,6 @@ books_of  around_the_kill       what became of every group, and the moments arou
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +24,8 @@ from typing import Any
 
 from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-from zorplex_rl.course.figures.runs import lags_of, paired_timelines
+from zorplex_rl.course.figures.spans import paired_timelines
+from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.drawing.plots import timeline_chart
 from zorplex_rl.learning.learner import Learner
@@ -50,8 +49,7 @@ def new_path(name: str) -> Path:
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
-    """Return the package's settings of a run, checked. ``changes`` replace the page's settings, and
-    say how many generators and spares."""
+    """Return the checked settings of a run: the page's, with ``changes``."""
     wanted = SimpleNamespace(**{"generators": 1, "spares": 0} | vars(config) | changes)
     made = Config(
         task="compositional",
@@ -76,8 +74,7 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
 
 
 def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, Any]:
-    """Return the diagnostics of three training steps on the same episodes, which are marked as
-    fresh, by what is wrong with each."""
+    """Return the diagnostics of three steps on fresh episodes, by what is wrong with each."""
 
     def fresh() -> Learner:
         run = run_config(config).changed(warmup_steps=0)
@@ -93,8 +90,7 @@ def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: S
 
 
 def account(timeline: Timeline, steps: int) -> SimpleNamespace:
-    """Return seconds, busy shares and lags of a run, from the spans of its generator and its
-    trainer."""
+    """Return seconds, busy shares and lags of a run, from its spans."""
     trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
     begin = min(span.start for span in timeline.spans if span.kind == "generate")
     window = (begin, trained[-1].end)
@@ -112,9 +108,18 @@ def account(timeline: Timeline, steps: int) -> SimpleNamespace:
     )
 
 
+def lags_of(timeline: Timeline) -> dict[int, int]:
+    """Count the groups that a real run trained on at each lag (in versions)."""
+    lags: dict[int, int] = {}
+    for span in timeline.spans:
+        if span.kind == "train":
+            for _, version, *_ in span.args["groups"]:
+                lags[span.args["step"] - version] = lags.get(span.args["step"] - version, 0) + 1
+    return dict(sorted(lags.items()))
+
+
 def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
-    """Draw ``seconds`` of each run on one axis, from the beginning of its fourth step (earlier if
-    it has few)."""
+    """Draw ``seconds`` of each run on one axis, from its fourth step on."""
     windows = {}
     for name, run in runs.items():
         begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
@@ -124,8 +129,7 @@ def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
 
 
 def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float], held_out: int) -> list[dict[str, str]]:
-    """Return the rows of the table that compares the ``accounts`` of runs, with the share of
-    held-out tasks that are right ``after``."""
+    """Return the rows that compare runs, with the share of held-out tasks ``after`` each."""
     fields = {
         "step": ("median time of a step", "{:.3f} s"),
         "train": ("training, median of a step", "{:.3f} s"),
@@ -144,9 +148,8 @@ def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float],
     ]
 
 
-def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
-    """Return what the simulator says of the phases ``found``, with other numbers of ``generators``
-    and another ``max_lag``."""
+def _simulate(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Any:
+    """Return a simulated run of eight steps with the phases ``found``."""
     setting = Setting(
         generators=generators,
         groups_per_step=groups,
@@ -157,7 +160,12 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
         training_seconds=found.train,
         sync_seconds=0.02,
     )
-    run = simulate_async(setting, setting.latencies())
+    return simulate_async(setting, setting.latencies())
+
+
+def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
+    """Return what the simulator says of the phases ``found``, with other settings."""
+    run = _simulate(found, groups, generators, max_lag)
     lag = sum(age * count for age, count in run.staleness.items()) / sum(run.staleness.values())
     return Answer(
         figure=timeline_chart(run.timeline),
@@ -169,11 +177,21 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
     )
 
 
+def busy_by_lag(found: SimpleNamespace, groups: int) -> str:
+    """Return the trainer's simulated busy share by number of generators and lag, as a list."""
+    shares = {
+        count: ", ".join(
+            f"{lag}: {_simulate(found, groups, count, lag).utilisation()['trainer']:.0%}" for lag in (0, 1, 2, 4)
+        )
+        for count in (1, 2, 4)
+    }
+    return "\n".join(f"- Generators: {count}. By lag: {busy}." for count, busy in shares.items())
+
+
 async def train_and_kill(
     run: Config, folder: RunFolder, kill: Callable[[Controller], Coroutine[Any, Any, None]]
 ) -> tuple[RunLog, dict[str, int]]:
-    """Train with the package while ``kill`` has its way with the controller. Returns the run's log
-    and the replay buffer's counters."""
+    """Train while ``kill`` has its way. Returns the log and the replay buffer's counters."""
     log = RunLog(folder)
     async with Controller.assemble(run, log) as controller:
         await controller.begin()
@@ -185,28 +203,20 @@ async def train_and_kill(
 
 @contextmanager
 def quietly() -> Iterator[list[str]]:
-    """Keep warnings and what native code writes to file descriptor 2 off the page. Yields a list,
-    which has its lines at the end."""
-    lines: list[str] = []
-    saved, log = os.dup(2), logging.getLogger("zorplex_rl")
+    """Keep warnings and native code's output off the page. Yields its lines at the end."""
+    log = logging.getLogger("zorplex_rl")
     # The death on this page is intended, and the page says more about it than a warning would.
     level = log.level
     log.setLevel(logging.ERROR)
-    with tempfile.TemporaryFile() as kept:
-        os.dup2(kept.fileno(), 2)
+    with captured(2) as lines:
         try:
             yield lines
         finally:
-            os.dup2(saved, 2)
-            os.close(saved)
             log.setLevel(level)
-            kept.seek(0)
-            lines += [line for line in kept.read().decode(errors="replace").splitlines() if line.strip()]
 
 
 def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
-    """Return what became of the groups of a run in which a generator was killed, by what each
-    number counts."""
+    """Return what became of the groups of a run in which a generator was killed."""
     numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
     return {
         "processes replaced": sum(row["event"] == "restart" for row in log.folder.metrics()),
@@ -222,8 +232,7 @@ def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float, float]:
-    """Draw the seconds around the kill. Returns the drawing, and the seconds until it was noticed
-    and until it was made good."""
+    """Draw the seconds around the kill. Returns it, and when it was noticed and mended."""
     kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened

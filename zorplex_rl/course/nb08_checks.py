@@ -1,5 +1,4 @@
-"""Check what a learner writes in notebook 08: draws for the two rules, and runs of a trainer's loop
-that are compared with the course's.
+"""Check what a learner writes in notebook 08: two rules, and a trainer's loop.
 
 drawn_moment  drawn_load    arguments of ``may_start`` and ``generators_needed``
 check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
@@ -8,6 +7,7 @@ check_train                 what a loop trains on, when it publishes, whom it wa
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,13 @@ def drawn_moment(rng: random.Random) -> tuple[int, int, int, int, int]:
 
 
 def drawn_load(rng: random.Random) -> tuple[float, float, int]:
-    """Draw the arguments of ``generators_needed``, in eighths of a second, which are exact:
-    generate, train, groups."""
+    """Draw the arguments of ``generators_needed``, in exact eighths of a second."""
     return rng.randint(1, 24) / 8, rng.randint(1, 24) / 8, rng.randint(1, 40)
 
 
 @dataclass
 class _Journal:
-    """What a trainer's loop did: its calls in their order, what it trained on, what it showed, and
-    what it told the generators."""
+    """What a trainer's loop did: its calls, its batches, what it showed, whom it woke."""
 
     calls: list[str]
     batches: list[tuple[list[str], Any, int]]
@@ -48,8 +46,7 @@ class _Journal:
 
 
 def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
-    """Compare two trainer's loops on drawn runs, beside a generator that is late and one that
-    waits. Raises AssertionError with a sentence."""
+    """Compare trainer's loops beside a late generator and a waiting one."""
     for seed in range(times):
         rng = random.Random(seed)
         per_step, begun, more, size = rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 4), rng.randint(2, 5)
@@ -60,6 +57,7 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
         right = asyncio.run(_journal(solution, *given))
         called = quote(f"train(trainer, ready, now, news, {begun + more}, {per_step}, on_step)")
         called += f" with {quote(f'now.step == {begun}')} and groups of rewards {quote(exercise._short(rewards))}"
+        exercise.case(called)
         try:
             found = asyncio.run(_journal(attempt, *given))
         except TimeoutError:
@@ -79,7 +77,7 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
             f"{called} gives the trainer {quote(' '.join(theirs[0]))} in its call {number}, and should give {quote(' '.join(ours[0]))}"
         )
         assert exercise.same(theirs[1], ours[1], 1e-3), (
-            f"{called} gives the trainer the advantages {quote(exercise._short(theirs[1]))} in its call {number}, "
+            f"{called} gives the trainer the advantages {quote(exercise._shown(theirs[1]))} in its call {number}, "
             f"and should give {quote(exercise._shown(ours[1]))}"
         )
         assert theirs[2] == ours[2], (
@@ -98,14 +96,14 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
 async def _journal(
     train: Train, rewards: Sequence[Sequence[float]], begun: int, steps: int, per_step: int, first: int
 ) -> _Journal:
-    """Run a trainer's loop alone. Groups come one by one; versions count from ``first``; a
-    generator waits for news."""
+    """Run a trainer's loop alone: groups come one by one, versions count from ``first``."""
     ready, news = asyncio.Queue[Any](), asyncio.Event()
     now = SimpleNamespace(started=99, step=begun, published=first)
     journal = _Journal([], [], [], [])
 
     async def step(episodes: Sequence[str], advantages: Any) -> dict[str, float]:
         journal.calls.append("step")
+        episodes, advantages = pickle.loads(pickle.dumps((episodes, advantages)))  # as a message is
         journal.batches.append((list(episodes), [float(a) for a in advantages], now.step))
         await asyncio.sleep(0.001)
         return {"loss": len(journal.calls)}

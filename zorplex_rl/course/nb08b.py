@@ -1,5 +1,4 @@
-"""Drive what notebook 08b runs and does not show: draws for its checks, a verdict on two pass@k,
-the ends of a run, recorded runs.
+"""Drive notebook 08b: draws for its checks, a verdict on pass@k, recorded runs.
 
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
@@ -16,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from zorplex_rl.course.figures.runs import shaped_chart
+from zorplex_rl.course.figures.lines import shaped_chart
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.task.episode import Episode
 
@@ -26,16 +25,14 @@ MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
 
 
 def drawn_shares(rng: random.Random) -> tuple[list[float], list[float]]:
-    """Draw the arguments of ``change``: a number a task, before and after, which belong
-    together."""
+    """Draw the arguments of ``change``: a number a task, before and after."""
     before = [rng.random() for _ in range(rng.randint(3, 9))]
     drift = rng.uniform(-0.3, 0.6)
     return before, [share + drift + rng.gauss(0, 0.2) for share in before]
 
 
 def drawn_attempts(rng: random.Random) -> tuple[int, int, int]:
-    """Draw the arguments of ``pass_at_k``; now and then all attempts are right, none is, or fewer
-    than k are wrong."""
+    """Draw the arguments of ``pass_at_k``; at times all are right, none is, or k too large."""
     samples = rng.randint(1, 80)
     correct = rng.choice((0, samples, rng.randint(0, samples), rng.randint(0, samples)))
     return samples, correct, rng.randint(1, samples)
@@ -50,8 +47,7 @@ def drawn_tokens(rng: random.Random) -> tuple[list[float], list[float], list[boo
 
 
 def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
-    """Say what pass@k tells, from the gain and two standard errors at one attempt and at many, and
-    the ``old`` policy's share at many."""
+    """Say what pass@k tells: gain and noise once and ``often``, the ``old`` share there."""
     gain, noise = often
     if gain > noise:
         return "So it was taught, as far as this k tells: it solves more than the old policy does in as many attempts."
@@ -68,24 +64,21 @@ def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
 def tokens_of(
     episodes: Sequence[Episode], before: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float], list[bool]]:
-    """Return all tokens of a batch as three lists: the log-prob as sampled, the reference's, and
-    whether the policy sampled it."""
+    """Return all tokens of a batch: log-prob as sampled, the reference's, sampled or not."""
     now = [logprob for episode in episodes for logprob in episode.logprobs]
     own = [sampled for episode in episodes for sampled in episode.sampled]
     return now, [logprob for found in before for logprob in found], own
 
 
 def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the means over the first three steps of a run, and over the last three; over fewer if
-    the run is short."""
+    """Return the means over the first and the last three steps of a run."""
     count = min(3, len(rows) // 2) or 1
     names = ("reward", "accuracy", "calls", "kl")
     return [{name: fmean(row[name] for row in part) for name in names} for part in (rows[:count], rows[-count:])]
 
 
 def saved(began: Mapping[str, float], free: Mapping[str, float], held: Mapping[str, float]) -> int | list[int]:
-    """Return which answer is right: 0 the penalty saved the accuracy, 1 in part, 2 not; none if it
-    did not hold the policy clearly nearer."""
+    """Return the right answer: the penalty saved the accuracy (0), in part (1), not (2)."""
     if held["kl"] >= 0.8 * free["kl"]:
         return []
     if held["accuracy"] >= began["accuracy"] - 0.05:

@@ -1,5 +1,4 @@
-"""Run what notebook 09 shows: draw arguments for its checks, follow its runs, count what the
-recorded study says.
+"""Run what notebook 09 shows: draws for its checks, its runs, what the recorded study says.
 
 draw_batch, draw_gaps          arguments for the checks of the exercises
 follow, points                 a run ──► a live curve ──► the lines of a figure
@@ -33,8 +32,7 @@ NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled
 
 
 def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-    """Draw the five arguments of a loss. Some ratios are inside all bounds, some outside, for good
-    and bad tokens."""
+    """Draw the arguments of a loss: ratios inside and outside all bounds, for both signs."""
     rows, columns = draw.randint(2, 4), draw.randint(3, 6)
 
     def table(low: float, high: float) -> Tensor:
@@ -57,8 +55,7 @@ _APART = tuple(
 
 
 def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
-    """Draw log π − log μ of the tokens of a fresh and of an old batch, with no, few or many ratios
-    outside 0.8 … 1.2."""
+    """Draw log π − log μ of a fresh and an old batch, with no, few or many far ratios."""
 
     def batch() -> list[float]:
         count, outside = 100 * draw.randint(1, 3), draw.choice((0, 0, 1, 3, 4, 7, 30))
@@ -70,14 +67,14 @@ def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
 
 
 def follow(
-    curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, every: int
+    curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, config: Any
 ) -> Callable[[int, Policy, Any], None]:
-    """Return what ``train_on_old_data`` calls before each step: it adds a point to the line
-    ``name`` every few steps."""
+    """Return what is called before each step: it adds a point to the line ``name``."""
+    few = replace(conditions, held_out_tasks=config.eval_tasks)
 
     def watch(step: int, policy: Policy, batches: Any) -> None:
-        if step % every == 0:
-            curve.add(name, step, held_out_accuracy(policy, environment, conditions))
+        if step % config.eval_every == 0:
+            curve.add(name, step, held_out_accuracy(policy, environment, few))
 
     return watch
 
@@ -88,8 +85,7 @@ def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
 
 
 def recorded(study: Study, wanted: dict[str, tuple[str, int, float]]) -> dict[str, list[list[tuple[int, float]]]]:
-    """Return the recorded lines of each wanted cell (loss, lag, learning rate), one for each
-    seed."""
+    """Return the recorded lines of each wanted cell (loss, lag, rate), one a seed."""
     cells = {(cell.loss, cell.lag, cell.learning_rate): cell for cell in study.cells()}
     return {
         name: [list(zip(row.eval_steps, row.accuracies, strict=True)) for row in cells[key].rows]
@@ -98,8 +94,7 @@ def recorded(study: Study, wanted: dict[str, tuple[str, int, float]]) -> dict[st
 
 
 def other_engine(batch: MicroBatch, step: int, share: float, spread: float) -> None:
-    """Plant a fault: add noise of this ``spread`` to the recorded log-probs of a ``share`` of the
-    tokens."""
+    """Plant a fault: noise on the recorded log-probs of a ``share`` of the tokens."""
     draw = torch.Generator().manual_seed(step)
     shape = batch.behaviour_logp.shape
     hit = torch.rand(shape, generator=draw) < share
@@ -125,8 +120,7 @@ def pushes(losses: dict[str, Loss], ratios: Sequence[float]) -> dict[str, tuple[
 
 
 def gains(study: Study, seeds: int) -> tuple[dict[tuple[float, int, str], float], float]:
-    """Return what each correction gains over plain in each cell (rate, lag, loss), and two standard
-    errors of a gain.
+    """Return what each correction gains over plain, by (rate, lag, loss), and the noise.
 
     The errors are infinite with one seed.
     """
@@ -142,8 +136,7 @@ def gains(study: Study, seeds: int) -> tuple[dict[tuple[float, int, str], float]
 
 
 def pooled_deviation(samples: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation within ``samples``, each around its own mean. NaN if none has
-    two values."""
+    """Return the standard deviation within ``samples``; NaN if none has two values."""
     several = [sample for sample in samples if len(sample) > 1]
     if not several:
         return math.nan
@@ -152,16 +145,10 @@ def pooled_deviation(samples: Sequence[Sequence[float]]) -> float:
 
 
 def accuracy_by_lag(study: Study) -> str:
-    """Return the mean accuracy of plain and clipped at each lag of ``study``, as the end of a
-    sentence."""
+    """Return the mean accuracy of plain and clipped at each lag, to end a sentence."""
     found = {(cell.loss, cell.lag): cell.accuracy for cell in study.cells(study.whole_seeds)}
     lags = sorted({lag for _, lag in found})
     told = [
         ", ".join(f"{found[loss, lag]:.0%}" for lag in lags) + f" with {NAMES[loss]}" for loss in ("reinforce", "grpo")
     ]
     return f"{', '.join(map(str, lags))} it was {'; '.join(told)}"
-
-
-def few(conditions: Conditions, tasks: int) -> Conditions:
-    """Return ``conditions`` with so many held-out tasks, for the points of a curve."""
-    return replace(conditions, held_out_tasks=tasks)

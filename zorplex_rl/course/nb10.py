@@ -1,5 +1,4 @@
-"""Serve notebook 10: processes that are measured, what its slider shows, and the checks of its
-exercises.
+"""Serve notebook 10: processes that are measured, its slider, and the checks.
 
 measured_cases(shape, cases, seconds)      real trainers and generators, each in a process of its own
 roofline()                                 operations and bytes of one core, as a folded text
@@ -29,8 +28,7 @@ MOST_BYTES = 2**30
 
 
 def measured_cases(shape: ModelShape, cases: Sequence[Case], seconds: float) -> list[tuple[Measured, Workload]]:
-    """Measure a model of ``shape`` in each of ``cases``, in a process of its own; it is stopped
-    long after the expected ``seconds``."""
+    """Measure a model of ``shape`` in each of ``cases``, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         make_model(shape, Path(folder))
         placed = [replace(case, folder=folder) for case in cases]
@@ -46,8 +44,7 @@ def last_cache() -> int:
 
 
 def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
-    """Measure reading and computing on one core, on a matrix of several times the last cache.
-    Returns Markdown."""
+    """Measure reading and computing on one core, beyond the last cache. Returns Markdown."""
     import torch
 
     def median_seconds(run: Callable[[], object], times: int = 3) -> float:
@@ -89,8 +86,7 @@ In 16 bits that is a balance at {H100.operations / H100.bandwidth:.0f} rows. So 
 
 
 def matrix_side(cache: int) -> int:
-    """Return the side of a square float32 matrix of four times ``cache``, at least 128 MB and at
-    most ``MOST_BYTES``."""
+    """Return the side of a float32 matrix of four caches: 128 MB to ``MOST_BYTES``."""
     return int((min(MOST_BYTES, max(4 * cache, 2**27)) / 4) ** 0.5)
 
 
@@ -103,8 +99,7 @@ def job(answer: int, prompt: int = 512, group: int = 16) -> Workload:
 
 
 def best_of(best_split: Callable[..., int | None], found: Sequence[Split]) -> Split | None:
-    """Return the one of ``found``, the splits of some GPUs into equal parts, that the page's
-    ``best_split`` chooses."""
+    """Return the one of ``found``, all splits, that the page's ``best_split`` chooses."""
 
     def seconds(side: Side) -> float:
         return side.seconds if side.fits else float("inf")
@@ -165,8 +160,7 @@ def cache_length(work: Workload) -> int:
 
 
 def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare budgets of drawn models, batches, number types, ranks and stages with ``solution``,
-    part by part."""
+    """Compare drawn budgets with ``solution``, part by part."""
 
     def some(draw: Random) -> tuple[ModelShape, MicroBatch, int, int, int]:
         heads = draw.choice([2, 4, 6])
@@ -193,8 +187,7 @@ def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., An
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A side's seconds by its GPUs, for a check: ``work / gpus``, at least ``least``; infinitely
-    many below ``room`` GPUs."""
+    """Hold a side's seconds by its GPUs, for a check; infinitely many below ``room``."""
 
     work: float
     least: float
@@ -206,8 +199,7 @@ class Seconds:
 
 
 def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare the best split of drawn sides with ``solution``: sides that never fit, and several
-    splits that are equally fast."""
+    """Compare best splits with ``solution``: sides that never fit, and ties."""
 
     def some(draw: Random) -> tuple[int, Seconds, Seconds]:
         gpus = draw.choice([2, 3, 8, 24])
@@ -222,8 +214,7 @@ def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) 
 
 
 def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare answers just before the end of a lease, at it, and just after it, with
-    ``solution``."""
+    """Compare answers around the end of a lease with ``solution``."""
 
     def some(draw: Random) -> tuple[float, float, float, float, float]:
         heard, lease, margin = draw.randint(0, 400) / 4, draw.randint(1, 40) / 4, draw.choice([0.0, 0.25, 1.5])

@@ -1,5 +1,4 @@
-"""Serve notebook 10 with hosts: those of the page, two processes each, and a real run over two
-hosts, one of which is killed.
+"""Serve notebook 10 with hosts: those of the page, and a real run of which one is killed.
 
 HostProcess(host, trainer, …)              a host of the page, which ends with its block
 running_on_two_hosts(flags, curve)         a run of the package, on two sets of namespaces or on two plain processes
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import zorplex_rl
-from zorplex_rl.course.figures.host_charts import Lives, LostHost
+from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.runtime import SECRET
@@ -39,16 +38,14 @@ PORT = 4444
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of programs that run on another host: they do not see this folder as
-    their own."""
+    """Return the environment of programs on another host, which do not see this folder."""
     package = str(Path(zorplex_rl.__file__).parents[1])
     found = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     return {**os.environ, SECRET: os.urandom(8).hex(), "PYTHONPATH": found}
 
 
 class HostProcess:
-    """Run the page's ``host`` as a process of its own, with the controller's end of its link. Ends
-    with the block, its trainer too."""
+    """Run the page's ``host`` as a process, with its link, until the end of the block."""
 
     def __init__(self, host: Any, trainer: Any, lease: float, drift: float = 0.0) -> None:
         self._host, self._trainer, self._lease, self._drift = host, trainer, lease, drift
@@ -156,8 +153,7 @@ class TwoHosts:
             self.over.set()
 
     async def lose_a_host(self, after: int) -> None:
-        """Kill the second host once ``after`` steps are done, and wait for the end of the run.
-        Raises RuntimeError if it fails."""
+        """Kill the second host ``after`` steps, and wait. Raises RuntimeError if the run fails."""
         while not self.over.is_set():
             if self.killed is None and self.steps() >= after:
                 self.kill()
@@ -168,8 +164,7 @@ class TwoHosts:
 
 @contextlib.contextmanager
 def two_workers(around: dict[str, str]) -> Iterator[Any]:
-    """Start a worker on each of two hosts, with a third host for their controller. Yields the
-    hosts."""
+    """Start a worker on each of two hosts, with a third for their controller."""
     with namespaced_hosts("controller", "first", "second") as network, tempfile.TemporaryFile("w+") as log:
         workers = [network[name] for name in ("first", "second")]
         started = [
@@ -216,8 +211,7 @@ async def running_on_two_hosts(flags: list[str], curve: LiveCurve) -> AsyncItera
 
 
 def kill_second_worker(controller: int) -> None:
-    """Kill the second of the processes that stand for hosts, and all that it has started: they are
-    one session."""
+    """Kill the second of the processes that stand for hosts, with its whole session."""
     listed = subprocess.run(["ps", "-Awwo", "pid=,ppid=,command="], capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
     (worker,) = (int(pid) for pid, parent, command in rows if int(parent) == controller and "/host_1" in command)
@@ -228,8 +222,7 @@ def kill_second_worker(controller: int) -> None:
 
 
 def lost_host(stage: TwoHosts) -> LostHost:
-    """Return the steps of a run that is over, and when its loss was noticed and mended, in seconds
-    since its first step."""
+    """Return the steps of a finished run, and when its loss was noticed and mended."""
     spans = Timeline.load(stage.copy.timeline).spans
     trained = [span for span in spans if span.kind == "train"]
     began = min(span.start for span in trained)

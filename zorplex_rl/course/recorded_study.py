@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trial: its setting, its result, and how it went. ``accuracies`` and the other series are
-    over the steps."""
+    """One trial: its setting, its result, and series over its steps."""
 
     loss: str
     lag: int
@@ -29,18 +29,15 @@ class Row:
     accuracy: float
     """Sampled accuracy on held-out tasks after the last step; 0.0 if the training diverged."""
     diverged_at: int | None
-    """The step at which a number was not finite any more; the training ended there. None if that
-    did not happen."""
+    """The step at which a number was not finite; the training ended there."""
     mean_lag: float
     seconds: float
     date: str
     eval_steps: list[int]
     accuracies: list[float]
-    """Sampled accuracy of the newest weights on a few held-out tasks, after each of
-    ``eval_steps``."""
+    """Sampled accuracy on a few held-out tasks, after each of ``eval_steps``."""
     token_sample_sizes: list[float]
-    """The effective sample size of the batch's tokens, as a share, in the first update of every
-    step."""
+    """The effective sample size of the batch's tokens, in each step's first update."""
     episode_sample_sizes: list[float]
     """That of its episodes: the ratio of an episode is the product of its tokens' ratios."""
 
@@ -72,8 +69,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A recorded study: the command that recorded it, the machine, what all trials share, and the
-    trials."""
+    """A recorded study: its command, the machine, what all trials share, the trials."""
 
     command: str
     machine: str
@@ -88,13 +84,11 @@ class Study:
 
     @property
     def whole_seeds(self) -> int:
-        """The number of seeds that all cells have. While the first seed is being recorded: 1, and
-        some cells are missing."""
+        """The number of seeds that all cells have."""
         return min((len(cell.rows) for cell in self.cells()), default=0)
 
     def cells(self, seeds: int = 1) -> list[Cell]:
-        """Return the cells with at least ``seeds`` trials, in the order of the file; the trials of
-        a cell in the order of their seeds."""
+        """Return the cells with at least ``seeds`` trials, these in order of their seeds."""
         found: dict[tuple[str, int, float], list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.key[:3], []).append(row)
@@ -117,27 +111,12 @@ def first_below(steps: Iterable[int], values: Iterable[float], bound: float) -> 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Warnings:
-    """How well a low effective sample size announces a collapse, as counts of trials."""
+def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> SimpleNamespace:
+    """Count how often the sample size fell below ``bound`` before the accuracy halved.
 
-    collapsed: int
-    """Trials that ended below ``before``, the accuracy before training."""
-    announced: int
-    """Of these, the trials whose sample size fell below the bound while the newest measured
-    accuracy had not fallen yet."""
-    healthy: int
-    """Trials that did not collapse."""
-    false_alarms: int
-    """Of these, the trials whose sample size fell below the bound at some step."""
-
-
-def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> Warnings:
-    """Count how often the effective sample size of the episodes fell below ``bound`` before the
-    accuracy fell below half of its best.
-
-    The accuracy is measured every few steps. Only a sample size that was low at the last
-    measurement before the fall, or earlier, counts.
+    Returns four numbers of trials: ``collapsed`` ended below the accuracy ``before`` training, and
+    ``announced`` of these had a low sample size while the newest measured accuracy had not fallen;
+    the others are ``healthy``, ``false_alarms`` of them with a low sample size at some step.
     """
     counts = {"collapsed": 0, "announced": 0, "healthy": 0, "false_alarms": 0}
     for row in rows:
@@ -150,37 +129,15 @@ def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> Warnings
         good = [step for step in row.eval_steps if fallen is None or step < fallen]
         counts["collapsed"] += 1
         counts["announced"] += low is not None and low <= max(good, default=0)
-    return Warnings(**counts)
-
-
-def write_header(file: Path, command: str, machine: str, conditions: dict[str, Any]) -> None:
-    """Begin the file of a study, or go on with it: a line that is cut off, because the recording
-    was killed, is removed.
-
-    Raises ValueError if the file has trials of other ``conditions``.
-    """
-    if not file.exists():
-        header = {"command": command, "machine": machine, "conditions": conditions}
-        file.write_text(json.dumps(header) + "\n", encoding="utf-8")
-        return
-    other = read_study(file).conditions
-    if other != conditions:
-        differ = sorted(name for name in conditions | other if conditions.get(name) != other.get(name))
-        raise ValueError(f"{file.name} has trials with another {', '.join(differ)}: give --out another file")
-    file.write_text("".join(f"{line}\n" for line in _whole_lines(file)), encoding="utf-8")
-
-
-def append_row(file: Path, row: Row) -> None:
-    """Append ``row`` to the study in ``file``."""
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(asdict(row)) + "\n")
+    return SimpleNamespace(**counts)
 
 
 def read_study(file: Path) -> Study:
     """Read the study in ``file``; leaves out a last line that is cut off."""
-    header, *lines = _whole_lines(file)
+    header, *lines = whole_lines(file)
     return Study(**json.loads(header), rows=tuple(Row(**json.loads(line)) for line in lines))
 
 
-def _whole_lines(file: Path) -> list[str]:
+def whole_lines(file: Path) -> list[str]:
+    """Return the lines of ``file`` without a last one that is cut off."""
     return file.read_text(encoding="utf-8").split("\n")[:-1]

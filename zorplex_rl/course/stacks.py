@@ -1,14 +1,14 @@
-"""Say how sixteen open stacks train language models by reinforcement: seven axes, each cell with
-the source that it was read in.
+"""Say how sixteen open stacks train language models by RL, and how five of them are told one job.
 
-    STACKS[0]                     this project; the other fifteen follow in the order of the alphabet
-    STACKS[0].cells[FAULTS]       what happens there when a process dies: its kind, a line, the sources
-    NOT_FOUND                     what a line says where no source that we read answers it; it is no claim of absence
+    stacks.toml          ──► STACKS             ours first; a cell for each of AXES: its kind, a line, the sources
+    stack_commands.toml  ──► LAUNCHES, KNOBS    the command of each stack, and what each calls the same setting
+
+The job: GRPO on a policy that uses tools, two generators apart from the trainer, data at most four
+versions old where the stack counts versions. Flags are those of each stack's documentation; the
+values of the job are ours, and what names models, data and batch sizes is left out.
 
 All sources were read on ``READ_ON``. A stack changes from month to month: check the source before
 you build on a line of this map.
-
-The map itself is ``stacks.toml``.
 """
 
 from __future__ import annotations
@@ -21,35 +21,12 @@ from typing import Any
 from zorplex_rl import __version__
 
 NOT_FOUND = "not found in what we read"
-ORCHESTRATION, STALENESS, PLACEMENT, GENERATOR, TRAINER, TRANSFER, FAULTS = range(7)
-AXES = (
-    "orchestration",
-    "age of the data",
-    "placement",
-    "generator engine",
-    "trainer",
-    "weight transfer",
-    "when a process dies",
-)
-QUESTIONS = (
-    "What starts the processes and carries their messages?",
-    "Does anything bound it, and how?",
-    "Do generators and trainer share GPUs, or stand apart?",
-    "What samples the episodes?",
-    "What computes the update, and how is the model divided?",
-    "How do new weights reach the generators?",
-    "What goes on, and what starts again?",
-)
-"""What each of ``AXES`` asks."""
-_TABLES = tomllib.loads((files("zorplex_rl.course") / "stacks.toml").read_text(encoding="utf-8"))
-READ_ON: str = _TABLES["read_on"]
-KINDS: dict[str, str] = _TABLES["kinds"]
-"""What a kind of cell means where its name alone does not say it."""
+"""What a line says where no source that we read answers it; it is no claim of absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where something was read, and which version of it."""
+    """Where something was read, and which version of it; none in a table: this repository's."""
 
     address: str
     version: str
@@ -57,8 +34,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one stack does on one axis: ``kind`` groups it with others, ``read_in`` are numbers of
-    the stack's sources, from 1."""
+    """What a stack does on one axis; ``read_in`` numbers its sources, from 1."""
 
     kind: str
     said: str
@@ -74,24 +50,39 @@ class Stack:
     sources: tuple[Source, ...]
 
 
-def sources_of(row: dict[str, Any]) -> tuple[Source, ...]:
-    """Return the sources of a table's ``row``; one without a version is this repository's own."""
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How one stack is told to do the job, and in what it counts the age of data."""
+
+    stack: str
+    command: str
+    note: str
+    counted_in: str
+    sources: tuple[Source, ...]
+    """The command's own first, then those of the names in ``KNOBS``."""
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("zorplex_rl.course") / name).read_text(encoding="utf-8"))
+
+
+def _sources(row: dict[str, Any]) -> tuple[Source, ...]:
     return tuple(Source(source["address"], source["version"] or __version__) for source in row["sources"])
 
 
-def _stack(row: dict[str, Any]) -> Stack:
-    cells = (Cell(row[axis]["kind"], row[axis]["said"], tuple(row[axis]["read_in"])) for axis in AXES)
-    return Stack(row["name"], tuple(cells), sources_of(row))
-
-
-STACKS = tuple(map(_stack, _TABLES["stack"]))
-"""Ours first, then the others in the order of the alphabet."""
-OURS = STACKS[0]
-
-
-def groups(axis: int) -> dict[str, list[Stack]]:
-    """Return the stacks by what they do on an axis, the largest group first."""
-    found: dict[str, list[Stack]] = {}
-    for stack in STACKS:
-        found.setdefault(stack.cells[axis].kind, []).append(stack)
-    return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+_MAP, _JOB = _table("stacks.toml"), _table("stack_commands.toml")
+READ_ON: str = _MAP["read_on"]
+AXES: dict[str, str] = _MAP["axes"]
+"""Each axis, and what it asks."""
+KINDS: dict[str, str] = _MAP["kinds"]
+"""What a kind of cell means where its name alone does not say it."""
+STACKS = tuple(
+    Stack(
+        row["name"], tuple(Cell(**row[axis] | {"read_in": tuple(row[axis]["read_in"])}) for axis in AXES), _sources(row)
+    )
+    for row in _MAP["stack"]
+)
+LAUNCHES = tuple(Launch(**row | {"sources": _sources(row)}) for row in _JOB["launch"])
+_UNITS = [launch.counted_in for launch in LAUNCHES]
+KNOBS = {row["what"]: _UNITS if row["names"] == "counted_in" else row["names"] for row in _JOB["knob"]}
+"""Each setting, and its name in each stack of ``LAUNCHES``."""

@@ -1,5 +1,4 @@
-"""Measure the cost of stale data: train on episodes that the weights of ``lag`` versions ago have
-sampled. No actors, no timing.
+"""Measure the cost of stale data: train on what the weights of ``lag`` versions ago sampled.
 
     trained         0  1  2  3  4  5 …
     sampled with    0  0  0  1  2  3 …      at lag 2
@@ -48,8 +47,7 @@ class Conditions:
     """Samples of each prompt."""
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
-    """Twice that of a run, so that a few steps show the effect of staleness. It falls to a tenth at
-    the last step."""
+    """Twice a run's, so that few steps show an effect. It falls to a tenth."""
     warmup_steps: int = LearnerConfig.warmup_steps
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
@@ -57,8 +55,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a study: a loss of ``losses.py``, with ``advantages_of``, and how stale its data
-    are."""
+    """One run of a study: a loss, with ``advantages_of``, how stale its data are, a seed."""
 
     loss: LossName
     lag: int
@@ -68,16 +65,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial: sampled accuracy on held-out tasks after the last step, and how stale
-    its training data were."""
+    """The result of a trial: held-out accuracy after the last step, staleness of the data."""
 
     trial: Trial
     accuracy: float
     mean_lag: float
     """Mean lag of all episodes trained on, in versions."""
     effective_sample_size: float
-    """That of the tokens, as a share (``ratios.effective_sample_size``): the mean over the steps,
-    at the first update of each."""
+    """That of the tokens (``ratios.effective_sample_size``): the mean over first updates."""
     max_logp_difference: float
     """The largest change of a sampled token's log-prob between sampling and training."""
 
@@ -85,8 +80,7 @@ class TrialResult:
 def train_with_lag(
     trial: Trial, conditions: Conditions, watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None
 ) -> TrialResult:
-    """Train on data that are ``trial.lag`` versions old; in the first ``trial.lag`` steps, on data
-    of version 0. Returns the result.
+    """Train on data that are ``trial.lag`` versions old, at first of version 0.
 
     ``watch`` is called after each step with the learner and the step's diagnostics.
     """
@@ -129,8 +123,7 @@ def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
 def sample_batch(
     policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions, version: int = 0
 ) -> list[Episode]:
-    """Sample and score the episodes of training step ``step`` with weights ``version``. Returns a
-    prompt's samples side by side."""
+    """Sample and score the episodes of a step, a prompt's samples side by side."""
     tasks = environment.tasks(tier_of(conditions.task), conditions.prompts, start=step * conditions.prompts)
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)

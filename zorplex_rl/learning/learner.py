@@ -49,7 +49,7 @@ class Learner:
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
     ) -> None:
         self.policy, self.config, self.version = policy, config, 0
-        self._decay_steps, self._temperature = decay_steps, temperature
+        self.decay_steps, self._temperature = decay_steps, temperature
         knobs = {name: value for name in LOSS_KNOBS if (value := getattr(config, name)) is not None}
         self._loss = partial(LOSSES[config.loss], **knobs)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
@@ -212,7 +212,7 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.config.max_grad_norm).item()
         # Checked before the update, so gradients that are not finite never reach the weights.
         self._expect_finite("norm of the gradient", norm)
-        rate = self.config.learning_rate * schedule(self.version, self.config.warmup_steps, self._decay_steps)
+        rate = self.config.learning_rate * schedule(self.version, self.config.warmup_steps, self.decay_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()

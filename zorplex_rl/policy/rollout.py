@@ -36,6 +36,7 @@ import torch
 
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
+from zorplex_rl.policy.history import History
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -63,14 +64,16 @@ class Prompt:
 
 class RolloutEngine:
     """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``.
-    Between two steps the model's weights may change: set ``version`` then."""
+    Between two steps the model's weights may change: set ``version`` then. ``history`` has all that
+    it was told."""
 
     def __init__(
         self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
     ) -> None:
         from zorplex_rl.policy.kv_cache import SlotCache
 
-        self.policy, self.sampling, self.version = policy, sampling, 0
+        self.policy, self.sampling, self._version = policy, sampling, 0
+        self.history = History()
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
@@ -79,9 +82,25 @@ class RolloutEngine:
         self._parked: list[PartialEpisode] = []
 
     @property
+    def version(self) -> int:
+        """The version of the weights."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        if version != self._version:
+            self._version = version
+            self.history.note("version", version)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is waiting, active or parked."""
         return not (self._waiting or self._active or self._parked)
+
+    @property
+    def calls(self) -> dict[int, Future[str]]:
+        """The tool call that each row waits for, by the row's ticket."""
+        return {row.ticket: row.pending for row in (*self._active, *self._parked) if row.pending}
 
     @property
     def stalled_on(self) -> list[Future[str]]:
@@ -102,6 +121,8 @@ class RolloutEngine:
         prompts: dict[Task, Prompt] = {}
         arrived = [(next(self._tickets), r, prompts.setdefault(r.task, Prompt(r.task))) for r in requests]
         self._waiting += arrived
+        if arrived:
+            self.history.note("submit", list(dict.fromkeys(request.group for _, request, _ in arrived)))
         return [ticket for ticket, _, _ in arrived]
 
     @torch.inference_mode()
@@ -114,6 +135,7 @@ class RolloutEngine:
         finished = self._sample()
         if self._active:
             self._forward()
+        self.history.note_step()
         return finished
 
     def run(
@@ -132,9 +154,11 @@ class RolloutEngine:
         """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
         rounds no result counts before every row waits and all results are there."""
         if not self.sampling.in_rounds or self._calls_if_all_wait():
-            for row in (*self._active, *self._parked):
-                if row.pending and row.pending.done():
-                    self._tool_loop.answer(row)
+            answered = [row for row in (*self._active, *self._parked) if row.pending and row.pending.done()]
+            for row in answered:
+                self._tool_loop.answer(row)
+            if answered and not self.sampling.in_rounds:
+                self.history.note("answers", [row.ticket for row in answered])
         for slot in reversed(range(len(self._active))):
             if (row := self._active[slot]).pending:
                 row.snapshot = self._cache.take(slot, row.cached)

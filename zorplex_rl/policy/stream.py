@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from zorplex_rl.policy.history import Event
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
 from zorplex_rl.task.episode import Episode
 
@@ -42,6 +43,10 @@ class RolloutStream:
     def use_version(self, version: int) -> None:
         """Set the version of the weights. Call this after changing them, still with the lock."""
         self._engine.version = version
+
+    def take_history(self) -> tuple[int, list[Event]]:
+        """Take out what the engine was told so far; see ``History.take``."""
+        return self._engine.history.take()
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
         """Sample ``requests``. Returns their episodes in the same order. Raises the error of a

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zorplex_rl.config import Config
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -45,6 +45,16 @@ class Sampling:
     max_turns: int = Config.max_turns
     slots: int = Config.slots
     in_rounds: bool = False
+
+    @classmethod
+    def of(cls, config: Config, temperature: float | None = None) -> Self:
+        """Return how a run of ``config`` samples: at its temperature, or at another one.
+
+        At lag 0 a run repeats bit for bit, so what is decoded together must not depend on how fast
+        tools answer.
+        """
+        at = config.temperature if temperature is None else temperature
+        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0)
 
 
 @dataclass(frozen=True, slots=True)

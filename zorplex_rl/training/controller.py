@@ -166,6 +166,7 @@ class Controller:
         """
         if checkpoint:
             await self._restore(checkpoint)
+        self.log.sitting(self.step, self.config.steps)
         await self._publish()
         await self.evaluate_if_due()
         await self.services["generator"].spares_ready()
@@ -220,10 +221,12 @@ class Controller:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            return await generator.generate(list(zip(numbers, tasks, strict=True)))
+            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True)
         except ReplicaFailed:
             await self.replay.abandon.route(numbers)
             return []
+        self.log.told(*history)
+        return groups
 
     async def score_and_store(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
         """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
@@ -254,6 +257,7 @@ class Controller:
         if to_be_saved or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
             self.log.add_spans(await self._drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
+        self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
         if nothing_learned := self._signal.note(batch.episodes, batch.advantages):
             self.log.warn(self.step, nothing_learned)
@@ -309,7 +313,7 @@ class Controller:
         tier = self._ladder[self.tier]
         first = (await self.replay.state.route())["next_group"]
         await self.dataset.advance.route(tier, first)
-        self.log.write("tier", version, tier=list(tier))
+        self.log.write("tier", version, tier=list(tier), first_group=first)
         self.log.say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(tier)}")
 
     async def _score(self, episodes: list[Episode]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
+from zorplex_rl.policy.history import Event, group_requests, held_out_requests
 from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
 from zorplex_rl.services.registry import ServiceClient, get_service
 from zorplex_rl.services.replica import Replica, State
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from zorplex_rl.training.transports import Subscriber
 
 log = logging.getLogger(__name__)
-EVALUATION_SEED = 1_000_003
 NO_WEIGHTS = -1
+History = tuple[str, int, list[Event]]
+"""Of a generator: its name, how many events came before, and these events (``policy/history.py``)."""
 
 
 class GeneratorActor(ModelActor):
@@ -112,25 +114,23 @@ class GeneratorActor(ModelActor):
         return self._version
 
     @concurrent_endpoint
-    async def generate(self, tasks: list[tuple[int, Task]]) -> list[tuple[int, Group]]:
-        """Return ``group_size`` episodes for each (group number, task), sampled beside others."""
+    async def generate(
+        self, tasks: list[tuple[int, Task]], history: bool = False
+    ) -> "list[tuple[int, Group]] | tuple[list[tuple[int, Group]], History]":
+        """Return ``group_size`` episodes for each (group number, task), sampled beside others. With
+        ``history``, return also what the engine was told since the last such call."""
         self._loop = asyncio.get_running_loop()
-        requests = [
-            RolloutRequest(task, episode_seed(self.config.seed, number, sample), number)
-            for number, task in tasks
-            for sample in range(self.config.group_size)
-        ]
-        episodes = await self._stream.sample(requests)
+        size = self.config.group_size
+        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed))
         for episode in episodes:
             episode.generator = self.recorder.actor
-        size = self.config.group_size
-        return [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
+        groups = [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
+        return (groups, (self.recorder.actor, *self._stream.take_history())) if history else groups
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
-        requests = [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
-        return await self.compute(self._evaluate, requests, temperature)
+        return await self.compute(self._evaluate, held_out_requests(tasks), temperature)
 
     def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
@@ -141,14 +141,7 @@ class GeneratorActor(ModelActor):
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
 
-        config = self.config
-        return RolloutEngine(
-            self.policy,
-            execute,
-            # At lag 0 a run repeats bit for bit: what decodes together must not depend on tools.
-            Sampling(temperature, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0),
-            self._environment,
-        )
+        return RolloutEngine(self.policy, execute, Sampling.of(self.config, temperature), self._environment)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """Run a tool. Returns its answer, or a future of it where the tool service runs it."""
@@ -193,9 +186,9 @@ class GeneratorHandle:
             # The weights could not be read. If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
 
-    async def generate(self, tasks: list[Any]) -> list[Any]:
+    async def generate(self, tasks: list[Any], *options: Any) -> Any:
         """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""
-        return await self._call_with_weights("generate", tasks)
+        return await self._call_with_weights("generate", tasks, *options)
 
     async def evaluate(self, tasks: list[Any], temperature: float) -> list[Any]:
         """Return one episode for each of ``tasks``; see ``GeneratorActor.evaluate``."""
@@ -212,8 +205,3 @@ class GeneratorHandle:
         replica = self._replica
         assert replica is not None, "pull first"
         return await self.service.call(replica, endpoint, *args)
-
-
-def episode_seed(run_seed: int, group: int, sample: int) -> int:
-    """Return the seed of one episode's draws, the same whenever it is generated again."""
-    return (run_seed * 1_000_003 + group) * 1_009 + sample

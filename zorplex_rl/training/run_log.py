@@ -2,14 +2,17 @@
 
 step, evaluation, restarted, …  ──► a row      metrics.jsonl, and ``show`` (the live view)
 episode                         ──► a line     episodes.jsonl
+sitting, told, batch            ──► a row      journal.jsonl
 add_spans                       ──► timeline   timeline.json
 say                             ──► a remark for people
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from zorplex_rl.learning import journal
+from zorplex_rl.policy.history import Event
 from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
@@ -63,6 +66,21 @@ class RunLog:
         self._last_step = now
         self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self._busy)
         self.folder.append_episode(step, example, "train")
+
+    def sitting(self, step: int, steps: int) -> None:
+        """Write into the journal that the run of ``steps`` steps begins, or goes on, after
+        ``step``."""
+        self.folder.append_journal(journal.sitting_row(step, steps))
+
+    def told(self, generator: str, before: int, events: list[Event]) -> None:
+        """Write into the journal what the engine of ``generator`` was told; ``before`` counts
+        earlier events."""
+        if events:
+            self.folder.append_journal(journal.history_row(generator, before, events))
+
+    def batch(self, step: int, groups: Sequence[tuple[int, list[Episode]]]) -> None:
+        """Write into the journal what ``step`` has trained on."""
+        self.folder.append_journal(journal.batch_row(step, groups))
 
     def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
         """Write the held-out results of ``step``, and two episodes of it. Returns the row."""

@@ -63,9 +63,10 @@ def encode(before: Tensor, after: Tensor, version_before: int, word: int, out: T
     ``word`` is the bytes of a number. Returns the bytes written, or None if they are more than
     ``out`` holds.
     """
-    new = after.view(_WORDS[word])
-    changed = before.view(_WORDS[word]) != new
-    count = int(changed.sum())
+    old, new = (buffer.view(_WORDS[word]).numpy() for buffer in (before, after))
+    changed = old != new
+    positions = np.flatnonzero(changed)
+    count = len(positions)
     by_index, by_mask = _aligned(4 * count), _aligned(-(-len(new) // 8))
     kind = _INDICES if by_index <= by_mask and len(new) < _MOST_WORDS else _MASK
     where = by_index if kind == _INDICES else by_mask
@@ -75,11 +76,10 @@ def encode(before: Tensor, after: Tensor, version_before: int, word: int, out: T
     head = [version_before, kind, count, word, size, *checksum(after), 0]
     out[:HEAD].view(torch.int64).copy_(torch.tensor(head))
     if kind == _INDICES:
-        out[HEAD : HEAD + 4 * count].view(torch.int32).copy_(changed.nonzero().squeeze(1))
+        out[HEAD : HEAD + 4 * count].view(torch.int32).numpy()[:] = positions
     else:
-        bits = torch.from_numpy(np.packbits(changed.numpy()))
-        out[HEAD : HEAD + len(bits)].copy_(bits)
-    out[HEAD + where : size].view(_WORDS[word]).copy_(new[changed])
+        out[HEAD : HEAD + -(-len(new) // 8)].numpy()[:] = np.packbits(changed)
+    out[HEAD + where : size].view(_WORDS[word]).numpy()[:] = new[positions]
     return size
 
 
@@ -101,10 +101,10 @@ def apply(change: Tensor, buffer: Tensor) -> int:
     where = _aligned(4 * count if kind == _INDICES else -(-len(target) // 8))
     values = change[HEAD + where : size].view(_WORDS[word])
     if kind == _INDICES:
-        target[change[HEAD : HEAD + 4 * count].view(torch.int32).long()] = values
+        target.numpy()[change[HEAD : HEAD + 4 * count].view(torch.int32).numpy()] = values.numpy()
     else:
         bits = np.unpackbits(change[HEAD : HEAD + -(-len(target) // 8)].numpy(), count=len(target))
-        target[torch.from_numpy(bits).bool()] = values
+        target.numpy()[bits.view(bool)] = values.numpy()
     if checksum(buffer) != tuple(sums):
         raise ChangeMismatch(f"the change from version {before} does not lead to the weights that were published")
     return before
@@ -114,9 +114,10 @@ def checksum(buffer: Tensor) -> tuple[int, int]:
     """Return two sums over ``buffer``, uint8, a multiple of 64 bytes: of its 64-bit words, and of
     the same weighted by position, both modulo 2⁶⁴ (as in Fletcher's checksum, 1982)."""
     blocks = buffer.view(torch.int64).view(-1, BLOCK)
-    sums, within = blocks.sum(1), torch.arange(1, BLOCK + 1)
-    weighted = (sums * torch.arange(len(sums)) * BLOCK + (blocks * within).sum(1)).sum()
-    return int(sums.sum()), int(weighted)
+    # A word's position is that of its block and that within it, so two passes give the second sum.
+    of_blocks, of_places = blocks.sum(1), blocks.sum(0)
+    weighted = BLOCK * (of_blocks * torch.arange(len(of_blocks))).sum() + (of_places * torch.arange(1, BLOCK + 1)).sum()
+    return int(of_places.sum()), int(weighted)
 
 
 def expected_share(weights: Tensor, step: Tensor, dtype: torch.dtype = torch.bfloat16) -> float:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
@@ -15,26 +16,21 @@ import pytest
 from test_figures import REPORTS
 from test_plots import ROWS, TIMELINE
 
-from zorplex_rl.course.figures.actor_charts import loss_chart
-from zorplex_rl.course.figures.budget_charts import parts_chart
-from zorplex_rl.course.figures.fault_charts import (
-    fates_chart,
+from zorplex_rl.course import figures
+from zorplex_rl.course.figures import drawing_of
+from zorplex_rl.course.figures.bars import copies_chart, grouped_bars, outcome_chart, parts_chart
+from zorplex_rl.course.figures.lines import (
     fits_chart,
-    four_faults,
+    loss_chart,
+    pass_chart,
+    push_chart,
+    ratio_chart,
+    runs_chart,
+    shaped_chart,
 )
-from zorplex_rl.course.figures.figures import outcome_chart, pass_chart
-from zorplex_rl.course.figures.host_charts import Lives, LostHost, lives_chart, lost_host_chart, two_hosts
-from zorplex_rl.course.figures.runs import paired_timelines, shaped_chart
-from zorplex_rl.course.figures.shard_charts import (
-    bytes_chart,
-    loads_chart,
-    overlaps_drawing,
-    parallel_layers_drawing,
-    placements_drawing,
-)
-from zorplex_rl.course.figures.staleness_charts import push_chart, ratio_chart, runs_chart
-from zorplex_rl.course.figures.transfer import copies_chart, planes_drawing, waits_chart
+from zorplex_rl.course.figures.spans import Lives, LostHost, fates_chart, lives_chart, lost_host_chart, paired_timelines
 from zorplex_rl.course.nb05 import mass_chart
+from zorplex_rl.drawing import style
 from zorplex_rl.drawing.plots import learning_curve, timeline_chart
 from zorplex_rl.timeline import KINDS, Span, Timeline
 
@@ -96,9 +92,13 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,
         "plain 40% at step 0, 10% at step 4; recorded, plain: 20% at step 60",
     ),
-    "waits": (
-        lambda: waits_chart({"message": {"free": 0.1, "busy": 2.0}, "shared memory": {"free": 0.01, "stopped": 0.02}}, 2.0), 720,
-        "message: free 0.10 s, busy 2.00 s; shared memory: free 0.01 s, stopped 0.02 s",
+    "grouped bars": (
+        lambda: grouped_bars({"message": [0.1, 2.0], "shared memory": [0.01, 0.02]}, ("free", "busy"), "Waits", "seconds", line=2.0),
+        720, "Waits: seconds; message: free 0.10, busy 2.00; shared memory: free 0.01, busy 0.02",
+    ),
+    "bytes": (
+        lambda: grouped_bars({"FSDP 4 → TP 2": (1e6, 7e6)}, ("by formula", "sent"), "Bytes", "MB", 1e6), 720,
+        "FSDP 4 → TP 2: by formula 1.00, sent 7.00",
     ),
     "copies": (
         lambda: copies_chart([[7, 7, 8, 9], [9, 9, 9, 9]]), 720, "copy 1: versions 7, 8, 9; copy 2: versions 9",
@@ -113,13 +113,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "fits": (
         lambda: fits_chart([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], {"calm": [0.1, 0.9, 0.0]}, 2), 720, "grey the target; calm",
-    ),
-    "bytes": (
-        lambda: bytes_chart({"all_gather": (4e6, 4.1e6)}), 720, "all_gather: 4.00 MB by formula, 4.10 MB sent",
-    ),
-    "loads": (
-        lambda: loads_chart({"FSDP 4 → TP 2": (1e6, 7e6)}), 720,
-        "FSDP 4 → TP 2: 1.00 MB with the plan, 7.00 MB with gather, then scatter",
     ),
     "a budget": (
         lambda: parts_chart({"trainer": {"weights": 2e6, "libraries": 1e6}}, "Memory", {"trainer": 4e6}, room=5e6), 720,
@@ -137,14 +130,8 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 720, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
-DRAWINGS = (
-    four_faults,
-    placements_drawing,
-    parallel_layers_drawing,
-    overlaps_drawing,
-    planes_drawing,
-    two_hosts,
-)
+DRAWINGS = sorted(path.name for path in (Path(figures.__file__).parent / "drawings").iterdir())
+PALETTE = {colour for name, colour in vars(style).items() if name.isupper() and isinstance(colour, str)}
 every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
 
 
@@ -218,21 +205,37 @@ def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
 
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
-        "import sys; from zorplex_rl.course.figures import budget_charts, figures, runs, staleness_charts, transfer; "
+        "import sys; from zorplex_rl.course.figures import bars, lines, spans; "
         "from zorplex_rl.drawing import plots; "
         "assert 'matplotlib' not in sys.modules; "
-        "plots.learning_curve([]); runs.shaped_chart([0.5], [2.0], 6.0); "
-        "transfer.copies_chart([[1, 2]]); "
+        "plots.learning_curve([]); lines.shaped_chart([0.5], [2.0], 6.0); "
+        "bars.copies_chart([[1, 2]]); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.__name__)
-def test_a_drawing_is_labelled_and_takes_the_colour_of_the_text_around_it(drawing):
-    svg = drawing()
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_is_labelled_and_has_no_colours_but_those_of_the_course_and_of_the_text_around_it(name):
+    found = drawing_of(name)
+    svg = found[found.index("<svg") : found.index("</svg>") + len("</svg>")]
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img"
     assert root.find(f"{SVG}title").text in root.get("aria-label")
     assert root.get("fill") == "currentColor"
-    assert not re.search(r"#000000\b|#000\b|\bblack\b|#ffffff\b|#fff\b|\bwhite\b", svg)
+    shapes = re.sub(r"<style>.*?</style>", "", svg, flags=re.DOTALL)
+    assert (
+        set(re.findall(r"#[0-9a-fA-F]{3,8}\b(?!-)", re.sub(r"url\(#[^)]*\)|href=\"#[^\"]*\"", "", shapes))) <= PALETTE
+    )
+    assert not re.search(r"\b(black|white)\b", shapes)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_the_ids_of_a_drawing_are_its_own(name):
+    ids = re.findall(r'\bid="([^"]+)"', drawing_of(name))
+    assert len(set(ids)) == len(ids) and all(found.startswith(f"{Path(name).stem}-") for found in ids)
+
+
+def test_every_drawing_is_on_a_page():
+    pages = "".join(path.read_text() for path in (Path(__file__).parents[3] / "notebooks").glob("*.py"))
+    assert [name for name in DRAWINGS if f'drawing_of("{name}")' not in pages] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from zorplex_rl.course.figures.figures import outcome_chart
+from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.tokens import token_strip
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.intervals import exact_interval

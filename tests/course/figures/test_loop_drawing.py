@@ -33,7 +33,7 @@ def test_a_part_has_its_roles_colour_only_where_it_is_lit():
 
 def test_a_screen_reader_hears_which_parts_are_lit():
     said = ElementTree.fromstring(loop_drawing("reward")).get("aria-label")
-    assert said.endswith("Lit: reward.")
+    assert said.endswith("In colour: reward.")
 
 
 def test_an_unknown_part_is_refused_with_the_names_that_there_are():

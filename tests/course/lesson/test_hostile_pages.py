@@ -67,7 +67,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack([lesson.reveal(f"It wrote\\n\\n{{lesson.fence(text)}}") for text in texts])
+    mo.vstack([lesson.folded("Compare with your prediction", f"It wrote\\n\\n{{lesson.fence(text)}}") for text in texts])
     return
 
 

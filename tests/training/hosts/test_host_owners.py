@@ -58,8 +58,9 @@ def runs(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
+    """One worker for all tests: whatever a run has met, the worker serves the next one."""
     with running_worker() as running:
         yield running
 
@@ -106,25 +107,11 @@ def leave(process: subprocess.Popen[str]) -> str:
 def test_who_comes_second_is_told_whose_the_host_is_and_the_owner_does_not_notice(worker):
     with client(worker.address) as owner:
         assert said(owner) == "open"
-        for _ in range(2):
-            with client(worker.address) as second:
-                refusal = said(second)
-                assert re.search(
-                    rf"is in use by \S+@\S+ \(process {owner.pid}\), since [\d:]+ on .*; wait until", refusal
-                )
-                assert second.wait(60) == 0
+        with client(worker.address) as second:
+            refusal = said(second)
+            assert re.search(rf"is in use by \S+@\S+ \(process {owner.pid}\), since [\d:]+ on .*; wait until", refusal)
+            assert second.wait(60) == 0
         assert leave(owner) == "all alive"
-
-
-def test_a_worker_serves_one_run_after_the_other_and_its_next_run_meets_no_process_of_the_last(worker):
-    before: set[int] = set()
-    for _ in range(3):
-        with client(worker.address) as run:
-            assert said(run) == "open"
-            now = worker.children(1) | worker.children(2)
-            assert len(now) == 2 and not now & before
-            before |= now
-            assert leave(run) == "all alive"
 
 
 def test_of_two_that_come_at_the_same_moment_one_gets_the_host(worker):
@@ -146,17 +133,22 @@ def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both(wo
                 assert leave(answers["open"]) == "all alive"
 
 
-@pytest.mark.parametrize("killed", ["keeper", "controller", "Monarch's worker loop"])
-def test_a_worker_is_ready_for_the_next_run_when_the_owner_was_killed(worker, killed):
-    with client(worker.address) as owner:
-        assert said(owner) == "open"
-        (loop,), (keeper,) = worker.children(1), worker.children(2)
-        os.kill({"keeper": keeper, "controller": owner.pid, "Monarch's worker loop": loop}[killed], signal.SIGKILL)
-        wait_for(lambda: worker.children(1) - {loop}, 60, "another worker loop")
-        assert not runs(keeper)
-    with client(worker.address) as run:
-        assert said(run) == "open"
-        assert leave(run) == "all alive"
+def test_a_worker_serves_one_run_after_the_other_whatever_was_killed_and_none_meets_a_process_of_the_last(worker):
+    before: set[int] = set()
+    for killed in ("nothing", "keeper", "controller", "Monarch's worker loop", "nothing"):
+        with client(worker.address) as run:
+            assert said(run) == "open", f"after {killed} was killed"
+            (loop,), (keeper,) = worker.children(1), worker.children(2)
+            assert not {loop, keeper} & before
+            before |= {loop, keeper}
+            if killed == "nothing":
+                assert leave(run) == "all alive"
+            else:
+                os.kill({"keeper": keeper, "controller": run.pid, "Monarch's worker loop": loop}[killed], 9)
+                wait_for(
+                    lambda loop=loop: worker.children(1) - {loop}, 60, f"another worker loop than that of the {killed}"
+                )
+                assert not runs(keeper)
 
 
 def test_a_host_that_does_not_answer_leaves_the_other_one_ready_and_is_named_in_time(worker):
@@ -165,6 +157,7 @@ def test_a_host_that_does_not_answer_leaves_the_other_one_ready_and_is_named_in_
         assert run.wait(60) == 0
     with client(worker.address) as run:
         assert said(run) == "open"
+        assert leave(run) == "all alive"
 
 
 @pytest.mark.parametrize("stopped", ["keeper", "Monarch's worker loop", "worker program"])

@@ -1,5 +1,4 @@
-"""Draw the loop of RL as boxes and arrows, with the parts that a page is about lit in the colour of
-their role.
+"""Draw the loop of RL, with the parts that a page is about lit in the colour of their role.
 
               tools
                 ⇅
@@ -47,8 +46,7 @@ ARROWS = {
 
 
 def loop_drawing(*lit: str) -> str:
-    """Return the loop as SVG text, with the parts named in ``lit`` in colour; all of them if none
-    is named.
+    """Return the loop as SVG text, with the parts named in ``lit`` in colour; all if none is.
 
     Raises ValueError for a name that is not in ``PARTS``.
     """
@@ -59,7 +57,7 @@ def loop_drawing(*lit: str) -> str:
     boxes = "".join(_box(name, name in shown) for name in PARTS)
     order = "dataset, generator with its tools, reward, replay buffer, trainer, and weights back to the generator"
     here = "all parts" if len(shown) == len(PARTS) else ", ".join(shown)
-    said = escape(f"The loop of reinforcement learning: {order}. Lit: {here}.", quote=True)
+    said = escape(f"The loop of reinforcement learning: {order}. In colour: {here}.", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui, sans-serif" role="img" '
@@ -84,8 +82,7 @@ def _box(name: str, lit: bool) -> str:
 
 
 def _arrow(corners: list[tuple[int, int]], lit: bool) -> str:
-    """Return a line through ``corners`` with a head at the last. Markers would need ids, and two
-    drawings on a page would share them."""
+    """Return a line with a head at its end, without markers: their ids would be shared."""
     (before_x, before_y), (x, y) = corners[-2:]
     angle = math.degrees(math.atan2(y - before_y, x - before_x))
     points = " ".join(f"{x},{y}" for x, y in corners)

@@ -1,5 +1,4 @@
-"""Show an episode token by token: which tokens the policy sampled, with what log-prob, and which a
-tool injected."""
+"""Show an episode token by token: sampled by the policy, or injected by a tool."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ LEGEND = (
 
 
 def token_strip(policy: Policy, episode: Episode) -> str:
-    """Render the response of ``episode`` as HTML: one box per token, one line per line of text.
-    Prompt tokens are only counted."""
+    """Render a response as HTML: a box for each token, a line for each line of text."""
     pieces = [policy.tokenizer.decode([token]) for token in episode.token_ids]
     tokens = list(zip(pieces, episode.sampled, episode.logprobs, strict=True))
     own = sum(episode.sampled)

@@ -44,7 +44,9 @@ import random
 import re
 import reprlib
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from numbers import Real
 from types import ModuleType
@@ -66,20 +68,24 @@ _SHORTENED.maxlong = 60
 
 Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
+_CASES = ContextVar[list[str]]("the case that a check tries")
+
+
+def case(said: str) -> str:
+    """Name the next call of a check (Markdown), for what it may raise. Returns ``said``."""
+    _CASES.get([]).append(said)
+    return said
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
-    """Compare ``attempt(*arguments)`` with ``result``: numbers of any kind, to the relative
-    ``tolerance``.
+    """Compare ``attempt(*arguments)`` with ``result``, numbers to the relative ``tolerance``.
 
     A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError
     with a sentence for the learner.
     """
-    called = quote(_call(attempt.__name__, arguments))
+    called = case(quote(_call(attempt.__name__, arguments)))
     found = attempt(*arguments)
-    assert same(found, result, tolerance), (
-        f"{called} gives {quote(_short(found))}, and should give {quote(_shown(result))}"
-    )
+    assert same(found, result, tolerance), _unlike(called, found, result)
 
 
 def agree(
@@ -89,22 +95,21 @@ def agree(
     times: int = 20,
     gradients: bool = False,
     tolerance: float = 1e-5,
+    whole: bool = False,
 ) -> None:
-    """Compare ``attempt`` with ``solution`` on ``times`` tuples of arguments, which ``draw`` makes
-    from a seeded random generator.
+    """Compare ``attempt`` with ``solution`` on arguments that ``draw`` makes, ``times`` times.
 
     Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the
-    gradients of the result's sum are compared too, for every argument that requires one. Raises
-    AssertionError with a sentence that shows the failing call.
+    gradients of the result's sum are compared too, for every argument that requires one. ``whole``
+    refuses 2.0 for a count. Raises AssertionError with a sentence that shows the failing call.
     """
     for seed in range(times):
         arguments = draw(random.Random(seed))
-        called = quote(_call(attempt.__name__, arguments))
+        called = case(quote(_call(attempt.__name__, arguments)))
         ours, theirs = copy.deepcopy(arguments), copy.deepcopy(arguments)
         right, found = solution(*ours), attempt(*theirs)
-        assert same(found, right, tolerance), (
-            f"{called} gives {quote(_short(found))}, and should give {quote(_shown(right))}"
-        )
+        assert same(found, right, tolerance), _unlike(called, found, right)
+        assert not whole or isinstance(_plain(found), int), _unlike(called, found, right)
         if gradients:
             _compare_gradients(called, (found, theirs), (right, ours), tolerance)
 
@@ -124,8 +129,7 @@ def _compare_gradients(called: str, found: tuple[Any, Any], right: tuple[Any, An
 
 
 def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
-    """Return the gradient of the sum of ``result`` for each argument, None where none is asked for
-    or none flows."""
+    """Return the gradient of the sum of ``result`` for each argument, or None."""
     total = result[0] if isinstance(result, tuple) else result
     if getattr(total, "requires_grad", False):
         total.sum().backward()
@@ -134,8 +138,7 @@ def _gradients(result: Any, arguments: Sequence[Any]) -> list[Any]:
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-6) -> bool:
-    """Return True if both are equal as a learner means it: numbers of any kind, sequences of any
-    kind, to ``tolerance``.
+    """Return True if both are equal as a learner means it: numbers, sequences of any kind.
 
     >>> import torch
     >>> same(torch.tensor([0.5, 2.0]), (0.5, 2)), same([1.0], 1.0), same(None, 0)
@@ -179,13 +182,13 @@ def _plain(value: Any) -> Any:
 
 
 def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | None:
-    """Run the check for at most ``seconds``. Returns one sentence (Markdown) that says what is
-    wrong with ``attempt``, or None if it passes."""
+    """Run the check within ``seconds``. Returns a sentence on what is wrong, or None."""
     name = quote(getattr(attempt, "__name__", "your code"))
-    last_call: list[str] = []
+    last_call, cases = list[str](), list[str]()
+    _CASES.set(cases)
 
     def failing() -> str:
-        return quote(last_call[-1]) if last_call else name
+        return (last_call or cases or [name])[-1]
 
     if _unwritten(attempt):
         return f"{name} is still to be written"
@@ -201,12 +204,23 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
             return f"{failing()} has not returned within {seconds:g} s{stuck}"
         case error:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return f"{failing()} raises {quote(said)}"
+            return f"{failing()} raises {quote(said)}{_where(attempt, error)}"
+
+
+def _where(attempt: Attempt, error: BaseException) -> str:
+    """Return the last line of ``attempt`` on the way to ``error``, for a sentence; or nothing."""
+    try:
+        (lines, begin), file = inspect.getsourcelines(attempt), inspect.getfile(inspect.unwrap(attempt))
+    except (OSError, TypeError):
+        return ""
+    for step in reversed(traceback.extract_tb(error.__traceback__)):
+        if step.filename == file and begin <= (step.lineno or 0) < begin + len(lines):
+            return f" in line {(step.lineno or 0) - begin + 1}, {quote(step.line)}"
+    return ""
 
 
 def _unwritten(attempt: Attempt) -> bool:
-    """Return True for a function whose body is ``...``, and for a class that has such a method, or
-    nothing at all."""
+    """Return True for a function whose body is ``...``, and for a class that has such a one."""
     if inspect.isclass(attempt):
         # A decorator may have put a method into an object, as Monarch's endpoints do.
         found = (getattr(part, "_method", part) for part in vars(attempt).values())
@@ -228,8 +242,7 @@ _NOTHING = frozenset(
 
 
 def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
-    """Return the stub behind a ``lambda``, None if its cell has an error, and the exercise's
-    name."""
+    """Return the stub behind a ``lambda`` (None if its cell has an error) and its name."""
     name = solution.__name__.removesuffix("_solution")
     if getattr(attempt, "__name__", "") == "<lambda>":
         try:
@@ -240,8 +253,7 @@ def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
 
 
 def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
-    """Return the function that the page goes on with, and whose it is, for a sentence: "your
-    `read`" or "the course's `read`, …".
+    """Return the function that the page goes on with, and whose it is, for a sentence.
 
     It is the learner's once it passes its check within ``seconds``, and ``solution`` until then.
     """
@@ -261,8 +273,7 @@ def feedback(
     seconds: float = 10.0,
     lines: int | None = None,
 ) -> mo.Html:
-    """Run the check for at most ``seconds`` and show its result, with a ladder of hints below: each
-    is folded in the one before.
+    """Run the check within ``seconds`` and show its result, above a ladder of folded hints.
 
     ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``;
     ``minutes`` is what a learner needs; ``hints`` (Markdown) begin with a question, go on with a
@@ -306,40 +317,27 @@ def _short(value: Any) -> str:
     try:
         if callable(getattr(value, "detach", None)):
             value = _rounded(_plain(value))
-        return " ".join(_SHORTENED.repr(value).split())
+        return re.sub(r"\s*\n\s*", " ", _SHORTENED.repr(value))
     except Exception:
         return f"<{type(value).__name__}>"
 
 
 def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
-    """Return ``attempt``, noting each call in ``last_call`` before it is made. Leaves alone what is
-    no plain function."""
-    if not inspect.isfunction(attempt) or inspect.isgeneratorfunction(attempt) or inspect.isasyncgenfunction(attempt):
+    """Return ``attempt``, which then notes each call in ``last_call`` before it is made."""
+    if not inspect.isfunction(attempt):
         return attempt
-
-    def note(arguments: Sequence[Any], named: dict[str, Any]) -> None:
-        last_call[:] = [_call(attempt.__name__, arguments, named)]
-
-    if inspect.iscoroutinefunction(attempt):
-
-        @functools.wraps(attempt)
-        async def waits(*arguments: Any, **named: Any) -> Any:
-            note(arguments, named)
-            return await attempt(*arguments, **named)
-
-        return waits
 
     @functools.wraps(attempt)
     def calls(*arguments: Any, **named: Any) -> Any:
-        note(arguments, named)
+        cases = _CASES.get([])
+        last_call[:] = [cases.pop() if cases else quote(_call(attempt.__name__, arguments, named))]
         return attempt(*arguments, **named)
 
     return calls
 
 
 def solution_source(name: str, solution: Attempt) -> str:
-    """Return the source of ``solution`` as a function ``name``, so that a reader can paste it over
-    the stub."""
+    """Return the source of ``solution`` as ``name``, to be pasted over the stub."""
     source = textwrap.dedent(inspect.getsource(solution)).strip()
     begin = re.search(r"^(async )?(def|class) ", source, re.MULTILINE)
     source = source[begin.start() if begin else 0 :]
@@ -350,6 +348,17 @@ def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attem
     """Yield (name, stub, check, solution) for every exercise of an imported notebook."""
     for name in [name.removeprefix("check_") for name in vars(notebook) if name.startswith("check_")]:
         yield name, *(getattr(notebook, found) for found in (name, f"check_{name}", f"{name}_solution"))
+
+
+def _unlike(called: str, found: Any, right: Any) -> str:
+    """Return the sentence on two results that differ, and say how if they look alike."""
+    ours, theirs, pair = _shown(found), _shown(right), (_plain(found), _plain(right))
+    if ours == theirs:
+        ours, theirs = (f"{_short(value)} ({type(value).__name__})" for value in (found, right))
+    if ours == theirs and all(isinstance(value, list | tuple) for value in pair):
+        place = next((n for n, both in enumerate(zip(*pair, strict=False)) if not same(*both)), min(map(len, pair)))
+        ours, theirs = (f"… {_short(value[place : place + 9])} from position {place} on" for value in pair)
+    return f"{called} gives {quote(ours)}, and should give {quote(theirs)}"
 
 
 def _shown(value: Any) -> str:

@@ -1,5 +1,4 @@
-"""Explain the terms of the course, each in one or two sentences: the only source of the glossary
-page and of ``lesson.term``.
+"""Explain the terms of the course: the only source of the glossary page and ``lesson.term``.
 
 The terms are in ``glossary.toml``. A term is there if a notebook uses it; a test holds that. Write
 it as it stands in a sentence: small letters, singular.
@@ -22,8 +21,7 @@ def anchor(term: str) -> str:
 
 
 def entry_of(shown: str) -> str | None:
-    """Return the glossary's term for a word as it stands in a text (capital letter, plural), or
-    None.
+    """Return the glossary's term for a word in a text (capital letter, plural), or None.
 
     >>> entry_of("Meshes"), entry_of("Policy versions"), entry_of("walrus")
     ('mesh', 'policy version', None)

@@ -19,8 +19,7 @@ _open: dict[str, tuple[asyncio.AbstractEventLoop, AsyncExitStack]] = {}
 
 
 async def enter(name: str, what: AbstractAsyncContextManager[T]) -> T:
-    """Open ``what`` under ``name``; first closes what is open under that name. Returns what the
-    context manager yields."""
+    """Open ``what`` under ``name``, after closing what is open there. Returns what it yields."""
     await leave(name)
     stack = AsyncExitStack()
     entered = await stack.enter_async_context(what)
@@ -29,8 +28,7 @@ async def enter(name: str, what: AbstractAsyncContextManager[T]) -> T:
 
 
 async def leave(name: str) -> None:
-    """Close what is open under ``name``. Only forgets it if its event loop has ended, because it
-    has ended with the loop."""
+    """Close what is open under ``name``. What has ended with its event loop is forgotten."""
     loop, stack = _open.pop(name, (None, None))
     if stack is not None and loop is asyncio.get_running_loop():
         await stack.aclose()

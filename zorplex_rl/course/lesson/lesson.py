@@ -1,10 +1,8 @@
-"""Build the parts that all notebooks share: header, prediction questions, tables, figures, recap,
-links.
+"""Build the parts that all notebooks share: header, questions, tables, figures, recap, links.
 
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
-    hold_back(question, chart)   what would give a result away, folded like the result
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  headline(…)  links(__file__)    the end of a notebook
@@ -12,7 +10,7 @@ links.
     math(latex)                  a displayed formula, as MathML
     term(name)                   a term of the glossary, linked to its explanation
     quote(text)  fence(text)     Markdown that shows any text literally
-    tiny(number)                 2 × 10⁻⁷
+    tiny(number)  in_words(seconds)    2 × 10⁻⁷, and 42 ms
 
 ``markup.py`` turns every text into HTML, so that no text can add elements to the page.
 
@@ -41,7 +39,6 @@ from zorplex_rl.course.lesson.markup import block, fold, inline
 from zorplex_rl.course.lesson.markup import fence as fence
 from zorplex_rl.course.lesson.markup import quote as quote
 from zorplex_rl.course.lesson.predictions import UNFOLD
-from zorplex_rl.course.lesson.predictions import hold_back as hold_back
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
@@ -50,8 +47,8 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
-START = "05"
-"""The number of the notebook that a reader begins with; those before it are what it stands on."""
+START, GOAL = "05", "08"
+"""The notebooks that a reader begins with, and that one with two hours goes on with."""
 
 
 def title_of(notebook: str | Path) -> str:
@@ -63,8 +60,7 @@ def title_of(notebook: str | Path) -> str:
 
 
 def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> mo.Html:
-    """Build the top of a notebook; pass ``__file__``. The site's contents page reads the facts from
-    this element."""
+    """Build the top of a notebook (``__file__``). The contents page reads its facts."""
     title = title_of(notebook)
     facts = {"title": title, "minutes": minutes, "hardware": hardware, "goals": list(goals)}
     listed = "".join(f"<li>{inline(goal)}</li>" for goal in goals)
@@ -98,14 +94,12 @@ def machine() -> str:
 
 
 def md(markdown: str) -> mo.Html:
-    """Render Markdown with computed values: like ``mo.md``, but HTML in it is shown as text. Insert
-    other people's texts with ``quote``."""
+    """Render Markdown: like ``mo.md``, but HTML in it is shown as text."""
     return mo.Html(block(markdown))
 
 
 def term(name: str, shown: str | None = None) -> str:
-    """Return Markdown that shows ``name`` (or ``shown``) with its explanation as a tooltip, on the
-    site as a link to the glossary page.
+    """Return Markdown that shows a term with its explanation, on the site as a link.
 
     Raises ValueError if the glossary does not have the term.
     """
@@ -130,9 +124,29 @@ def tiny(value: float) -> str:
     return f"{digit} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
+def in_words(seconds: float) -> str:
+    """Write a duration in the unit that fits it.
+
+    >>> [in_words(seconds) for seconds in (4.2e-8, 0.00071, 0.42, 0.99996, 3.21, 90, 5400, 200_000)]
+    ['42 ns', '710 µs', '420 ms', '1 s', '3.2 s', '90 s', '90 min', '56 hours']
+    """
+    units = {
+        "ns": (1e-9, 1e-6),
+        "µs": (1e-6, 1e-3),
+        "ms": (1e-3, 1),
+        "s": (1, 100),
+        "min": (60, 6000),
+        "hours": (3600, 360_000),
+    }
+    for unit, (scale, limit) in units.items():
+        value = float(f"{seconds / scale:.2g}")
+        if value * scale < limit:
+            return f"{value:g} {unit}"
+    return f"{seconds / 86400:.0f} days"
+
+
 def math(latex: str) -> mo.Html:
-    """Show a displayed formula. It becomes MathML, which browsers draw without a script. Write
-    ``\\lt`` for <; raises ValueError otherwise.
+    """Show a displayed formula as MathML. Write ``\\lt`` for <; raises ValueError otherwise.
 
     >>> "<msup><mi>x</mi><mn>2</mn></msup>" in math("x^2").text
     True
@@ -184,20 +198,18 @@ NO_NUMBER = ("", "-", "–", "—", "none")
 
 
 def figure(svg: str, caption: str = "") -> mo.Html:
-    """Show a figure of ``viz``, SVG or HTML, with a caption. On a narrow screen it scrolls."""
+    """Show a figure, SVG or HTML, with a caption. On a narrow screen it scrolls."""
     said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
     return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
 
 
 def unattended() -> bool:
-    """Return True if no reader can press a button: the notebook is exported for the site, or runs
-    as a script."""
+    """Return True if no reader can press a button: in an export, or in a script."""
     return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
 
 
 def start_button(label: str, seconds: float) -> Any:
-    """Make a button for a long cell; its label names the ``seconds``, unless they are NaN. Returns
-    an object that is pressed if ``unattended``.
+    """Make a button for a long cell of ``seconds`` (or NaN); ``unattended`` it is pressed.
 
     Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
     """
@@ -228,8 +240,7 @@ def recap(*points: str) -> mo.Html:
 
 
 def headline(result: str) -> mo.Html:
-    """State the one result of this run that a reader should remember, below the recap; the site's
-    contents page shows it too.
+    """State the one result to remember, below the recap; the contents page shows it too.
 
     Pass a sentence with computed values, never a typed number.
     """
@@ -237,8 +248,7 @@ def headline(result: str) -> mo.Html:
 
 
 def links(notebook: str) -> mo.Html:
-    """Link the notebooks before and after this one, each with the command that opens it; pass
-    ``__file__``.
+    """Link the notebooks before and after this one (``__file__``), with their commands.
 
     The course starts at ``START``: there the first of all notebooks is named for readers to whom
     actors are new.
@@ -250,6 +260,13 @@ def links(notebook: str) -> mo.Html:
     if place and here.name.startswith(START):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
+    if here.name[:3] in (f"{START}_", f"{GOAL}_"):
+        label, other = (
+            ("With two hours only, next", GOAL)
+            if here.name.startswith(START)
+            else ("With two hours only, before this", START)
+        )
+        neighbours[label] = next((path for path in course if path.name.startswith(f"{other}_")), None)
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()

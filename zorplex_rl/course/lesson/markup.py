@@ -1,5 +1,4 @@
-"""Turn text into safe HTML, whoever wrote it: the author of a notebook, a policy, a tool, a table
-of words.
+"""Turn text into safe HTML, whoever wrote it: an author, a policy, a tool, a table of words.
 
     block(markdown)      paragraphs, lists, tables, code    ──► HTML
     inline(markdown)     one line: code and links only      ──► HTML without a paragraph around it
@@ -43,8 +42,7 @@ _lock = Lock()
 
 
 def block(markdown: str) -> str:
-    """Convert Markdown to HTML. Tables, fenced code and emphasis work; HTML and images are shown as
-    text."""
+    """Convert Markdown to HTML; HTML and images in it are shown as text."""
     found = _convert(_blocks(), inspect.cleandoc(markdown))
     # A paragraph may not hold blocks, and marimo puts widgets into paragraphs.
     found = found.replace("<p>", '<span class="paragraph">').replace("</p>", "</span>")
@@ -52,8 +50,7 @@ def block(markdown: str) -> str:
 
 
 def inline(markdown: str) -> str:
-    """Convert one line of Markdown to HTML: only `code` and [links](address) work; everything else
-    is shown as text."""
+    """Convert one line to HTML: `code` and [links](address) work, all else is text."""
     found = _convert(_lines(), re.sub(r"[ \t\r\n]+", " ", markdown.strip()))
     return found.removeprefix("<p>").removesuffix("</p>")
 
@@ -72,15 +69,13 @@ def quote(text: object) -> str:
 
 
 def fence(text: str) -> str:
-    """Return Markdown that shows ``text`` literally as lines of code. Put it at the beginning of a
-    line."""
+    """Return Markdown that shows ``text`` as lines of code, at the beginning of a line."""
     ticks = "`" * _longer_than(text, 3)
     return f"{ticks}text\n{text.strip()}\n{ticks}"
 
 
 def _longer_than(text: str, least: int) -> int:
-    """Return how many back-ticks enclose ``text``: one more than its longest run, and at least
-    ``least``."""
+    """Return how many back-ticks enclose ``text``: more than its longest run has."""
     return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
@@ -114,16 +109,14 @@ def _made_safe(converter: Markdown) -> Markdown:
 
 
 class _Ampersand(InlineProcessor):
-    """Show ``&lt;`` as these four characters; Markdown would keep it, and the page would show
-    ``<``."""
+    """Show ``&lt;`` as these four characters; Markdown would keep it as an entity."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
         return "&amp;", m.start(), m.end()
 
 
 class _SafeLinks(Treeprocessor):
-    """Remove the address of every link that does not open a page; ``javascript:`` would run a
-    program.
+    """Remove the address of every link that opens no page; ``javascript:`` runs a program.
 
     The address ``term:`` stands for an explanation: the link's title is all there is, and the
     keyboard must reach it too.
@@ -139,8 +132,7 @@ class _SafeLinks(Treeprocessor):
 
 
 def leads_to_a_page(address: str) -> bool:
-    """Return True if a link to ``address`` opens a page, and False if it would run a program or
-    open data inside the address."""
+    """Return True if a link to ``address`` opens a page, and runs no program."""
     # Read it as a browser does: resolve entities, skip blanks and control characters.
     bare = re.sub(r"[\x00-\x20\x7f-\xa0]", "", html.unescape(address))
     scheme = re.match(r"([a-z][a-z0-9+.-]*):", bare, re.IGNORECASE)

@@ -2,7 +2,6 @@
 
     question = lesson.predict("Which is faster?", "shared memory", "a message")     one cell: radio buttons
     lesson.reveal(question, right=1, why="…", shows=[chart])                        the cell of the result
-    lesson.hold_back(question, curve)                                               what would give the result away before its cell
     lesson.predicted(1)                                                             "1 of 1 predicted, 0 right"
 
 Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its
@@ -19,7 +18,7 @@ from typing import Any
 
 import marimo as mo
 
-from zorplex_rl.course.lesson.markup import block, fold, inline
+from zorplex_rl.course.lesson.markup import block, inline
 
 UNFOLD = (
     '<p class="lesson-switch"><label><input type="checkbox" class="lesson-unfold"> Unfold all results '
@@ -29,12 +28,11 @@ UNFOLD = (
 
 
 class Prediction(mo.Html):
-    """Show a question with its answers as radio buttons; ``reveal`` reads ``name`` and ``options``
-    from it."""
+    """Show a question and its answers as radio buttons; ``reveal`` reads them."""
 
-    def __init__(self, question: str, options: Sequence[str]) -> None:
+    def __init__(self, question: str, *options: str) -> None:
         self.name = f"predict-{zlib.crc32(question.encode())}"
-        self.options = tuple(options)
+        self.options = options
         choices = "".join(
             f'<label><input type="radio" name="{self.name}" id="{self.name}-{index}"> {inline(option)}</label>'
             for index, option in enumerate(options)
@@ -46,32 +44,25 @@ class Prediction(mo.Html):
         )
 
 
-def predict(question: str, *options: str) -> Prediction:
-    """Ask a question before the measurement; the reader chooses one of ``options``. Returns what
-    ``reveal`` needs."""
-    return Prediction(question, options)
+predict = Prediction
 
 
 def reveal(
-    question: Prediction | str,
+    question: Prediction,
     right: int | Iterable[int] | None = None,
     why: str = "",
     shows: Sequence[Any] = (),
     how: str = "Measured",
 ) -> mo.Html:
-    """Show the result of a measurement, folded until the reader has chosen an answer to
-    ``question``.
+    """Show a measurement's result, folded until the reader has answered ``question``.
 
     ``right`` is the index of the answer that the measurement found; give several if it does not
     tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown. ``shows``
     holds figures, tables, widgets; a string in it is Markdown. ``how`` says where the answer comes
-    from: "Measured", "Computed" or "Simulated". With a string instead of a question, show it below
-    a summary line.
+    from: "Measured", "Computed" or "Simulated".
 
     Raises ValueError if the question has no options, or ``right`` is not one of them.
     """
-    if isinstance(question, str):
-        return mo.Html(fold("Compare with your prediction", question))
     correct = [right] if isinstance(right, int) else sorted(right or [])
     count = len(question.options)
     if not count or right is None or any(index not in range(count) for index in correct):
@@ -87,19 +78,8 @@ def reveal(
     )
 
 
-def hold_back(question: Prediction, *shows: Any) -> mo.Html:
-    """Show figures or widgets that would give a result away, folded like it until the reader has
-    chosen an answer to ``question``."""
-    shown = "".join(f"<div>{mo.as_html(part).text}</div>" for part in shows)
-    return mo.Html(
-        f'<section class="lesson-held {question.name}"><style>{_rules(question.name, len(question.options))}</style>'
-        f'<p class="lesson-hint">Choose an answer above first: then this unfolds.</p><div class="lesson-result">{shown}</div></section>'
-    )
-
-
 def predicted(count: int) -> mo.Html:
-    """Say how many of the notebook's ``count`` predictions the reader has made, and how many were
-    right. It changes as the reader chooses."""
+    """Say how many of ``count`` predictions are made, and how many are right."""
     return mo.Html(
         f'<p class="lesson-predicted">Your predictions: <b class="lesson-count-made"></b> of {count} predicted, '
         '<b class="lesson-count-right"></b> right.</p>'
@@ -123,8 +103,7 @@ def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: 
 
 
 def _rules(name: str, count: int) -> str:
-    """Return the style rules of one question: CSS cannot say "of the same name", so every question
-    brings its own."""
+    """Return the rules of one question: CSS cannot say "of the same name"."""
     chosen = f":root:has(input[name={name}]:checked) .{name}"
     verdicts = ",".join(f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count))
     return f"{chosen} .lesson-result,{verdicts}{{display:block}}{chosen} :is(.lesson-hint,.lesson-measured){{display:none!important}}"

@@ -1,5 +1,4 @@
-"""Run somebody's function for a limited time, whatever it does: an endless loop, a long sleep,
-``sys.exit``.
+"""Run somebody's function for a limited time: an endless loop, a long sleep, ``sys.exit``.
 
 It runs in a thread of its own, so the caller goes on even if it cannot be stopped. It is stopped by
 an exception that Python raises in that thread; code that waits outside Python (a lock, a long
@@ -33,8 +32,7 @@ class StillRunning(OutOfTime):
 
 
 def run_within(seconds: float, function: Callable[[], object]) -> BaseException | None:
-    """Run ``function`` for at most ``seconds``. Returns what it raised, ``SystemExit`` included, or
-    None.
+    """Run ``function`` within ``seconds``. Returns what it raised, also ``SystemExit``.
 
     Returns OutOfTime if it took too long and was stopped, StillRunning if it goes on in spite of
     that.

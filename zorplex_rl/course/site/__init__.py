@@ -12,7 +12,7 @@ kernel or server.
     contents.py  collect what the contents page says of every notebook, from the notebook's own page
     course_map.py  draw the whole course
     reference.py build the page that compares other stacks
-    search.py    build the page that searches all others, with a library from PyPI
+    search.py    build the page that searches all others, with Pagefind
     widgets.js   draw the widgets in the state that the run left
     build.py     do all of this in order
 

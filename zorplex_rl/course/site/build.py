@@ -22,8 +22,7 @@ from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.errors import ConfigError, SiteError
 
 FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)
-"""The pages that belong to no notebook. The last is there only if the library that searches is
-installed."""
+"""The pages that belong to no notebook. The last is there only if what searches is installed."""
 MARKER = ".zorplex-site"
 """Name of the file that lists every file which a build wrote into the folder; it marks the folder
 as a build's own."""
@@ -90,10 +89,9 @@ def build_site(
     if complaints:
         raise SiteError("no site was built:\n" + "\n".join(complaints))
     lessons = [page.lesson for page in pages]
-    library = search.library()
-    if library is None:
+    if not search.installed():
         say(search.WITHOUT)
-    publish(course, pages, lessons, site, library)
+    publish(course, pages, lessons, site)
     if record:
         calibration = median(calibrations)
         NotebookSeconds.of_today(machine(), calibration, seconds).write(record)
@@ -104,16 +102,13 @@ def build_site(
     return lessons
 
 
-def publish(
-    course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path, library: str | None = None
-) -> None:
+def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path) -> None:
     """Write every page, the contents page and the notebooks into ``site``; remove the files of an
     earlier build.
 
-    ``library`` is the source of the library that searches; without it the site has no search.
     Raises SiteError if a page has a broken link; ``site`` is unchanged then.
     """
-    searchable = library is not None
+    searchable = search.installed()
     links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
     around = [None, *links, None]
     with tempfile.TemporaryDirectory() as folder:
@@ -132,8 +127,11 @@ def publish(
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
         (draft / reference.PAGE).write_text(stacks_page(searchable), encoding="utf-8")
-        if library is not None:
-            (draft / search.PAGE).write_text(search_page(texts, library), encoding="utf-8")
+        if searchable:
+            # Not the contents: their words are those of the pages.
+            found = {path.name: path.read_text(encoding="utf-8") for path in sorted(draft.glob("*.html"))}
+            del found["index.html"]
+            (draft / search.PAGE).write_text(search_page(found), encoding="utf-8")
         for written_page in draft.glob("*.html"):
             check_links(written_page)
         # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.

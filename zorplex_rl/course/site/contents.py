@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.course.lesson.lesson import START, inline
-from zorplex_rl.course.site.outline import sections
+from zorplex_rl.course.site.outline import sections, words
 from zorplex_rl.course.site.page import Cell, Lesson, Page
 from zorplex_rl.course.site.render import plain
-from zorplex_rl.course.site.search import passages
 
 ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "06", "07", "08", "09")}
 """Ways through the course, by the numbers of their notebooks."""
@@ -66,8 +65,7 @@ class Card:
 def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
     """Collect the card of one notebook from its exported ``page`` and from the HTML that was
     ``written`` of it."""
-    text = " ".join(passage.text for passage in passages(file, lesson.title, written))
-    named = (number for found in _NAMED.finditer(text) for number in re.findall(r"\d\d[a-z]?", found[1]))
+    named = (number for found in _NAMED.finditer(words(written)) for number in re.findall(r"\d\d[a-z]?", found[1]))
     loops = re.findall(r'<g data-part="([^"]+)" data-lit="(true|false)">', "".join(cell.markup for cell in page.cells))
     lit = tuple(dict.fromkeys(part for svg in _partial_loops(page) for part in _lit(svg)))
     return Card(file, lesson, drawing_of(page), headline_of(page), tuple(dict.fromkeys(named)), bool(loops), lit, built)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
@@ -110,18 +110,9 @@ def stacks_page(searchable: bool = False) -> str:
     return _document(reference.TITLE, body, "reference")
 
 
-def search_page(pages: Sequence[tuple[str, str, str]], library: str) -> str:
-    """Build the page that searches all ``pages``, (file, title, HTML), and the glossary.
-    ``library`` is the source of lunr.js."""
-    found = [passage for file, title, written in pages for passage in search.passages(file, title, main_of(written))]
-    return _document(
-        "Search the course", f"{_top(None, None, False)}\n{search.search_content(library, [*found, *search.terms()])}"
-    )
-
-
-def main_of(written: str) -> str:
-    """Return what stands in the ``main`` element of a page."""
-    return written.partition("<main>")[2].rpartition("</main>")[0]
+def search_page(pages: Mapping[str, str]) -> str:
+    """Build the page that searches all ``pages``, HTML by its file's name."""
+    return _document("Search the course", f"{_top(None, None, False)}\n{search.search_content(pages)}")
 
 
 def with_drawings(content: str, page: Page) -> str:

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from zorplex_rl.course.lesson.markup import block, fence, inline
-from zorplex_rl.course.stack_commands import COUNTED_IN, KNOBS, LAUNCHES
-from zorplex_rl.course.stacks import AXES, KINDS, QUESTIONS, READ_ON, STACKS, Cell, Source, Stack
+from zorplex_rl.course.stacks import AXES, KINDS, KNOBS, LAUNCHES, READ_ON, STACKS, Cell, Source, Stack
 
 PAGE = "stacks.html"
 TITLE = "Sixteen stacks for RL on language models"
@@ -23,7 +22,7 @@ TITLE = "Sixteen stacks for RL on language models"
 
 def content() -> str:
     """Return what stands in the page's ``main`` element."""
-    versions = [launch.stack for launch, unit in zip(LAUNCHES, COUNTED_IN, strict=True) if unit != "batches"]
+    versions = [launch.stack for launch in LAUNCHES if launch.counted_in != "batches"]
     kinds = "; ".join(f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items())
     return f"""<h1>{TITLE}</h1>
 <p class="lead">Seven questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
@@ -46,7 +45,7 @@ Flags are those of each stack's documentation; the values are ours.</p>
 <p>{len(versions)} of {len(LAUNCHES)} count the age of data in versions (one weight update makes one).
 A queue of four batches says how far generation may run ahead;
 how old a batch is when the trainer takes it follows from that, but the flag does not name it.</p>
-{_table("The same knob, five names", ["", *(launch.stack for launch in LAUNCHES)], ([knob.what, *knob.names] for knob in KNOBS))}
+{_table("The same knob, five names", ["", *(launch.stack for launch in LAUNCHES)], ([what, *names] for what, names in KNOBS.items()))}
 <h2 id="stacks">Stack by stack</h2>
 {"".join(map(_details, STACKS))}"""
 
@@ -63,7 +62,7 @@ def anchor(name: str) -> str:
 def _map() -> str:
     heads = "".join(
         f'<th scope="col" title="{html.escape(question)}">{html.escape(axis)}</th>'
-        for axis, question in zip(("stack", *AXES), ("", *QUESTIONS), strict=True)
+        for axis, question in ({"stack": ""} | AXES).items()
     )
     rows = "".join(
         f'<tr><th scope="row"><a href="#{anchor(stack.name)}">{html.escape(stack.name)}</a></th>'

@@ -1,95 +1,62 @@
-// Finds words in the passages of this page: lunr makes the index, here is what asks it and shows what it found.
+// Finds words with Pagefind, whose files this page holds, and shows what it found.
 "use strict";
-(() => {
-  const AT_MOST = 30, AROUND = 90;
-  const passages = JSON.parse(document.getElementById("passages").textContent);
+(async () => {
+  const AT_MOST = 30, OF_A_PAGE = 3, HELD = "https://pagefind.invalid/";
+  const files = JSON.parse(document.getElementById("index").textContent);
   const status = document.getElementById("search-status"), results = document.getElementById("search-results");
   const field = document.getElementById("search-all");
 
-  // Code and prose alike: a word is a run of letters, digits and underscores.
-  lunr.tokenizer.separator = /[^\p{L}\p{N}_]+/u;
-  const index = lunr(function () {
-    this.ref("id");
-    this.field("title", { boost: 6 });
-    this.field("text");
-    this.metadataWhitelist = ["position"];
-    passages.forEach(([, , , title, text], id) => this.add({ id, title, text }));
-  });
-
-  const split = (words) => words.toLowerCase().split(lunr.tokenizer.separator).filter(Boolean);
-  // The word itself, or its stem; else what begins with it; else, for long words, what differs by one letter.
-  function matches(word, last) {
-    const ask = (clause) => index.query((query) => query.term(word, clause));
-    const exact = ask({ boost: 10 });
-    const begins = last || !exact.length ? ask({ wildcard: lunr.Query.wildcard.TRAILING, usePipeline: false }) : [];
-    const found = exact.length || begins.length || word.length < 5 ? [...exact, ...begins] : ask({ editDistance: 1 });
-    const scores = new Map();
-    for (const { ref, score, matchData } of found) {
-      const known = scores.get(ref) ?? { score: 0, places: [] };
-      const places = Object.values(matchData.metadata).flatMap((fields) => fields.text?.position ?? []);
-      scores.set(ref, { score: Math.max(known.score, score), places: [...known.places, ...places] });
-    }
-    return scores;
-  }
-
-  /** Passages that hold all the words, best first. Words that lunr ignores, like "the", do not count. */
-  function find(words) {
-    const asked = words.filter((word) => lunr.stopWordFilter(new lunr.Token(word)));
-    const each = asked.map((word, i) => matches(word, i === asked.length - 1));
-    if (!each.length) return [];
-    return [...each[0].keys()]
-      .filter((ref) => each.every((scores) => scores.has(ref)))
-      .map((ref) => ({ ref, score: each.reduce((sum, scores) => sum + scores.get(ref).score, 0), places: each.flatMap((scores) => scores.get(ref).places) }))
-      .sort((a, b) => b.score - a.score);
-  }
+  // Pagefind fetches its files. No browser fetches from a folder, so they are handed out here.
+  const held = (name) => Uint8Array.from(atob(files[name]), (letter) => letter.charCodeAt(0));
+  const fetched = window.fetch;
+  window.fetch = async (asked, ...more) => {
+    const [address] = (asked.url ?? String(asked)).split("?");
+    return address.startsWith(HELD) ? new Response(held(address.slice(HELD.length))) : fetched(asked, ...more);
+  };
+  const pagefind = await import(URL.createObjectURL(new Blob([held("pagefind.js")], { type: "text/javascript" })));
+  await pagefind.options({ basePath: HELD, baseUrl: "/", noWorker: true, excerptLength: 40 });
 
   const element = (tag, attributes, ...children) => {
     const made = Object.assign(document.createElement(tag), attributes);
     made.append(...children);
     return made;
   };
+  // Pagefind escapes the text, and marks the words in it.
+  const link = ({ url, title }) => element("a", { href: `.${url}` }, title);
+  const excerpt = (found) => element("p", { className: "excerpt", innerHTML: found.excerpt });
 
-  /** Some words around the first match, and every match in them marked. */
-  function excerpt(text, places) {
-    const sorted = [...new Map(places.map((place) => [place[0], place])).values()].sort(([a], [b]) => a - b);
-    const first = sorted[0]?.[0] ?? 0;
-    const from = first > AROUND ? text.indexOf(" ", first - AROUND) + 1 : 0;
-    const cut = text.lastIndexOf(" ", from + 3 * AROUND);
-    const to = from + 3 * AROUND >= text.length || cut <= first ? Math.min(text.length, from + 3 * AROUND) : cut;
-    const parts = [from > 0 ? "… " : ""];
-    let done = from;
-    for (const [start, length] of sorted) {
-      if (start < done || start + length > to) continue;
-      parts.push(text.slice(done, start), element("mark", {}, text.slice(start, start + length)));
-      done = start + length;
-    }
-    return [...parts, text.slice(done, to), to < text.length ? " …" : ""];
+  /** A page, and its sections with the rarest of the words. */
+  function entry({ url, meta, sub_results }) {
+    const weight = (section) => Math.max(...section.weighted_locations.map((place) => place.balanced_score));
+    const sections = sub_results.sort((a, b) => weight(b) - weight(a)).slice(0, OF_A_PAGE);
+    return element("li", {}, element("p", {}, link({ url, title: meta.title })),
+      ...sections.flatMap((found) => found.title === meta.title ? [excerpt(found)] : [element("p", { className: "where" }, link(found)), excerpt(found)]));
   }
 
-  function show() {
-    const words = split(field.value), found = find(words);
-    const count = found.length === 1 ? "1 section" : `${found.length} sections`;
-    status.textContent = !words.length ? "Type a word, for example “staleness”."
-      : !found.length ? `Nothing found for “${field.value.trim()}”.`
-      : `${count} found for “${field.value.trim()}”${found.length > AT_MOST ? `; these are the best ${AT_MOST}` : ""}.`;
-    results.replaceChildren(...found.slice(0, AT_MOST).map(({ ref, places }) => {
-      const [file, page, anchor, title, text] = passages[ref];
-      const link = element("a", { href: anchor ? `${file}#${anchor}` : file }, title);
-      const where = title === page ? "" : ` · ${page}`;
-      return element("li", {}, element("p", {}, link, element("span", { className: "where" }, where)), element("p", { className: "excerpt" }, ...excerpt(text, places)));
-    }));
+  const find = async (words) => words ? (await pagefind.search(words)).results : [];
+  let newest = 0;
+  async function show() {
+    const words = field.value.trim(), mine = ++newest;
+    let asked = words, found = await find(words);
+    // A slip: what begins like it.
+    while (!found.length && asked.length > 3) found = await find(asked = asked.slice(0, -1));
+    const shown = await Promise.all(found.slice(0, AT_MOST).map((result) => result.data()));
+    if (mine !== newest) return;
+    const best = found.length > AT_MOST ? `; these are the best ${AT_MOST}` : "";
+    const count = `${found.length} ${found.length === 1 ? "page" : "pages"} found for “${asked}”${best}.`;
+    status.textContent = !words ? "Type a word, for example “staleness”."
+      : !found.length ? `Nothing found for “${words}”.`
+      : asked === words ? count : `Nothing found for “${words}”. ${count}`;
+    results.replaceChildren(...shown.map(entry));
   }
 
-  let timer;
-  field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 150); });
+  field.addEventListener("input", show);
   field.form.addEventListener("submit", (event) => {
     event.preventDefault();
-    clearTimeout(timer);
-    show();
     // So that the address leads back here with the same words.
     history.replaceState(null, "", `?q=${encodeURIComponent(field.value)}`);
   });
   field.value = new URLSearchParams(location.search).get("q") ?? "";
-  show();
   if (!field.value) field.focus();
+  await show();
 })();

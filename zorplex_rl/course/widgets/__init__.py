@@ -1,8 +1,7 @@
 """Provide widgets for notebooks that also work on a static page: Python computes, JavaScript draws.
 
     TimelineSimulator     sync against async, from a dozen numbers            computed by simulation/simulate.py
-    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by course/widgets/ring_race.py
-    TransferCalculator    a model's size over every link's bandwidth        computed by itself
+    WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook
     PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
@@ -24,7 +23,6 @@ from zorplex_rl.course.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.course.widgets.reshard_map import ReshardMap
 from zorplex_rl.course.widgets.service_player import ServicePlayer
 from zorplex_rl.course.widgets.timeline_simulator import TimelineSimulator
-from zorplex_rl.course.widgets.transfer_calculator import TransferCalculator
 from zorplex_rl.course.widgets.weight_ring_race import WeightRingRace
 from zorplex_rl.course.widgets.what_if import WhatIf
 
@@ -35,7 +33,6 @@ __all__ = [
     "ReshardMap",
     "ServicePlayer",
     "TimelineSimulator",
-    "TransferCalculator",
     "WeightRingRace",
     "WhatIf",
 ]

@@ -31,12 +31,10 @@ SERIES = {
 
 
 class LiveCurve(Widget, script="live_curve.js"):
-    """Draw lines over training steps. With ``percent``, values are shares of 1; otherwise the axis
-    adapts to the values."""
+    """Draw lines over training steps. With ``percent``, values are shares of 1."""
 
     series: Any = traitlets.List().tag(sync=True)
-    """[name, [[step, value], …]] of every line. Every point assigns a new list: the page notices
-    only assignments."""
+    """[name, [[step, value], …]] of every line; a page notices only assignments."""
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(self, total_steps: int, title: str = "Accuracy", percent: bool = True) -> None:

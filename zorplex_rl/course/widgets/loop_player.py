@@ -1,5 +1,4 @@
-"""Play a run like a film: groups of episodes as dots that move through the loop, coloured by the
-version that wrote them.
+"""Play a run like a film: groups of episodes as dots, coloured by their version.
 
     both = compare(setting)
     LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline})
@@ -25,10 +24,9 @@ from zorplex_rl.timeline import Span, Timeline
 
 
 class LoopPlayer(Widget, script="loop_player.js"):
-    """Show ``timelines`` (name → timeline) side by side, first at the share ``start`` of their time. ``unit`` says what a dot is.
+    """Show ``timelines``, first at the share ``start`` of their time. ``unit`` says what a dot is.
 
-    Raises ValueError if a timeline has no span that says which groups a step trained on (``film``),
-    or ``start`` is not between 0 and 1.
+    Raises ValueError if no span of a timeline says which groups a step trained on (``film``).
     """
 
     runs: Any = traitlets.List().tag(sync=True)
@@ -37,8 +35,6 @@ class LoopPlayer(Widget, script="loop_player.js"):
     def __init__(
         self, timelines: Mapping[str, Timeline], start: float = 0.4, unit: str = "a group of episodes of one task"
     ) -> None:
-        if not 0 <= start <= 1:
-            raise ValueError(f"start is {start}; expected a share between 0 and 1")
         super().__init__(
             runs=[{"name": name} | film(timeline) for name, timeline in timelines.items()],
             look={"start": start, "unit": unit},

@@ -1,5 +1,4 @@
-"""Show a recorded study of staleness as a phase diagram: learning rate × lag for each loss, and how
-the trials of a chosen cell went.
+"""Show a recorded study of staleness as a phase diagram: learning rate × lag for each loss.
 
     diagram = PhaseDiagram(read_study(file), names={"reinforce": "plain", "grpo": "clipped"}, before=0.35)
     diagram                    # one square of cells for each loss; a cell has the mean accuracy of its seeds
@@ -20,8 +19,7 @@ from zorplex_rl.course.widgets.widget import Widget
 
 
 class PhaseDiagram(Widget, script="phase_diagram.js"):
-    """Show the cells of ``study`` that have at least ``seeds`` trials. Raises ValueError if there
-    is none.
+    """Show the cells of ``study`` with at least ``seeds`` trials. Raises ValueError if none.
 
     ``names`` maps each loss to its label, in the order of the squares. ``before`` is the accuracy
     before training: cells below it are vermilion. ``chosen`` is shown first; the study's first cell

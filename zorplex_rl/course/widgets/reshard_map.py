@@ -24,8 +24,7 @@ Matrix = Sequence[Sequence[int]]
 
 
 class ReshardMap(Widget, script="reshard_map.js"):
-    """Show a table of bytes: rows are sources, columns are destinations, shades are sizes. Radio
-    buttons choose among ``options``.
+    """Show a table of bytes: rows are sources, columns destinations, shades sizes.
 
     Raises ValueError if an option lacks a name for an axis, or if a combination is missing.
     """
@@ -76,8 +75,7 @@ class ReshardMap(Widget, script="reshard_map.js"):
 
 
 def byte_matrix(moves: Iterable[tuple[int, int, int]], sources: int, destinations: int) -> list[list[int]]:
-    """Sum ``moves``, each (source, destination, bytes). Returns bytes as
-    ``[sources][destinations]``.
+    """Sum ``moves``, each (source, destination, bytes), as ``[sources][destinations]``.
 
     >>> byte_matrix([(0, 1, 10), (0, 1, 5), (2, 0, 7)], sources=3, destinations=2)
     [[0, 15], [0, 0], [7, 0]]

@@ -1,5 +1,4 @@
-"""Play back what faults did to a pool: requests as dots that cross the replica that they were sent
-to.
+"""Play back what faults did to a pool: requests as dots that cross its replicas.
 
     ServicePlayer([recording, another])          one stage each, on one clock; the fault is at 0 s
 
@@ -24,15 +23,12 @@ from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import WIDTH, drawing
 
 STATES = {"in rotation": style.GREEN, "gone, and nobody knows": style.VERMILION, "being replaced": style.ORANGE}
-
-
 SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}
 
 
 @dataclass(slots=True)
 class Life:
-    """Hold when a replica of a place was begun, when it answered first, and when it left the
-    rotation."""
+    """Hold when a replica was begun, when it answered first, and when it left."""
 
     place: int
     replica: str
@@ -44,8 +40,7 @@ class Life:
 
 @dataclass(slots=True)
 class Recording:
-    """Hold that ``what`` was done to the process ``victim`` at ``at``, and what was seen of its
-    pool in ``span``."""
+    """Hold what was done to ``victim`` at ``at``, and what was seen in ``span``."""
 
     what: str = ""
     victim: int = 0
@@ -53,8 +48,7 @@ class Recording:
     span: tuple[float, float] = (0.0, 0.0)
     lives: list[Life] = field(default_factory=list)
     legs: list[list[Any]] = field(default_factory=list)
-    """[endpoint, sent, place, left, lost]: one way of a request to a replica; ``None`` for what has
-    not happened."""
+    """[endpoint, sent, place, left, lost] of each request; None for what has not happened."""
 
     @property
     def noticed(self) -> float:
@@ -67,20 +61,8 @@ class Recording:
         return max(life.ready for life in self.lives if life.ready) - self.at
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """State that a place was in one state, filled by one replica, from ``start`` to ``end``
-    (seconds after the fault)."""
-
-    place: int
-    state: str
-    replica: str
-    start: float
-    end: float
-
-
-def stretches(recording: Recording) -> list[Stretch]:
-    """Return the successive states of every place within the recording's span."""
+def stretches(recording: Recording) -> list[list[Any]]:
+    """Return [place, state, replica, start, end] of each state, in seconds after the fault."""
     begin, end = recording.span
     found = []
     for place in sorted({life.place for life in recording.lives}):
@@ -95,24 +77,19 @@ def stretches(recording: Recording) -> list[Stretch]:
             ):
                 first, last = (min(max(moment, begin), end) for moment in (start, until))
                 if last > first:
-                    found.append(Stretch(place, state, life.replica, first - recording.at, last - recording.at))
+                    times = (round(moment - recording.at, 3) for moment in (first, last))
+                    found.append([place, state, life.replica, *times])
             free = left
     return found
 
 
 class ServicePlayer(Widget, script="service_player.js"):
-    """Show the requests of ``recordings`` around their faults, all on one clock; first at the share
-    ``start`` of the time.
-
-    Raises ValueError if ``start`` is not between 0 and 1.
-    """
+    """Show requests around faults, on one clock, first at the share ``start``."""
 
     runs: Any = traitlets.List().tag(sync=True)
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recordings: Sequence[Recording], start: float = 0.35) -> None:
-        if not 0 <= start <= 1:
-            raise ValueError(f"start is {start}; expected a share between 0 and 1")
         ends = [round(edge(one.span[i] - one.at for one in recordings), 3) for i, edge in ((0, min), (1, max))]
         super().__init__(runs=[film(one) for one in recordings], look={"start": start, "from": ends[0], "to": ends[1]})
 
@@ -159,7 +136,7 @@ def film(recording: Recording) -> dict[str, Any]:
     """Return what the player draws of one recording, in seconds after its fault.
 
     Each of ``legs`` has its endpoint as an index and a sixth entry: its lane among the requests of
-    its place. ``stretches`` are [place, state, replica, start, end]. ``usual`` is the median time
+    its place. ``usual`` is the median time
     of a request, ``slots`` the most requests at one place.
     """
     begin, end = recording.span
@@ -185,8 +162,8 @@ def film(recording: Recording) -> dict[str, Any]:
     found = stretches(recording)
     return {
         "what": recording.what,
-        "places": 1 + max(stretch.place for stretch in found),
-        "stretches": [[s.place, s.state, s.replica, round(s.start, 3), round(s.end, 3)] for s in found],
+        "places": 1 + max(stretch[0] for stretch in found),
+        "stretches": found,
         "methods": methods,
         "legs": shown,
         "usual": round(median(times), 3) if times else 1.0,

@@ -2,7 +2,7 @@
 
     simulator = TimelineSimulator(measured=read_run("runs/mine").setting, static="execute" in mo.cli_args())
     simulator                                   # shows it
-    simulator.setting, simulator.comparison     # what it currently shows, for other cells
+    simulator.setting                           # what it currently shows, for other cells
 
 A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the
 sliders' grid: these scenarios fix the latencies, show them as numbers without a thumb, and say why.
@@ -21,7 +21,7 @@ from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.simulation.bounds import Mode, lower_bounds
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import Comparison, Run, compare, simulate_async, simulate_sync
+from zorplex_rl.simulation.simulate import Comparison, Run, simulate_async, simulate_sync
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,11 +80,6 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     def setting(self) -> Setting:
         """Return the setting that the sliders show."""
         return self.setting_of(self.params)
-
-    @property
-    def comparison(self) -> Comparison:
-        """Return both runs, as shown."""
-        return compare(self.setting)
 
     def answer(self, params: Params) -> dict[str, Any]:
         setting = self.setting_of(params)
@@ -176,8 +171,7 @@ def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
 
 
 def _bars(run: Run, actors: list[str]) -> list[list[int]]:
-    """Return for every row gap, width, tone, gap, width, tone … in ``BAR_UNITS`` of the wall time;
-    the tone is the parity of the version."""
+    """Return gap, width, tone, … of each row, in ``BAR_UNITS``; a tone is a version's parity."""
     rows: dict[str, list[int]] = {actor: [] for actor in actors}
     reached = dict.fromkeys(actors, 0)
     for span in run.timeline.spans:

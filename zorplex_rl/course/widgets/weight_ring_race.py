@@ -1,18 +1,27 @@
-"""Show the weight ring in slow motion: which chunk is written, which is read, and which copies are
-torn.
+"""Show the weight ring in slow motion: which chunk is written, which is read, which copy is torn.
+
+    writer   writes version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
+    reader   copies the newest complete slot into a staging buffer, one chunk in several ticks, again and again
 
     WeightRingRace(static="execute" in mo.cli_args())
 
-Sliders set the number of slots, the speeds of reader and writer, and the tick that is shown. A
-switch turns the seqlock off.
+The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is
+written. The reader reads the sequence number, copies the slot, and reads the number again. With
+``seqlock`` it uses a copy only if the number has not changed; without it, it uses every copy. A
+copy is torn if it holds chunks of several versions.
+
+>>> careful, careless = (race(slots=2, ticks_per_chunk=3, pause=0, seqlock=seqlock) for seqlock in (True, False))
+>>> careless["torn_used"] > 0, careful["torn_used"], careful["torn_found"] > 0
+(True, 0, True)
+>>> race(slots=4, ticks_per_chunk=3, pause=0, seqlock=True)["torn_found"]  # the writer needs longer to come back to a slot
+0
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.course.widgets.ring_race import race
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
 from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
@@ -21,11 +30,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES: Axes = {"slots": [2, 3, 4], "ticks_per_chunk": [1, 2, 3, 4], "pause": [0, 4, 8, 16], "seqlock": [False, True]}
+CHUNKS, EMPTY = 8, -1
+"""Chunks in one version, and what stands for a chunk that was never written."""
+Place = tuple[int, int]
+"""Slot and chunk."""
 
 
 class WeightRingRace(Simulator, script="weight_ring_race.js"):
-    """Show one writer and one reader. ``static`` computes the table for a page without a kernel, in
-    about a second.
+    """Show one writer and one reader. ``static`` computes the table for a page without a kernel.
 
     Raises ValueError for a value that no slider offers.
     """
@@ -40,18 +52,17 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
         super().__init__(static, params=params, controls={"axes": dict(AXES)})
 
     def answer(self, params: Params) -> dict[str, Any]:
-        return _answer(**{name: params[name] for name in AXES})
+        return race(**{name: params[name] for name in AXES})
 
     def make_table(self) -> dict[str, Any]:
-        return tabulate(AXES, _answer)
+        return tabulate(AXES, race)
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
         result, params = state["result"], state["params"]
         # The first torn copy is what the widget is about; without one, the last tick.
-        tick = next(
-            (n for n, frame in enumerate(result["frames"]) if frame[5].startswith("torn")), len(result["frames"]) - 1
-        )
+        torn = (tick for tick, frame in enumerate(result["frames"]) if frame[5].startswith("torn"))
+        tick = next(torn, len(result["frames"]) - 1)
         slots, _, writing, reading, staging, event = result["frames"][tick]
         rows = {f"slot {number}": chunks for number, chunks in enumerate(slots)} | {"reader's copy": staging}
 
@@ -75,16 +86,59 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
         return render(draw, 60 + 40 * len(rows), "Versions of the chunks in the weight ring", said)
 
 
-def _answer(**params: Any) -> dict[str, Any]:
-    found = race(**params)
-    frames = [
-        [frame.slots, frame.sequences, frame.writing, frame.reading, frame.staging, frame.event]
-        for frame in found.frames
-    ]
+def race(slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int = 120) -> dict[str, Any]:
+    """Run writer and reader for ``ticks``. Returns a frame for each of them, and counts of copies.
+
+    A frame is [the versions of each slot's chunks, sequence numbers, what is written, what is read,
+    the versions in the staging buffer, what happens to the reader]: "", "begins", "whole", "torn,
+    used" or "torn, again". The writer pauses for ``pause`` ticks between two versions.
+    """
+    ring = [[EMPTY] * CHUNKS for _ in range(slots)]
+    ring[0] = [0] * CHUNKS
+    sequences = [2] + [0] * (slots - 1)
+    writer, reader = _write(ring, sequences, pause), _read(ring, sequences, ticks_per_chunk, seqlock)
+    frames: list[list[Any]] = []
+    for _ in range(ticks):
+        writing, (reading, staging, event) = next(writer), next(reader)
+        frames.append([[*map(tuple, ring)], tuple(sequences), writing, reading, staging, event])
+    events = [frame[-1] for frame in frames]
     return {
         "frames": frames,
-        "published": found.published,
-        "whole": found.whole,
-        "torn_found": found.torn_found,
-        "torn_used": found.torn_used,
+        "published": sum(sequence // 2 for sequence in sequences),
+        "whole": events.count("whole"),
+        "torn_found": events.count("torn, again"),
+        "torn_used": events.count("torn, used"),
     }
+
+
+def _write(ring: list[list[int]], sequences: list[int], pause: int) -> Iterator[Place | None]:
+    version = 0
+    while True:
+        for _ in range(pause):
+            yield None
+        version += 1
+        slot = version % len(ring)
+        sequences[slot] += 1
+        for chunk in range(CHUNKS):
+            ring[slot][chunk] = version
+            if chunk == CHUNKS - 1:
+                sequences[slot] += 1
+            yield slot, chunk
+
+
+def _read(
+    ring: list[list[int]], sequences: list[int], ticks_per_chunk: int, seqlock: bool
+) -> Iterator[tuple[Place, tuple[int, ...], str]]:
+    while True:
+        complete = [slot for slot, sequence in enumerate(sequences) if sequence and sequence % 2 == 0]
+        slot = max(complete, key=lambda slot: ring[slot][-1])
+        sequence, event, staging = sequences[slot], "begins", [EMPTY] * CHUNKS
+        for chunk in range(CHUNKS):
+            for tick in range(ticks_per_chunk):
+                if tick == ticks_per_chunk - 1:
+                    staging[chunk] = ring[slot][chunk]
+                    if chunk == CHUNKS - 1:
+                        used = "torn, used" if len(set(staging)) > 1 else "whole"
+                        event = "torn, again" if seqlock and sequences[slot] != sequence else used
+                yield (slot, chunk), tuple(staging), event
+                event = ""

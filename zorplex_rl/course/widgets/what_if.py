@@ -1,5 +1,4 @@
-"""Turn a knob, and see what Python computes from the run on the page: sliders above; numbers, a
-figure, bars and a sentence below.
+"""Turn a knob, and see what Python computes: sliders above; numbers, figure, bars below.
 
     WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
 
@@ -37,8 +36,7 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One slider: the argument that it sets, its label, its positions, and how a position is
-    written (for ``str.format``)."""
+    """One slider: its argument, its label, its positions, and how they are written."""
 
     name: str
     label: str
@@ -48,8 +46,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar from zero to ``value``, with the number written as ``text``, in one of
-    ``COLOURS``."""
+    """One bar from zero to ``value``, with the ``text`` beside it."""
 
     name: str
     value: float
@@ -69,20 +66,18 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the widget shows at one position. Every part may be missing; ``said`` is one
-    sentence."""
+    """What the widget shows at one position; every part may be missing."""
 
     panels: Sequence[Panel] = ()
     said: str = ""
     figure: str = ""
-    """An SVG of ``viz``."""
+    """The text of an SVG."""
     numbers: Sequence[tuple[str, str, str]] = ()
     """Name, text and note of each."""
 
 
 class WhatIf(Simulator, script="what_if.js"):
-    """Show the knobs, and what ``answer`` returns for their positions, ``start`` at first.
-    ``static`` computes the table for a page without a kernel.
+    """Show knobs, at ``start`` first, and what ``answer`` returns for them.
 
     Raises ValueError if ``start`` is not one position of every knob.
     """

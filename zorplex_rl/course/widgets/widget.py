@@ -1,5 +1,4 @@
-"""Provide the base classes of all widgets: assemble the front end, and answer slider moves with or
-without a kernel.
+"""Provide the bases of all widgets: their front end, and answers with or without a kernel.
 
     with a kernel     params ──► answer(params) ──► result        a round trip to Python for every slider move
     static page       params ──► table ───────────► result        the same answers, computed when the page was made
@@ -34,8 +33,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 class Widget(anywidget.AnyWidget):
-    """Load the front end: ``assets/shared.js``, ``assets/shared.css``, and the script that the
-    subclass names as ``script``."""
+    """Load the front end: the shared script and style, and the subclass's ``script``."""
 
     kind = traitlets.Unicode().tag(sync=True)
     """The name of the class: a page that holds only the state finds ``drawn`` by it."""
@@ -46,8 +44,7 @@ class Widget(anywidget.AnyWidget):
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        """Return ``state`` as HTML or SVG, for a page without scripts; empty if there is nothing to
-        draw."""
+        """Return ``state`` as HTML or SVG, for a page without scripts."""
         return ""
 
     def __init_subclass__(cls, script: str = "", **options: Any) -> None:
@@ -58,8 +55,7 @@ class Widget(anywidget.AnyWidget):
 
 
 class Simulator(Widget):
-    """Answer ``params`` with ``result``. Subclasses implement ``answer`` and, for static pages,
-    ``make_table``."""
+    """Answer ``params`` with ``result``; subclasses implement ``answer``, ``make_table``."""
 
     params = traitlets.Dict().tag(sync=True)
     result = traitlets.Dict().tag(sync=True)
@@ -93,8 +89,7 @@ def tabulate(axes: Axes, answer: Callable[..., Any]) -> dict[str, Any]:
 
 
 def look_up(table: dict[str, Any], params: Params) -> Any:
-    """Return the answer in ``table`` at the position of ``params``; ignores entries that are not
-    axes of the table."""
+    """Return the answer in ``table`` at the position of ``params``."""
     index = 0
     for name, values in table["axes"]:
         index = index * len(values) + values.index(params[name])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import SMALL, counters, final_weights, same_weights, train_here
+from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
@@ -23,7 +23,11 @@ def test_training_changes_the_weights(sync_run):
     assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
 
 
-def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync_and_holds_its_folder_until_its_last_row_is_written(
+    sync_run, tmp_path
+):
+    from zorplex_rl.training.loop import train_async
+
     found = []
 
     def show(row):
@@ -31,23 +35,17 @@ def test_a_run_holds_its_folder_until_its_last_row_is_written(tmp_path):
             pass
         found.append((row["event"], row["step"]))
 
-    folder = train_here(SMALL.changed(steps=1), tmp_path / "run", show=show)
-    assert found == [("eval", 0), ("step", 1), ("eval", 1)]
+    folder = train_here(SMALL, tmp_path / "run", loop=train_async, show=show)
+    assert found == [("eval", 0), *(("step", step) for step in range(1, SMALL.steps + 1)), ("eval", SMALL.steps)]
     with folder.locked():
         pass
-
-
-def test_async_at_lag_0_ends_in_the_same_weights_as_sync(sync_run, tmp_path):
-    from zorplex_rl.training.loop import train_async
-
-    run = train_here(SMALL, tmp_path / "async", loop=train_async)
-    assert same_weights(final_weights(sync_run.path), final_weights(run.path))
+    assert same_weights(final_weights(sync_run.path), final_weights(folder.path))
 
 
 def test_at_lag_0_the_weights_do_not_depend_on_how_fast_tools_answer(tmp_path):
     from zorplex_rl.training.loop import train_async
 
-    config = SMALL.changed(task="multi_step", tool_latency=0.02)
+    config = SMALL.changed(task="multi_step", tool_latency=0.02, steps=2, eval_tasks=2)
     slow = train_here(config, tmp_path / "sync")
     quick = train_here(config.changed(tool_latency=0.002), tmp_path / "async", loop=train_async)
     assert same_weights(final_weights(slow.path), final_weights(quick.path))
@@ -60,18 +58,6 @@ def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
         assert row["max_logp_difference"] < 1e-4
         assert row["lag_max"] == 0
         assert row["ratio_max"] == pytest.approx(1, abs=1e-4)
-
-
-LAGGING = SMALL.changed(
-    max_lag=3, steps=8, generators=2, update="in-flight", tool_latency=0.02, transport="message", seed=1,
-    checkpoint_every=8,
-)  # fmt: skip
-
-
-@pytest.fixture
-def lagging_run(once):
-    """The run folder of ``LAGGING``: two generators that take over weights in mid-episode."""
-    return RunFolder(once("lagging", lambda folder: train_here(LAGGING, folder)))
 
 
 def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_once(sync_run, lagging_run):
@@ -112,6 +98,7 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
         "config.json",
         "metrics.jsonl",
         "episodes.jsonl",
+        "journal.jsonl",
         "timeline.json",
         "curve.svg",
         "checkpoints",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_reshard import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
+from test_plan import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
 from zorplex_rl.weights.layout import LayoutMismatch

@@ -353,14 +353,14 @@ def test_the_worked_example_of_a_hint_is_consistent_in_itself(kind, split):
 
 
 @pytest.mark.parametrize("kind", ["nope", "", "Simple", "mix"])
-def test_an_unknown_task_is_one_sentence_that_names_the_known_ones(kind):
-    with pytest.raises(
-        ValueError, match=rf"^task is '{kind}'; expected one of simple, compositional, multi_step, recursive$"
-    ):
+def test_an_unknown_task_is_one_sentence_that_names_the_known_ones(kind, wording):
+    with pytest.raises(ValueError, match="task is ") as refused:
         get_spec(kind)
+    wording(refused.value, f"task '{kind}'")
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
-def test_an_unknown_difficulty_is_one_sentence_that_names_the_known_ones(kind):
-    with pytest.raises(ValueError, match=r"^difficulty is 'nightmare'; expected one of easy, medium, hard$"):
+def test_an_unknown_difficulty_is_one_sentence_that_names_the_known_ones(kind, wording):
+    with pytest.raises(ValueError, match="difficulty is ") as refused:
         get_spec(kind, difficulty="nightmare")
+    wording(refused.value)
