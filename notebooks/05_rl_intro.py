@@ -49,8 +49,8 @@ def _():
         minutes=50,
         hardware="two CPU cores, no network, no GPU",
         goals=[
-            "write generate, call, inject, and the masked loss of a batch",
-            "train a policy with them, and keep the program: one file",
+            "write the loop in which a model uses a tool, and the loss that trains it",
+            "train a policy with both, and keep the program: one file",
             "say what a lenient reward pays for, and what taking turns costs",
         ],
     )
@@ -206,11 +206,12 @@ def _():
 
 @app.function
 def sample_episode(policy, task, execute, sampling, seed):
-    """Sample a response. Returns its token ids, and for each whether the policy drew it.
+    """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
 
     Draw each token with one call of `random.Random(seed).choices`, at the temperature.
-    Stop after a token of `policy.eos_ids`, or when a *finished* line holds an answer: in
-    the last line more digits may follow. Stop at `max_tokens` too, results included.
+    Stop after a token of `policy.eos_ids`, which is part of the response, or when a
+    *finished* line holds an answer: in the last line more digits may follow. Never return
+    more than `max_tokens`, results included: what does not fit of a result is cut off.
     Look for a call in what was written since the last result. Inject " -> ", the result
     and a line break.
 
@@ -218,8 +219,9 @@ def sample_episode(policy, task, execute, sampling, seed):
         encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
         encode_text(policy.tokenizer, text)      the ids of any text
         policy.tokenizer.decode(ids, skip_special_tokens=True)
-        find_call(text)  find_answer(text)       None if there is none
-        execute(task, call)                      the tool's result, a text
+        find_call(text)                          the first complete call in it, or None
+        find_answer(text)                        the answer that it gives, or None
+        execute(task, call)                      a call's result, a text
 
     >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
     """
@@ -234,7 +236,7 @@ def _():
         sample_episode_solution,
         level="core",
         minutes=16,
-        lines=14,
+        lines=20,
         hints=(
             "What has to survive from one token to the next? Where does the present turn begin, "
             "and when does that change?",
@@ -274,8 +276,8 @@ def _(environment, policy, sampler, sampling, whose_sampler):
     lesson.md(
         f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
         "tokens in "
-        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.1f} s instead of "
-        f"{both_seconds[1]:.1f} s."
+        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
+        f"{both_seconds[1]:.2f} s."
     )
     return by_engine, same_tokens
 
@@ -473,7 +475,7 @@ def _():
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
         "undo, so a step's gradient usually scatters less; a bad constant "
         "makes it scatter more. The group's mean is no constant: an episode is part of it, "
-        "which makes the gradient too small by (n − 1)/n. "
+        "which only shrinks the gradient, to (n − 1)/n of it. "
         "Dividing by the deviation lets every group push about equally hard.",
     )
     return
@@ -669,13 +671,13 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(ask_gain, config):
+def _(config):
     curve = LiveCurve(
         config.steps,
         "Each batch as it comes: tasks that are new to the policy",
         percent=False,
     )
-    lesson.hold_back(ask_gain, curve)
+    curve
     return (curve,)
 
 
@@ -729,9 +731,9 @@ def _():
     mo.md("""
     ## When one process is not enough
 
-    In large models *generate* is limited by memory: each decoding step reads all weights, once
-    for the whole batch. *Check* waits for somebody else. *Train* is limited by arithmetic. Here,
-    with 64 episodes of the engine:
+    In large models *generating* is limited by memory: each decoding step reads all weights,
+    once for the whole batch. *Tools and checks* are other programs, to wait for. *Training* is
+    limited by arithmetic. Here, with 64 episodes of the engine:
     """)
     return
 
@@ -808,11 +810,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ## Your file
-
-    This page in 120 lines with your functions, on torch and transformers alone:
-    """)
+    lesson.md("## Your file")
     return
 
 
@@ -820,7 +818,10 @@ def _():
 def _(loss_of, sampler):
     _functions = {"sample_episode": sampler, "policy_gradient": loss_of}
     my_rl = fill_in(EXAMPLES / "my_rl.py", _functions)
-    lesson.folded("`my_rl.py`", f"```python\n{my_rl}\n```")
+    lesson.folded(
+        f"`my_rl.py`: this page in {len(my_rl.splitlines())} lines, on torch and transformers alone",
+        f"```python\n{my_rl}\n```",
+    )
     return (my_rl,)
 
 
@@ -894,7 +895,7 @@ def sample_episode_solution(policy, task, execute, sampling, seed):
 
 @app.function(hide_code=True)
 def check_training_row(training_row):
-    exercise.agree(training_row, training_row_solution, toy_policies.drawn_row)
+    toy_policies.check_row(training_row, training_row_solution)
 
 
 @app.function(hide_code=True)

@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb08, nb08_checks
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
@@ -84,9 +84,9 @@ def _():
     Here the parts become one system. First you walk around its loop once. Then you write its
     **controller**, the program that does the walking.
 
-    Each role is an actor of notebook 01, in a process of its own. `await actor.method.call_one(x)`
-    sends one message and waits for the answer. The trainer *publishes* its weights, and the generator
-    *pulls* them, as in notebook 07. `nb08.run_config` makes the package's settings of these:
+    Each role is an **actor**: an object in a process of its own. `await actor.method.call_one(x)` calls
+    its method there and waits for the answer. The trainer *publishes* its weights, and the generator
+    *pulls* them: it copies them into its model. `nb08.run_config` makes the package's settings of these:
     """)
     return
 
@@ -130,7 +130,7 @@ def _(config):
 def start(actor_class, *arguments):
     """Start an actor in a process of its own."""
     start_runtime()
-    procs = this_host().spawn_procs(per_host={"procs": 1})
+    procs = this_host().spawn_procs(per_host={"procs": 1})  # one new process
     PROCESSES.append(procs)
     return procs.spawn(actor_class.__name__, actor_class, *arguments)
 
@@ -139,7 +139,7 @@ def start(actor_class, *arguments):
 async def bring_up(run, device):
     """Start all actors, and give the generator its first weights."""
     actors = SimpleNamespace(
-        dataset=start(DatasetActor, run, tier_of(run.task)),
+        dataset=start(DatasetActor, run, tier_of(run.task)),  # the kinds of task to draw
         generator=start(GeneratorActor, "generator_0", run, device),
         reward=start(RewardActor, "reward"),
         trainer=start(TrainerActor, "trainer", run, device),
@@ -147,7 +147,7 @@ async def bring_up(run, device):
     # Both load the model, at the same time.
     await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
     await actors.trainer.publish.call_one()
-    await actors.generator.subscribe.call_one(actors.trainer)
+    await actors.generator.subscribe.call_one(actors.trainer)  # whose weights it pulls
     await actors.generator.pull.call_one()
     return actors
 
@@ -231,13 +231,14 @@ def _():
     ## A fault that makes no noise
 
     Generator and trainer are two programs. If they disagree about the probability of a token, nothing
-    fails. The policy gradient is just that of another policy. So a trainer compares its own log-prob
+    fails: the step is taken, in a wrong direction. So a trainer compares its own log-prob
     of every token with the recorded one.
 
-    The episodes above went into three training steps, marked as fresh. One step is sound. In one, the
-    tools' text is *not masked*. In one, the generator had missed a pull: its weights were a version old.
+    The episodes above went into three training steps, as if of the newest version. One step is sound. In
+    one, the tools' text is *not masked*. In one, the generator had missed a pull: its weights were a
+    version old.
 
-    Let w be the trainer's probability of a token over the recorded one. The **effective sample size**
+    Let w be the trainer's probability of a token divided by the recorded one. The **effective sample size**
     of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much as 600 fresh ones.
     """)
     return
@@ -267,9 +268,10 @@ def _(config, episodes, finished):
 
 
 @app.cell(hide_code=True)
-def _():
+def _(diagnosed):
     ask_fault = lesson.predict(
-        "In which step had the generator missed a pull?", "step A", "step B", "step C"
+        "In which step had the generator missed a pull?",
+        *(f"step {letter}" for letter in "ABC"[: len(diagnosed)]),
     )
     ask_fault
     return (ask_fault,)
@@ -333,6 +335,18 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
 
 
 @app.cell(hide_code=True)
+def _(config):
+    ask_ahead = lesson.predict(
+        f"Step 0 is done, version 1 is published, nothing is on the way, and `max_lag` is 1. A generator still has version 0. How many groups may it start, at {config.prompts} a step?",
+        "none",
+        f"{config.prompts}",
+        f"{2 * config.prompts}",
+    )
+    ask_ahead
+    return (ask_ahead,)
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
     ### Exercise 1: admission
@@ -369,18 +383,6 @@ def _():
         ),
     )
     return
-
-
-@app.cell(hide_code=True)
-def _(config):
-    ask_ahead = lesson.predict(
-        f"Step 0 is done, version 1 is published, nothing is on the way, and `max_lag` is 1. A generator still has version 0. How many groups may it start, at {config.prompts} a step?",
-        "none",
-        f"{config.prompts}",
-        f"{2 * config.prompts}",
-    )
-    ask_ahead
-    return (ask_ahead,)
 
 
 @app.cell(hide_code=True)
@@ -502,7 +504,9 @@ def _(config, expected, whose_loop, whose_rule):
     both_curve = LiveCurve(config.steps, title="Right answers in each training batch")
     mo.vstack(
         [
-            lesson.md(f"Both runs use {whose_rule}, and {whose_loop}."),
+            lesson.md(
+                f"Both runs use {whose_rule}, and {whose_loop}. To edit one later discards both."
+            ),
             start_both,
             both_curve,
         ]
@@ -528,7 +532,7 @@ async def _(both_curve, config, loop, rule, start_both):
         _spans = [
             span
             for actor in (_actors.generator, _actors.trainer)
-            for span in await actor.drain_spans.call_one()
+            for span in await actor.drain_spans.call_one()  # what it did, and when
         ]
         both[_name] = SimpleNamespace(timeline=Timeline(_spans), weights=_weights)
     await stop_all()
@@ -570,12 +574,12 @@ def _(after, ask_time, before, both, config):
     {f"But the two slow each other: beside the other, training took {_train:.1f} and sampling {_sample:.1f} times as long." if max(_train, _sample) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
 
     Of {config.held_out} held-out tasks {before:.0%} were right before training. The oldest group was {_async.oldest} version{"s" * (_async.oldest != 1)} old, and the bound was {config.max_lag}.
-    The trainer's loss is PPO's clipped one, which bears data that old. Notebook 09 is about older data.
+    The trainer's loss is PPO's clipped one, which still works on data that old. Notebook 09 is about older data.
     """,
         shows=[
             lesson.figure(
                 nb08.side_by_side(both, 6 * _sync.step),
-                "The same seconds of each run, from the beginning of a step. At the right: how much of them each was busy.",
+                "The same seconds of each run, from the beginning of a step. At the right: how much of them each was busy. The table is about all of a run.",
             ),
             lesson.table("The two runs", nb08.rows_of(accounts, after, config.held_out)),
         ],
@@ -587,7 +591,7 @@ def _(after, ask_time, before, both, config):
 def _():
     lesson.folded(
         "Is it the package's loop?",
-        "`zorplex_rl/training/loop.py` has the same two halves, for several generators that may die. Its replay buffer asks your rule's question in `admit`. "
+        "`zorplex_rl/training/loop.py` has the same two halves, for several generators that may die. What `may_start` decides here, its replay buffer decides in `admit`. "
         "A test of the course takes two steps with both controllers at `max_lag` 0: no weight differs in any bit.",
     )
     return
@@ -601,13 +605,14 @@ def _():
     One generator samples a group in `generate` seconds. A training step takes `train` seconds and
     needs `groups` groups. Write `generators_needed`: the least number of generators that keeps the
     trainer busy. They share the work of a step evenly, even parts of a group. Pulls take no time.
+    `math` is imported.
     """)
     return
 
 
 @app.function
 def generators_needed(generate, train, groups):
-    """Return a number of generators; generators_needed(1.0, 2.0, 8) is 4."""
+    """Return a whole number; generators_needed(1.0, 2.0, 8) is 4."""
     ...
 
 
@@ -649,9 +654,12 @@ def _(accounts, config):
     mo.vstack(
         [
             lesson.md(
-                f"For the run above, {_whose} says {_count}. The simulator of 05 has more: look for the smallest lag at which the trainer is as busy as it gets."
+                f"For the run above, {_whose} says {_count}. The simulator of 05 counts pulls too, and groups of unequal length, so the trainer waits now and then. From which lag on is it about as busy as it gets, by number of generators?"
             ),
             generator_slider,
+            lesson.folded(
+                "The trainer's busy time", nb08.busy_by_lag(_found, config.prompts)
+            ),
         ]
     )
     return
@@ -663,8 +671,8 @@ def _():
     ## A process is killed
 
     Your controller ends when any process dies: a call to it raises an error. The package's goes on.
-    Its generators are a service, as in notebook 06. In mid-training one of two gets `kill -9`. A third,
-    a spare, is loaded and waits.
+    Its generators are a service, a pool that replaces what dies: notebook 06 builds one. In mid-training
+    one of two gets `kill -9`; Monarch's brown lines below report that. A third, a spare, is loaded and waits.
     """)
     return
 
@@ -675,7 +683,7 @@ async def kill_in_the_act(controller):
     busy, steps = 0, controller.config.steps
     while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
         await asyncio.sleep(0.03)
-        generator = controller.services["generator"].status().replicas[0]
+        generator = controller.services["generator"].status().replicas[0]  # one of two
         # `in_flight`: the requests that it has now. Three busy looks in a row are enough.
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)
@@ -726,7 +734,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
     are admitted again, with the same tasks and the same seeds. The spare took its place {_mended:.2f} s after the kill, because it was ready.
     Without one it takes {loading_seconds:.1f} s, as at the top of this page.
 
-    A trainer that dies comes back from its last checkpoint: `tests/training/test_faults.py` kills one.
+    A trainer that dies comes back from its last checkpoint, a file of its state: `tests/training/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(
@@ -749,14 +757,18 @@ def _():
 
     `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Generator and
     trainer are two processes of Python's `multiprocessing`, and the weights lie in memory that both
-    share, behind a lock. Task, `sample_episode`, reward and loss are those of `my_rl.py` of notebook 05.
+    share, behind a lock. `sample_episode` and `policy_gradient` are those of your `my_rl.py` where you
+    wrote it in notebook 05, and else that page's solutions.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _(loop, rule):
-    my_async_rl = fill_in(EXAMPLES / "my_async_rl.py", {"may_start": rule, "train": loop})
+    _kept = functions_of(EXAMPLES.parent / "my_rl.py", "sample_episode", "policy_gradient")
+    my_async_rl = fill_in(
+        EXAMPLES / "my_async_rl.py", _kept | {"may_start": rule, "train": loop}
+    )
     lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
     return (my_async_rl,)
 
@@ -814,7 +826,9 @@ def _():
 def check_may_start(may_start):
     exercise.expect(may_start, 0, 0, 0, 8, 1, result=16)
     exercise.expect(may_start, 0, 2, 0, 8, 1, result=0)
-    exercise.agree(may_start, may_start_solution, nb08_checks.drawn_moment, times=60)
+    exercise.agree(
+        may_start, may_start_solution, nb08_checks.drawn_moment, times=60, whole=True
+    )
 
 
 @app.function(hide_code=True)
@@ -846,7 +860,11 @@ async def train_solution(trainer, ready, now, news, steps, per_step, on_step):
 def check_generators_needed(generators_needed):
     exercise.expect(generators_needed, 1.0, 2.0, 8, result=4)
     exercise.agree(
-        generators_needed, generators_needed_solution, nb08_checks.drawn_load, times=40
+        generators_needed,
+        generators_needed_solution,
+        nb08_checks.drawn_load,
+        times=40,
+        whole=True,
     )
 
 

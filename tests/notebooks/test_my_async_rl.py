@@ -16,7 +16,7 @@ import pytest
 import torch
 from test_notebooks import load
 
-from zorplex_rl.course.kept_file import fill_in
+from zorplex_rl.course.kept_file import fill_in, functions_of
 
 ROOT = Path(__file__).parents[2]
 MINE, BEFORE = ROOT / "examples" / "my_async_rl.py", ROOT / "examples" / "my_rl.py"
@@ -75,6 +75,17 @@ def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
     assert '    """My own words."""\n    await ready.get()  # nothing else\n' in written
     assert "pstdev(rewards)" not in written
     compile(written, "my_async_rl.py", "exec")
+
+
+def test_the_sampler_and_the_loss_of_an_existing_my_rl_go_into_it(tmp_path):
+    kept = functions_of(tmp_path / "my_rl.py", "sample_episode", "policy_gradient")
+    assert kept == {}, "without a file the course's stay"
+    own = "def sample_episode(policy, task, execute, sampling, seed):\n    return [], []  # my own\n"
+    (tmp_path / "my_rl.py").write_text(f"import torch\n\n\n{own}\n\ndef other():\n    pass\n")
+    kept = functions_of(tmp_path / "my_rl.py", "sample_episode", "policy_gradient")
+    written = fill_in(MINE, kept | SOLUTIONS)
+    assert own in written and "def other" not in written
+    assert written.count("def sample_episode") == written.count("def policy_gradient") == 1
 
 
 def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(mine):

@@ -104,12 +104,22 @@ def test_links_name_the_neighbours_that_are_there(tmp_path):
 
 
 def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need_it(tmp_path):
-    for name, title in (("01_a.py", "Actors"), ("04_b.py", "Shards"), ("05_c.py", "RL"), ("06_d.py", "Services")):
+    for name, title in (
+        ("01_a.py", "Actors"),
+        ("04_b.py", "Shards"),
+        ("05_c.py", "RL"),
+        ("06_d.py", "Services"),
+        ("08_e.py", "Loop"),
+    ):
         (tmp_path / name).write_text(f'app = marimo.App(app_title="{title}")\n')
     start = lesson.links(str(tmp_path / "05_c.py")).text
     assert "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
     assert "Shards" not in start and "Next: <strong>Services</strong>" in start
+    assert "With two hours only, next: <strong>Loop</strong>" in start
     assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "06_d.py")).text
+    end = lesson.links(str(tmp_path / "08_e.py")).text
+    assert "Before this: <strong>Services</strong>" in end
+    assert "With two hours only, before this: <strong>RL</strong>" in end
 
 
 def test_a_table_has_a_caption_and_puts_numbers_on_the_right():

@@ -18,8 +18,8 @@ from zorplex_rl.course.lesson.markup import quote
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Return the program ``template`` with its functions of these names replaced by ``functions``.
+def fill_in(template: Path, functions: Mapping[str, Callable[..., Any] | str]) -> str:
+    """Return the program ``template`` with ``functions``, or their sources, put for its own.
 
     Raises ValueError with a sentence if one of them uses a name that the program does not have.
     """
@@ -28,7 +28,8 @@ def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
     known = {name for node in tree.body for name in _defines(node)} | set(dir(builtins))
     for node in reversed(tree.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in functions:
-            written = exercise.solution_source(node.name, functions[node.name])
+            given = functions[node.name]
+            written = given if isinstance(given, str) else exercise.solution_source(node.name, given)
             parts = list(ast.walk(ast.parse(written)))
             own = {name for part in parts for name in _defines(part)} | {p.arg for p in parts if isinstance(p, ast.arg)}
             if missing := sorted({part.id for part in parts if isinstance(part, ast.Name)} - own - known):
@@ -37,6 +38,13 @@ def fill_in(template: Path, functions: Mapping[str, Callable[..., Any]]) -> str:
                 )
             lines[node.lineno - 1 : node.end_lineno] = [written + "\n"]
     return "".join(lines)
+
+
+def functions_of(file: Path, *names: str) -> dict[str, str]:
+    """Return the source of those functions of a kept ``file``, by name; of none without a file."""
+    source = file.read_text(encoding="utf-8") if file.exists() else ""
+    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
+    return {node.name: "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) for node in found}
 
 
 def _defines(node: ast.AST) -> set[str]:

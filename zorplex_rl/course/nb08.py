@@ -148,8 +148,8 @@ def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float],
     ]
 
 
-def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
-    """Return what the simulator says of the phases ``found``, with other settings."""
+def _simulate(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Any:
+    """Return a simulated run of eight steps with the phases ``found``."""
     setting = Setting(
         generators=generators,
         groups_per_step=groups,
@@ -160,7 +160,12 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
         training_seconds=found.train,
         sync_seconds=0.02,
     )
-    run = simulate_async(setting, setting.latencies())
+    return simulate_async(setting, setting.latencies())
+
+
+def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
+    """Return what the simulator says of the phases ``found``, with other settings."""
+    run = _simulate(found, groups, generators, max_lag)
     lag = sum(age * count for age, count in run.staleness.items()) / sum(run.staleness.values())
     return Answer(
         figure=timeline_chart(run.timeline),
@@ -170,6 +175,17 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
             ("Mean lag", f"{lag:.2f}", "versions"),
         ],
     )
+
+
+def busy_by_lag(found: SimpleNamespace, groups: int) -> str:
+    """Return the trainer's simulated busy share by number of generators and lag, as a list."""
+    shares = {
+        count: ", ".join(
+            f"{lag}: {_simulate(found, groups, count, lag).utilisation()['trainer']:.0%}" for lag in (0, 1, 2, 4)
+        )
+        for count in (1, 2, 4)
+    }
+    return "\n".join(f"- Generators: {count}. By lag: {busy}." for count, busy in shares.items())
 
 
 async def train_and_kill(

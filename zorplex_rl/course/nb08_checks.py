@@ -7,6 +7,7 @@ check_train                 what a loop trains on, when it publishes, whom it wa
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
         right = asyncio.run(_journal(solution, *given))
         called = quote(f"train(trainer, ready, now, news, {begun + more}, {per_step}, on_step)")
         called += f" with {quote(f'now.step == {begun}')} and groups of rewards {quote(exercise._short(rewards))}"
+        exercise.case(called)
         try:
             found = asyncio.run(_journal(attempt, *given))
         except TimeoutError:
@@ -75,7 +77,7 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
             f"{called} gives the trainer {quote(' '.join(theirs[0]))} in its call {number}, and should give {quote(' '.join(ours[0]))}"
         )
         assert exercise.same(theirs[1], ours[1], 1e-3), (
-            f"{called} gives the trainer the advantages {quote(exercise._short(theirs[1]))} in its call {number}, "
+            f"{called} gives the trainer the advantages {quote(exercise._shown(theirs[1]))} in its call {number}, "
             f"and should give {quote(exercise._shown(ours[1]))}"
         )
         assert theirs[2] == ours[2], (
@@ -101,6 +103,7 @@ async def _journal(
 
     async def step(episodes: Sequence[str], advantages: Any) -> dict[str, float]:
         journal.calls.append("step")
+        episodes, advantages = pickle.loads(pickle.dumps((episodes, advantages)))  # as a message is
         journal.batches.append((list(episodes), [float(a) for a in advantages], now.step))
         await asyncio.sleep(0.001)
         return {"loss": len(journal.calls)}

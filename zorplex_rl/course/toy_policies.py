@@ -40,6 +40,7 @@ class ScriptedPolicy:
         """Return the ids of a text, or the logits [1, T, V] of ids [1, T]."""
         if isinstance(given, str):
             return {"input_ids": self.encode(given)}
+        _check_shape(given)
         ids = given.tolist()[0]
         place = len(re.sub(r" -> [^\n]*\n", "", self.decode(ids).rpartition("▸")[2]))
         noise = torch.Generator().manual_seed(zlib.crc32(repr(ids).encode()))
@@ -73,14 +74,22 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
         table = {one: str(rng.randint(-99, 99)), other: f"SEE: {rng.choice('wxyz')}"}
         task, seed = Task("toy", f"What is {one}{other}?", value, 1, "Look it up.", table=table), rng.randrange(99)
         limits = SimpleNamespace(temperature=temperature, max_tokens=most)
+        called = exercise.case(
+            f"{quote(f'sample_episode(…, seed={seed})')} with temperature={temperature}, max_tokens={most} and a policy that means to write "
+            f"{quote(policy.script)}"
+        )
         right, found = (
             sampler(policy, task, lambda task, call: task.table.get(call.argument, "ERROR: unknown"), limits, seed)
             for sampler in (solution, attempt)
         )
         assert exercise.same(found, right), (
-            f"{quote(f'sample_episode(…, seed={seed})')} with temperature={temperature}, max_tokens={most} and a policy that means to write "
-            f"{quote(policy.script)} returns {quote(_marked(policy, found))}, and should return {quote(_marked(policy, right))}; "
-            "« » is around what is marked as not drawn"
+            f"{called} returns {quote(_marked(policy, found))}, and should return {quote(_marked(policy, right))}; "
+            "« » is around what is marked as not drawn, ‹eos› is the token that ends a text"
+        )
+        # Other kinds of sequences, and ones for True, would break the page, and a program without it.
+        kinds = [(type(part), {*map(type, part)}) for part in found]
+        assert kinds == [(list, {int}), (list, {bool})], (
+            f"{called} returns the right values, but not as a list of int and a list of bool (True, False)"
         )
 
 
@@ -88,8 +97,8 @@ def _marked(policy: ScriptedPolicy, found: Any) -> str:
     """Return a response as text, with « » around what is marked as not drawn."""
     try:
         runs = groupby(zip(*map(_plain, found), strict=True), lambda pair: bool(pair[1]))
-        texts = [(own, policy.decode([int(token) for token, _ in run])) for own, run in runs]
-        return "".join(text if own else f"«{text}»" for own, text in texts)
+        texts = [(own, "".join(policy.signs[int(token)] or "‹eos›" for token, _ in run)) for own, run in runs]
+        return "".join(text if own else f"«{text}»" for own, text in texts).replace("\n", "⏎")
     except Exception:
         return repr(found)[:120]
 
@@ -97,6 +106,14 @@ def _marked(policy: ScriptedPolicy, found: Any) -> str:
 def _plain(values: Any) -> list[Any]:
     """Return a list, a tuple or a tensor as a list."""
     return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def _check_shape(ids: torch.Tensor) -> None:
+    """Raise ValueError, as a model of transformers does, if ``ids`` are not of the shape [B, T]."""
+    if ids.dim() != 2:
+        raise ValueError(
+            f"the ids have the shape {list(ids.shape)}, and the model expects [1, T]: one more pair of brackets"
+        )
 
 
 class TinyModel(torch.nn.Module):
@@ -109,6 +126,7 @@ class TinyModel(torch.nn.Module):
         self.out = torch.nn.Parameter(torch.randn(4, vocabulary, generator=dice))
 
     def forward(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        _check_shape(input_ids)
         state = self.words[input_ids].cumsum(1) / torch.arange(1, input_ids.shape[1] + 1)[None, :, None]
         return SimpleNamespace(logits=torch.tanh(state) @ self.out)
 
@@ -120,7 +138,7 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(1, 4))]
         advantages = [round(rng.uniform(-2, 2), 1) or 0.5 for _ in episodes]
         sizes = ", ".join(f"{len(e.prompt_ids)} + {len(e.token_ids)} tokens, sampled={e.sampled}" for e in episodes)
-        called = quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})")
+        called = exercise.case(quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})"))
         models = [TinyModel(7, number) for _ in range(2)]
         right, found = (
             function(SimpleNamespace(model=model, eos_ids=(0,)), copy.deepcopy(episodes), list(advantages))
@@ -150,6 +168,17 @@ def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
     sampled = [True, *(rng.random() < 0.6 for _ in response[1:])]
     rng.shuffle(sampled)
     return SimpleNamespace(prompt_ids=prompt, token_ids=response, sampled=sampled)
+
+
+def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 20) -> None:
+    """Compare what two functions hand to the trainer. The sentence does not say what is right."""
+    for number in range(times):
+        policy, episode = drawn_row(random.Random(number))
+        called = exercise.case(quote(f"training_row(policy, {vars(episode)})"))
+        found = attempt(policy, copy.deepcopy(episode))
+        assert exercise.same(found, solution(policy, episode)), (
+            f"{called} gives {quote(exercise._short(found))}: the trainer learns from other tokens than the policy sampled"
+        )
 
 
 def drawn_row(rng: random.Random) -> tuple[Any, Any]:

@@ -140,7 +140,7 @@ def returns_what_cannot_be_shown(x):
     ],
 )
 def test_one_sentence_names_the_failing_call(attempt, wording):
-    wording(said_of(attempt), attempt.__name__)
+    wording(said_of(attempt), attempt.__code__.co_name)
 
 
 def test_a_result_that_cannot_be_shown_is_no_crash():
@@ -174,7 +174,10 @@ def test_the_first_argument_is_shown_as_it_was_before_the_call():
         values.clear()
         raise ValueError("now what?")
 
-    assert said_of(empties, lambda f: f([1, 2])) == "`empties([1, 2])` raises `ValueError: now what?`"
+    assert (
+        said_of(empties, lambda f: f([1, 2]))
+        == '`empties([1, 2])` raises `ValueError: now what?` in line 3, `raise ValueError("now what?")`'
+    )
 
 
 def test_the_check_may_run_in_any_thread():
@@ -354,6 +357,36 @@ def test_an_answer_is_compared_on_drawn_arguments_and_by_its_gradient(attempt, p
 )
 def test_numbers_of_any_kind_are_compared_by_value(found, expected, equal):
     assert exercise.same(found, expected) is equal
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "sentence"),
+    [
+        (16.0, 16, "gives `16.0 (float)`, and should give `16 (int)`"),
+        ("a  b", "a b", "gives `'a  b'`, and should give `'a b'`"),
+        ([0] * 29 + [1], [0] * 30, "gives `… [1] from position 29 on`, and should give `… [0] from position 29 on`"),
+        ([0] * 29, [0] * 30, "gives `… [] from position 29 on`, and should give `… [0] from position 29 on`"),
+    ],
+)
+def test_two_results_that_differ_never_look_alike(found, expected, sentence):
+    def check(attempt):
+        exercise.agree(attempt, lambda x: expected, lambda draw: (1,), whole=isinstance(expected, int))
+
+    assert said_of(named(lambda x: found), check).endswith(sentence)
+
+
+def test_a_whole_number_of_any_kind_is_a_count():
+    for count in (6, np.int64(6), torch.tensor(6)):
+        exercise.agree(lambda x, count=count: count, lambda x: 6, lambda draw: (1,), whole=True)
+
+
+def test_what_is_raised_is_said_with_the_case_that_the_check_names():
+    def check(attempt):
+        exercise.case("the second row")
+        attempt(object())
+
+    assert said_of(divides, check).startswith("the second row raises `TypeError: unsupported operand")
+    assert said_of(divides, check).endswith(" in line 3, `return x / 0`")
 
 
 def test_the_page_runs_on_the_learners_function_once_it_passes():

@@ -65,12 +65,6 @@ def _():
 
 @app.cell(hide_code=True)
 def _(larger):
-    lesson.hold_back(larger, lesson.table("Sizes", [{{"which": "first", "size": 7}}]))
-    return
-
-
-@app.cell(hide_code=True)
-def _(larger):
     curve = LiveCurve(10)
     lesson.reveal(larger, right=[0, 1], shows=[curve, "A curve."])
     return
@@ -200,17 +194,6 @@ def test_the_switch_unfolds_all_without_a_choice_and_folds_again(published, visi
     assert seen(page).count("Measured here") == 1
     switch.uncheck()
     assert results(page) == [True, False]
-
-
-def test_what_would_give_a_result_away_is_held_back_with_it(published, visit):
-    page = visit(published)
-    held = page.locator(".lesson-held")
-    assert " ".join(held.inner_text().split()) == "Choose an answer above first: then this unfolds."
-    page.locator("label", has_text="neither").click()
-    assert "Sizes" not in held.inner_text(), "another question has no say"
-    page.locator("label", has_text="the first").click()
-    assert "Sizes" in held.inner_text() and "Choose" not in held.inner_text()
-    assert counts(page) == ["2", "2", "1"], "it is no result: it counts for nothing"
 
 
 def test_print_shows_all_results(published, visit):

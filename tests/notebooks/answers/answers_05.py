@@ -71,9 +71,24 @@ def runs_the_tool_only_at_the_end_of_a_line(policy, task, execute, sampling, see
     return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
 
 
-def returns_tensors_and_counts_the_drawn_as_ones(policy, task, execute, sampling, seed):
+def returns_tensors(policy, task, execute, sampling, seed):
     ids, sampled = sampler()(policy, task, execute, sampling, seed)
-    return torch.tensor(ids), torch.tensor(sampled).long()
+    return torch.tensor(ids), torch.tensor(sampled)
+
+
+def counts_the_drawn_as_ones(policy, task, execute, sampling, seed):
+    ids, sampled = sampler()(policy, task, execute, sampling, seed)
+    return ids, [int(own) for own in sampled]
+
+
+def gives_a_list_of_tensors(policy, task, execute, sampling, seed):
+    ids, sampled = sampler()(policy, task, execute, sampling, seed)
+    return [*torch.tensor(ids)], sampled
+
+
+def forgets_the_batch_dimension(policy, task, execute, sampling, seed):
+    ids = encode_prompt(policy.tokenizer, task)
+    return policy.model(torch.tensor(ids)).logits[-1].tolist(), [True]
 
 
 def inverts_the_cumulated_chances(policy, task, execute, sampling, seed):
@@ -87,7 +102,7 @@ def inverts_the_cumulated_chances(policy, task, execute, sampling, seed):
         cumulated = torch.softmax(logits / sampling.temperature, dim=0).cumsum(0)
         token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1].item(), right=True))
         ids.append(token)
-        sampled.append(1)
+        sampled.append(True)
         turn.append(token)
         lines = policy.tokenizer.decode(turn, skip_special_tokens=True).split("\n")
         if token in policy.eos_ids or any(find_answer(line) is not None for line in lines[:-1]):
@@ -98,7 +113,7 @@ def inverts_the_cumulated_chances(policy, task, execute, sampling, seed):
             for token in encode_text(policy.tokenizer, " -> " + execute(task, call) + "\n"):
                 if len(ids) < sampling.max_tokens:
                     ids.append(token)
-                    sampled.append(0)
+                    sampled.append(False)
     return [ids, sampled]
 
 
@@ -205,6 +220,10 @@ WRONG = {
         named("runs_no_tool", sampler(injects=False)),
         named("lets_a_result_pass_the_limit", sampler(cut=False)),
         named("draws_one_token_more", sampler(least=1, cut=False)),
+        returns_tensors,
+        counts_the_drawn_as_ones,
+        gives_a_list_of_tensors,
+        forgets_the_batch_dimension,
     ],
     "policy_gradient": [
         named("pushes_the_tools_tokens_too", loss(masked=False)),
@@ -232,7 +251,6 @@ WRONG = {
 RIGHT = {
     "sample_episode": [
         named("as_the_course", sampler()),
-        returns_tensors_and_counts_the_drawn_as_ones,
         inverts_the_cumulated_chances,
     ],
     "policy_gradient": [

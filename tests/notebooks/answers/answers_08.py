@@ -60,6 +60,10 @@ def gives_a_tensor(version, step, on_the_way, per_step, max_lag):
     return torch.tensor((version + max_lag - step + 1) * per_step - on_the_way).clamp(min=0)
 
 
+def gives_a_float(version, step, on_the_way, per_step, max_lag):
+    return max(0.0, (version + max_lag - step + 1.0) * per_step - on_the_way)
+
+
 def advantages_of(batch):
     return [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for rewards, _ in batch for r in rewards]
 
@@ -221,6 +225,16 @@ async def shows_the_number_of_the_step_before(trainer, ready, now, news, steps, 
         on_step(now.step - 1, metrics)
 
 
+async def sends_what_cannot_be_a_message(trainer, ready, now, news, steps, per_step, on_step):
+    while now.step < steps:
+        batch = [await ready.get() for _ in range(per_step)]
+        now.step += 1
+        metrics = await trainer.step((episode for _, group in batch for episode in group), advantages_of(batch))
+        now.published = await trainer.publish()
+        news.set()
+        on_step(now.step, metrics)
+
+
 async def computes_with_tensors(trainer, ready, now, news, steps, per_step, on_step):
     for number in range(now.step, steps):
         batch = []
@@ -320,6 +334,7 @@ WRONG = {
         counts_steps_instead_of_groups,
         starts_a_batch_at_most,
         starts_whole_batches_only,
+        gives_a_float,
     ],
     "train": [
         begins_the_step_when_it_is_over,
@@ -337,6 +352,7 @@ WRONG = {
         gives_lists_of_lists,
         takes_so_many_steps_more,
         shows_the_number_of_the_step_before,
+        sends_what_cannot_be_a_message,
     ],
     "generators_needed": [
         has_eight_groups_hard_wired,
@@ -347,13 +363,13 @@ WRONG = {
         is_upside_down,
         always_takes_one_more,
         leaves_two_thirds_of_a_generator,
+        negates_twice,
     ],
 }
 RIGHT = {
     "may_start": [counts_the_places_one_by_one, gives_a_tensor],
     "train": [computes_with_tensors, returns_its_last_metrics],
     "generators_needed": [
-        negates_twice,
         computes_exactly,
         divides_first,
         counts_what_one_can_do,

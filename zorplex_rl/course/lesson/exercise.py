@@ -44,7 +44,9 @@ import random
 import re
 import reprlib
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from numbers import Real
 from types import ModuleType
@@ -66,6 +68,13 @@ _SHORTENED.maxlong = 60
 
 Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
+_CASES = ContextVar[list[str]]("the case that a check tries")
+
+
+def case(said: str) -> str:
+    """Name the next call of a check (Markdown), for what it may raise. Returns ``said``."""
+    _CASES.get([]).append(said)
+    return said
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
@@ -74,11 +83,9 @@ def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e
     A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError
     with a sentence for the learner.
     """
-    called = quote(_call(attempt.__name__, arguments))
+    called = case(quote(_call(attempt.__name__, arguments)))
     found = attempt(*arguments)
-    assert same(found, result, tolerance), (
-        f"{called} gives {quote(_short(found))}, and should give {quote(_shown(result))}"
-    )
+    assert same(found, result, tolerance), _unlike(called, found, result)
 
 
 def agree(
@@ -88,21 +95,21 @@ def agree(
     times: int = 20,
     gradients: bool = False,
     tolerance: float = 1e-5,
+    whole: bool = False,
 ) -> None:
     """Compare ``attempt`` with ``solution`` on arguments that ``draw`` makes, ``times`` times.
 
     Vary every argument in ``draw``, or an answer that ignores one passes. With ``gradients``, the
-    gradients of the result's sum are compared too, for every argument that requires one. Raises
-    AssertionError with a sentence that shows the failing call.
+    gradients of the result's sum are compared too, for every argument that requires one. ``whole``
+    refuses 2.0 for a count. Raises AssertionError with a sentence that shows the failing call.
     """
     for seed in range(times):
         arguments = draw(random.Random(seed))
-        called = quote(_call(attempt.__name__, arguments))
+        called = case(quote(_call(attempt.__name__, arguments)))
         ours, theirs = copy.deepcopy(arguments), copy.deepcopy(arguments)
         right, found = solution(*ours), attempt(*theirs)
-        assert same(found, right, tolerance), (
-            f"{called} gives {quote(_short(found))}, and should give {quote(_shown(right))}"
-        )
+        assert same(found, right, tolerance), _unlike(called, found, right)
+        assert not whole or isinstance(_plain(found), int), _unlike(called, found, right)
         if gradients:
             _compare_gradients(called, (found, theirs), (right, ours), tolerance)
 
@@ -177,10 +184,11 @@ def _plain(value: Any) -> Any:
 def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | None:
     """Run the check within ``seconds``. Returns a sentence on what is wrong, or None."""
     name = quote(getattr(attempt, "__name__", "your code"))
-    last_call: list[str] = []
+    last_call, cases = list[str](), list[str]()
+    _CASES.set(cases)
 
     def failing() -> str:
-        return quote(last_call[-1]) if last_call else name
+        return (last_call or cases or [name])[-1]
 
     if _unwritten(attempt):
         return f"{name} is still to be written"
@@ -196,7 +204,19 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
             return f"{failing()} has not returned within {seconds:g} s{stuck}"
         case error:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return f"{failing()} raises {quote(said)}"
+            return f"{failing()} raises {quote(said)}{_where(attempt, error)}"
+
+
+def _where(attempt: Attempt, error: BaseException) -> str:
+    """Return the last line of ``attempt`` on the way to ``error``, for a sentence; or nothing."""
+    try:
+        (lines, begin), file = inspect.getsourcelines(attempt), inspect.getfile(inspect.unwrap(attempt))
+    except (OSError, TypeError):
+        return ""
+    for step in reversed(traceback.extract_tb(error.__traceback__)):
+        if step.filename == file and begin <= (step.lineno or 0) < begin + len(lines):
+            return f" in line {(step.lineno or 0) - begin + 1}, {quote(step.line)}"
+    return ""
 
 
 def _unwritten(attempt: Attempt) -> bool:
@@ -297,7 +317,7 @@ def _short(value: Any) -> str:
     try:
         if callable(getattr(value, "detach", None)):
             value = _rounded(_plain(value))
-        return " ".join(_SHORTENED.repr(value).split())
+        return re.sub(r"\s*\n\s*", " ", _SHORTENED.repr(value))
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -309,7 +329,8 @@ def _recorded(attempt: Attempt, last_call: list[str]) -> Attempt:
 
     @functools.wraps(attempt)
     def calls(*arguments: Any, **named: Any) -> Any:
-        last_call[:] = [_call(attempt.__name__, arguments, named)]
+        cases = _CASES.get([])
+        last_call[:] = [cases.pop() if cases else quote(_call(attempt.__name__, arguments, named))]
         return attempt(*arguments, **named)
 
     return calls
@@ -327,6 +348,17 @@ def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attem
     """Yield (name, stub, check, solution) for every exercise of an imported notebook."""
     for name in [name.removeprefix("check_") for name in vars(notebook) if name.startswith("check_")]:
         yield name, *(getattr(notebook, found) for found in (name, f"check_{name}", f"{name}_solution"))
+
+
+def _unlike(called: str, found: Any, right: Any) -> str:
+    """Return the sentence on two results that differ, and say how if they look alike."""
+    ours, theirs, pair = _shown(found), _shown(right), (_plain(found), _plain(right))
+    if ours == theirs:
+        ours, theirs = (f"{_short(value)} ({type(value).__name__})" for value in (found, right))
+    if ours == theirs and all(isinstance(value, list | tuple) for value in pair):
+        place = next((n for n, both in enumerate(zip(*pair, strict=False)) if not same(*both)), min(map(len, pair)))
+        ours, theirs = (f"… {_short(value[place : place + 9])} from position {place} on" for value in pair)
+    return f"{called} gives {quote(ours)}, and should give {quote(theirs)}"
 
 
 def _shown(value: Any) -> str:

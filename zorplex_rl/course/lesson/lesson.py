@@ -3,7 +3,6 @@
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
-    hold_back(question, chart)   what would give a result away, folded like the result
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
     recap(…)  headline(…)  links(__file__)    the end of a notebook
@@ -40,7 +39,6 @@ from zorplex_rl.course.lesson.markup import block, fold, inline
 from zorplex_rl.course.lesson.markup import fence as fence
 from zorplex_rl.course.lesson.markup import quote as quote
 from zorplex_rl.course.lesson.predictions import UNFOLD
-from zorplex_rl.course.lesson.predictions import hold_back as hold_back
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
-START = "05"
-"""The number of the notebook that a reader begins with; those before it are what it stands on."""
+START, GOAL = "05", "08"
+"""The notebooks that a reader begins with, and that one with two hours goes on with."""
 
 
 def title_of(notebook: str | Path) -> str:
@@ -262,6 +260,13 @@ def links(notebook: str) -> mo.Html:
     if place and here.name.startswith(START):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
+    if here.name[:3] in (f"{START}_", f"{GOAL}_"):
+        label, other = (
+            ("With two hours only, next", GOAL)
+            if here.name.startswith(START)
+            else ("With two hours only, before this", START)
+        )
+        neighbours[label] = next((path for path in course if path.name.startswith(f"{other}_")), None)
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()

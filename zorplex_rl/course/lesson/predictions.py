@@ -2,7 +2,6 @@
 
     question = lesson.predict("Which is faster?", "shared memory", "a message")     one cell: radio buttons
     lesson.reveal(question, right=1, why="…", shows=[chart])                        the cell of the result
-    lesson.hold_back(question, curve)                                               what would give the result away before its cell
     lesson.predicted(1)                                                             "1 of 1 predicted, 0 right"
 
 Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its
@@ -76,15 +75,6 @@ def reveal(
         f'<p class="lesson-hint">Choose an answer above first: then the result unfolds here.</p>{verdicts}'
         f'<p class="lesson-measured">{found}</p></div>'
         f'<div class="lesson-result">{block(why) if why else ""}{shown}</div></section>'
-    )
-
-
-def hold_back(question: Prediction, *shows: Any) -> mo.Html:
-    """Show what would give a result away, folded until ``question`` is answered."""
-    shown = "".join(f"<div>{mo.as_html(part).text}</div>" for part in shows)
-    return mo.Html(
-        f'<section class="lesson-held {question.name}"><style>{_rules(question.name, len(question.options))}</style>'
-        f'<p class="lesson-hint">Choose an answer above first: then this unfolds.</p><div class="lesson-result">{shown}</div></section>'
     )
 
 

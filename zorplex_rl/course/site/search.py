@@ -34,9 +34,7 @@ FORM = (
 )
 """What every page shows at its top. It needs no script."""
 
-_SKIPPED = (
-    "svg,details,noscript,nav,button,fieldset,.lesson-reveal,.lesson-held,.lesson-predicted,.lesson-switch,.widget"
-)
+_SKIPPED = "svg,details,noscript,nav,button,fieldset,.lesson-reveal,.lesson-predicted,.lesson-switch,.widget"
 _NEEDED = ("pagefind.js", "pagefind-entry.json", "wasm.en.pagefind", ".pf_meta", ".pf_index", ".pf_fragment")
 
 
