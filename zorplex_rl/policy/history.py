@@ -1,5 +1,5 @@
-"""Note what a rollout engine was told, and between which of its steps: enough to have another one
-do the same, bit for bit.
+"""What a rollout engine was told, and between which of its steps: enough to have another one do the
+same, bit for bit. The engine notes it (``RolloutEngine.take_history``).
 
     submit [0, 1]    12 steps    version 3    20 steps    submit [4, 5]    …
 
@@ -8,7 +8,6 @@ the last bit of a log-probability depends on who was in the batch, and that on w
 weights came. A slow tool's answer is noted, too: a row that waits for one is not decoded.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,31 +22,6 @@ version   of the weights that the model has from now on
 answers   tickets of the rows whose tool has answered
 """
 EVALUATION_SEED = 1_000_003
-
-
-class History:
-    """The events of one engine. Events may be taken out in one thread while another adds some."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._steps = self._taken = 0
-
-    def note_step(self) -> None:
-        """Note that the engine has taken a step."""
-        self._steps += 1
-
-    def note(self, what: str, value: Any) -> None:
-        """Note an event."""
-        self._events.append((self._steps, what, value))
-        self._steps = 0
-
-    def take(self) -> tuple[int, list[Event]]:
-        """Take out the events so far. Returns how many were taken out before, and these."""
-        before, found = self._taken, []
-        while self._events:
-            found.append(self._events.popleft())
-        self._taken += len(found)
-        return before, found
 
 
 def episode_seed(run_seed: int, group: int, sample: int) -> int:

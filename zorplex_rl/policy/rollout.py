@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
-from zorplex_rl.policy.history import History
+from zorplex_rl.policy.history import Event
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -64,8 +64,7 @@ class Prompt:
 
 class RolloutEngine:
     """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``.
-    Between two steps the model's weights may change: set ``version`` then. ``history`` has all that
-    it was told."""
+    Between two steps the model's weights may change: set ``version`` then."""
 
     def __init__(
         self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
@@ -73,7 +72,8 @@ class RolloutEngine:
         from zorplex_rl.policy.kv_cache import SlotCache
 
         self.policy, self.sampling, self._version = policy, sampling, 0
-        self.history = History()
+        self._history: deque[Event] = deque()
+        self._steps = self._taken = 0
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
@@ -90,7 +90,7 @@ class RolloutEngine:
     def version(self, version: int) -> None:
         if version != self._version:
             self._version = version
-            self.history.note("version", version)
+            self._note("version", version)
 
     @property
     def idle(self) -> bool:
@@ -122,7 +122,7 @@ class RolloutEngine:
         arrived = [(next(self._tickets), r, prompts.setdefault(r.task, Prompt(r.task))) for r in requests]
         self._waiting += arrived
         if arrived:
-            self.history.note("submit", list(dict.fromkeys(request.group for _, request, _ in arrived)))
+            self._note("submit", list(dict.fromkeys(request.group for _, request, _ in arrived)))
         return [ticket for ticket, _, _ in arrived]
 
     @torch.inference_mode()
@@ -135,7 +135,7 @@ class RolloutEngine:
         finished = self._sample()
         if self._active:
             self._forward()
-        self.history.note_step()
+        self._steps += 1
         return finished
 
     def run(
@@ -150,6 +150,20 @@ class RolloutEngine:
                 on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
+    def take_history(self) -> tuple[int, list[Event]]:
+        """Take out what the engine was told so far, also while it runs in another thread. Returns
+        how many events were taken out before, and these."""
+        before, found = self._taken, []
+        while self._history:
+            found.append(self._history.popleft())
+        self._taken += len(found)
+        return before, found
+
+    def _note(self, what: str, value: Any) -> None:
+        """Note that the engine is told something after ``_steps`` steps."""
+        self._history.append((self._steps, what, value))
+        self._steps = 0
+
     def _fill_slots(self) -> None:
         """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
         rounds no result counts before every row waits and all results are there."""
@@ -158,7 +172,7 @@ class RolloutEngine:
             for row in answered:
                 self._tool_loop.answer(row)
             if answered and not self.sampling.in_rounds:
-                self.history.note("answers", [row.ticket for row in answered])
+                self._note("answers", [row.ticket for row in answered])
         for slot in reversed(range(len(self._active))):
             if (row := self._active[slot]).pending:
                 row.snapshot = self._cache.take(slot, row.cached)

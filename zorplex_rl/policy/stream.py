@@ -45,8 +45,8 @@ class RolloutStream:
         self._engine.version = version
 
     def take_history(self) -> tuple[int, list[Event]]:
-        """Take out what the engine was told so far; see ``History.take``."""
-        return self._engine.history.take()
+        """Take out what the engine was told so far; see ``RolloutEngine.take_history``."""
+        return self._engine.take_history()
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
         """Sample ``requests``. Returns their episodes in the same order. Raises the error of a
