@@ -489,7 +489,7 @@ def _():
             ### From an episode to its tokens
 
             An episode e is many tokens. The policy π draws some, each with a probability that
-            depends on all before it. The tool writes the others, by a rule of its own. So:
+            depends on all before it, `e<t`. The tool writes the others, by a rule of its own. So:
             """),
             lesson.math(
                 r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "

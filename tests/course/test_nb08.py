@@ -64,3 +64,5 @@ def test_more_generators_keep_the_simulated_trainer_busier():
         return next(float(value.rstrip("%")) for name, value, _ in numbers if name == "Trainer busy")
 
     assert busy(1) < busy(2)
+    listed = nb08.busy_by_lag(phases, 4).splitlines()
+    assert len(listed) == 3 and f" 1: {busy(2):.0f}%" in listed[1]

@@ -163,14 +163,12 @@ def push(chances: Mapping[str, float], token: str, advantage: float, rate: float
     logp = logits.log_softmax(-1)[list(before).index(token)]
     (gradient,) = torch.autograd.grad(advantage * logp, logits)
     after = dict(zip(before, (logits + rate * gradient).softmax(-1).tolist(), strict=True))
-    panels = [
-        Panel(
-            title,
-            [Bar(quote(n).strip("`"), p, f"{p:.0%}", "green" if n == token else "grey") for n, p in d.items()],
-            1.0,
-        )
-        for title, d in (("Before the push", before), ("After it", after))
-    ]
+
+    def bar(name: str, chance: float) -> Bar:
+        return Bar(quote(name).strip("`"), chance, f"{chance:.0%}", "green" if name == token else "grey")
+
+    drawn = {"Before the push": before, "After it": after}
+    panels = [Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()]
     moved = after[token] - before[token]
     way = "comes from" if moved > 0 else "goes to"
     said = f"{abs(moved):.0%} of the mass {way} the other tokens."
@@ -189,12 +187,9 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
         rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
         axes.stackplot(steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85)
         middle = len(history) - 1
-        axes.text(
-            0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", va="center", fontsize=20, color=style.TEXT_ON_COLOUR
-        )
-        axes.text(
-            0.03 * middle, tagged[0] + talking[0] / 2, "So …", va="center", fontsize=20, color=style.TEXT_ON_COLOUR
-        )
+        look: dict[str, Any] = {"va": "center", "fontsize": 20, "color": style.TEXT_ON_COLOUR}
+        axes.text(0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", **look)
+        axes.text(0.03 * middle, tagged[0] + talking[0] / 2, "So …", **look)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
         style.show_percent(axes.yaxis)
@@ -212,17 +207,8 @@ def settled() -> list[tuple[str, str]]:
     def listed(found: Mapping[int, float], unit: str) -> str:
         return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
 
-    def enough(seconds: Mapping[int, float]) -> int:
-        return next(value for value, took in seconds.items() if took <= 1.02 * min(seconds.values()))
-
-    return [
-        (
-            "1. The largest speed-up",
-            f"With {max(ups, key=lambda n: ups[n])} (speed-up by number: {listed(ups, ' ×')}). "
-            "There a batch takes about as long as a training step, and both are busy.",
-        ),
-        (
-            "2. The lag that hides a straggler",
-            f"From {enough(lags)} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits.",
-        ),
-    ]
+    enough = next(value for value, took in lags.items() if took <= 1.02 * min(lags.values()))
+    most = f"With {max(ups, key=lambda n: ups[n])} (speed-up by number: {listed(ups, ' ×')}). There a batch takes about as "
+    most += "long as a training step, and both are busy."
+    least = f"From {enough} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits."
+    return [("1. The largest speed-up", most), ("2. The lag that hides a straggler", least)]

@@ -50,24 +50,17 @@ def new_path(name: str) -> Path:
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     """Return the checked settings of a run: the page's, with ``changes``."""
-    wanted = SimpleNamespace(**{"generators": 1, "spares": 0} | vars(config) | changes)
+    wanted = {"generators": 1, "spares": 0} | vars(config) | changes
+    alike = "policy hints max_lag steps max_tokens eval_tasks seed device threads".split()
     made = Config(
         task="compositional",
-        policy=wanted.policy,
-        hints=wanted.hints,
-        max_lag=wanted.max_lag,
-        steps=wanted.steps,
-        prompts_per_step=wanted.prompts,
-        group_size=wanted.samples,
-        learner=LearnerConfig(learning_rate=wanted.learning_rate),
-        max_tokens=wanted.max_tokens,
-        eval_every=wanted.steps,
-        eval_tasks=wanted.eval_tasks,
-        checkpoint_every=wanted.steps,
-        seed=wanted.seed,
-        device=wanted.device,
-        threads=wanted.threads,
-        services=ServicesConfig(generators=wanted.generators, spares=wanted.spares),
+        prompts_per_step=wanted["prompts"],
+        group_size=wanted["samples"],
+        learner=LearnerConfig(learning_rate=wanted["learning_rate"]),
+        eval_every=wanted["steps"],
+        checkpoint_every=wanted["steps"],
+        services=ServicesConfig(generators=wanted["generators"], spares=wanted["spares"]),
+        **{name: wanted[name] for name in alike},
     )
     made.check()
     return made
@@ -179,13 +172,13 @@ def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int
 
 def busy_by_lag(found: SimpleNamespace, groups: int) -> str:
     """Return the trainer's simulated busy share by number of generators and lag, as a list."""
-    shares = {
-        count: ", ".join(
-            f"{lag}: {_simulate(found, groups, count, lag).utilisation()['trainer']:.0%}" for lag in (0, 1, 2, 4)
-        )
-        for count in (1, 2, 4)
-    }
-    return "\n".join(f"- Generators: {count}. By lag: {busy}." for count, busy in shares.items())
+
+    def busy(count: int, lag: int) -> str:
+        return f"{lag}: {_simulate(found, groups, count, lag).utilisation()['trainer']:.0%}"
+
+    return "\n".join(
+        f"- Generators: {n}. By lag: {', '.join(busy(n, lag) for lag in (0, 1, 2, 4))}." for n in (1, 2, 4)
+    )
 
 
 async def train_and_kill(

@@ -96,16 +96,11 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
 def _marked(policy: ScriptedPolicy, found: Any) -> str:
     """Return a response as text, with « » around what is marked as not drawn."""
     try:
-        runs = groupby(zip(*map(_plain, found), strict=True), lambda pair: bool(pair[1]))
+        runs = groupby(zip(*map(exercise._plain, found), strict=True), lambda pair: bool(pair[1]))
         texts = [(own, "".join(policy.signs[int(token)] or "‹eos›" for token, _ in run)) for own, run in runs]
         return "".join(text if own else f"«{text}»" for own, text in texts).replace("\n", "⏎")
     except Exception:
         return repr(found)[:120]
-
-
-def _plain(values: Any) -> list[Any]:
-    """Return a list, a tuple or a tensor as a list."""
-    return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
 def _check_shape(ids: torch.Tensor) -> None:
@@ -145,7 +140,7 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             for function, model in zip((solution, attempt), models, strict=True)
         )
         assert exercise.same(found, right, 1e-4), (
-            f"{called} gives {quote(_number(found))}, and should give {quote(_number(right))}"
+            f"{called} gives {quote(exercise._shown(found))}, and should give {quote(exercise._shown(right))}"
         )
         assert getattr(found, "requires_grad", False), (
             f"{called} gives the right number, but no gradient flows from it: is it detached?"
@@ -154,13 +149,6 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             loss.sum().backward()
         theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
         assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
-
-
-def _number(loss: Any) -> str:
-    try:
-        return f"{float(loss.detach() if torch.is_tensor(loss) else loss):.6g}"
-    except (TypeError, ValueError, RuntimeError):
-        return repr(loss)[:120]
 
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:

@@ -1,36 +1,19 @@
 """Check what the learner writes. Each exercise is three functions with matching names:
 
-    @app.function
-    def idle_share(seconds):                          the stub that the learner completes
-        '''Return the share of time …; idle_share([1.0, 3.0]) is 0.33.'''
-        ...
-
-    @app.function(hide_code=True)
-    def check_idle_share(idle_share):                 raises AssertionError with one sentence if it is wrong
+    def idle_share(seconds): ...                                  the stub that the learner completes
+    def check_idle_share(idle_share):                             raises AssertionError with one sentence
         exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
         exercise.agree(idle_share, idle_share_solution, lambda draw: ([draw.random() for _ in range(5)],))
+    def idle_share_solution(seconds): return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
-    @app.function(hide_code=True)
-    def idle_share_solution(seconds):                 the page shows its source, folded
-        return 1 - sum(seconds) / (len(seconds) * max(seconds))
-
-    exercise.feedback(
-        lambda: idle_share, check_idle_share, idle_share_solution,
-        level="core", minutes=6, lines=1, hints=("a question", "a sketch"),
-    )
+    exercise.feedback(lambda: idle_share, check_idle_share, idle_share_solution, level="core", minutes=6, hints=("…", "…"))
     share, whose = exercise.running(lambda: idle_share, check_idle_share, idle_share_solution)
 
-``feedback`` shows the result of the check; put it into its own cell below the stub: marimo runs it
-again whenever the learner edits the stub. ``running`` returns what the page goes on with: the
-learner's function, once it passes, and the course's own until then. The ``lambda`` is for the
-moments in which the stub's cell has a syntax error: its name does not exist then, and without the
-``lambda`` the cell would not run at all.
-
-Tests import every notebook and run each check: on the stub, which must fail, on the solution, which
-must pass, and on the right and wrong answers of ``tests/notebooks/answers``.
-
-Whatever the learner's code does, the cell says it in one sentence, and hints and solution stay at
-hand: a check runs in a thread of its own, which is stopped when it takes too long.
+``feedback`` shows the result of the check, in a cell of its own below the stub: marimo runs it again
+on every edit. ``running`` returns what the page goes on with. The ``lambda`` is for a stub whose cell
+has a syntax error: its name does not exist then. Tests run each check on the stub, the solution and
+the answers of ``tests/notebooks/answers``. A check runs in a thread that is stopped in time, so that
+hints and solution stay at hand whatever the learner's code does.
 """
 
 from __future__ import annotations
@@ -62,9 +45,8 @@ LEVELS = ("warm-up", "core", "stretch")
 # The whole of what a check passes, and the two ends of what is too long for a sentence.
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxset = 24
-_SHORTENED.maxdict = 12
 _SHORTENED.maxstring = _SHORTENED.maxother = 120
-_SHORTENED.maxlong = 60
+_SHORTENED.maxdict, _SHORTENED.maxlong = 12, 60
 
 Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
@@ -78,10 +60,9 @@ def case(said: str) -> str:
 
 
 def expect(attempt: Attempt, *arguments: Any, result: Any, tolerance: float = 1e-6) -> None:
-    """Compare ``attempt(*arguments)`` with ``result``, numbers to the relative ``tolerance``.
+    """Compare ``attempt(*arguments)`` with ``result``, as ``same`` does.
 
-    A list, a tuple, an array and a tensor with the same numbers are equal. Raises AssertionError
-    with a sentence for the learner.
+    Raises AssertionError with a sentence for the learner.
     """
     called = case(quote(_call(attempt.__name__, arguments)))
     found = attempt(*arguments)
@@ -118,10 +99,9 @@ def _compare_gradients(called: str, found: tuple[Any, Any], right: tuple[Any, An
     """Compare what flows back to the arguments of two calls, each given as (result, arguments)."""
     flows = [_gradients(result, arguments) for result, arguments in (found, right)]
     for number, (theirs, ours) in enumerate(zip(*flows, strict=True), 1):
-        if ours is not None and theirs is None:
-            raise AssertionError(
-                f"the result of {called} is right, but no gradient flows back to argument {number}: is it detached?"
-            )
+        assert ours is None or theirs is not None, (
+            f"the result of {called} is right, but no gradient flows back to argument {number}: is it detached?"
+        )
         assert ours is None or same(theirs, ours, tolerance), (
             f"the result of {called} is right, but its gradient with respect to argument {number} is "
             f"{quote(_short(theirs))}, and should be {quote(_short(ours))}"
@@ -244,12 +224,10 @@ _NOTHING = frozenset(
 def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
     """Return the stub behind a ``lambda`` (None if its cell has an error) and its name."""
     name = solution.__name__.removesuffix("_solution")
-    if getattr(attempt, "__name__", "") == "<lambda>":
-        try:
-            return attempt(), name
-        except NameError:
-            return None, name
-    return attempt, name
+    try:
+        return attempt() if getattr(attempt, "__name__", "") == "<lambda>" else attempt, name
+    except NameError:
+        return None, name
 
 
 def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
@@ -275,19 +253,15 @@ def feedback(
 ) -> mo.Html:
     """Run the check within ``seconds`` and show its result, above a ladder of folded hints.
 
-    ``attempt`` is the stub, or better a ``lambda`` that returns it. ``level`` is one of ``LEVELS``;
-    ``minutes`` is what a learner needs; ``hints`` (Markdown) begin with a question, go on with a
-    sketch, and the solution is folded in the last; ``lines`` says how many lines are to be written,
-    where that is more than a few. Raises ValueError for another level.
+    ``level`` is one of ``LEVELS``; ``hints`` (Markdown) are a question and a sketch, and the solution
+    is folded in the last; ``lines`` are to be written. Raises ValueError for another level.
     """
     if level is not None and level not in LEVELS:
         raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
     found, plain_name = _named(attempt, solution)
     name = quote(plain_name)
-    if found is None:
-        wrong: str | None = f"{name} does not exist, because its cell has an error; marimo shows it there"
-    else:
-        wrong = complaint(check, found, seconds)
+    no_cell = f"{name} does not exist, because its cell has an error; marimo shows it there"
+    wrong = no_cell if found is None else complaint(check, found, seconds)
     state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
     if wrong and lesson.unattended():
         said += " Edit the cell above in marimo: the check runs at once."

@@ -12,11 +12,8 @@
     quote(text)  fence(text)     Markdown that shows any text literally
     tiny(number)  in_words(seconds)    2 × 10⁻⁷, and 42 ms
 
-``markup.py`` turns every text into HTML, so that no text can add elements to the page.
-
-Everything is plain HTML, styled by ``lesson.css``: it works in `marimo edit`, on the static page,
-and there also before any script runs. A notebook names the style sheet once:
-``marimo.App(css_file="../zorplex_rl/course/lesson/lesson.css")``.
+``markup.py`` turns every text into HTML, so that no text can add elements to the page. All is plain
+HTML, styled by ``lesson.css``, which a notebook names once; on the static page it needs no script.
 """
 
 from __future__ import annotations
@@ -250,8 +247,7 @@ def headline(result: str) -> mo.Html:
 def links(notebook: str) -> mo.Html:
     """Link the notebooks before and after this one (``__file__``), with their commands.
 
-    The course starts at ``START``: there the first of all notebooks is named for readers to whom
-    actors are new.
+    At ``START`` the first of all notebooks is named for readers to whom actors are new.
     """
     here = Path(notebook)
     course = sorted(here.parent.glob("[0-9]*.py"))
@@ -260,13 +256,8 @@ def links(notebook: str) -> mo.Html:
     if place and here.name.startswith(START):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
-    if here.name[:3] in (f"{START}_", f"{GOAL}_"):
-        label, other = (
-            ("With two hours only, next", GOAL)
-            if here.name.startswith(START)
-            else ("With two hours only, before this", START)
-        )
-        neighbours[label] = next((path for path in course if path.name.startswith(f"{other}_")), None)
+    way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(here.name.split("_")[0], ("", "-"))
+    neighbours[f"With two hours only, {way}"] = next((p for p in course if p.name.startswith(f"{other}_")), None)
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()

@@ -4,10 +4,8 @@
     lesson.reveal(question, right=1, why="…", shows=[chart])                        the cell of the result
     lesson.predicted(1)                                                             "1 of 1 predicted, 0 right"
 
-Plain HTML and CSS do all of it: the style sheet shows a result only while a radio button of its
-question is checked (``:has``), and counts checked buttons and right answers (CSS counters). So it
-works in `marimo edit`, on a static page, without a kernel and without scripts. Print shows all
-results, and so do browsers without ``:has``.
+Plain HTML and CSS do all of it, with ``:has`` and counters. So it works in `marimo edit`, on a static
+page and without scripts; print, and browsers without ``:has``, show all results.
 """
 
 from __future__ import annotations
