@@ -140,8 +140,8 @@ def _(with_labels, with_rewards):
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "A step draws one such answer. It must come from the present policy: "
-                f"{lesson.term('on-policy')} data."
+                "A step draws one such answer, from the present policy: "
+                f"{lesson.term('on-policy')} data. An older policy's would need weights, as in 08."
             ),
         ]
     )
@@ -208,7 +208,8 @@ def _():
 def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
 
-    Draw each token with one call of `random.Random(seed).choices`, at the temperature.
+    Make one `rng = random.Random(seed)` for the episode, and call `rng.choices` once a
+    token, at the temperature.
     Stop after a token of `policy.eos_ids`, which is part of the response, or when a
     *finished* line holds an answer: in the last line more digits may follow. Never return
     more than `max_tokens`, results included: what does not fit of a result is cut off.
@@ -302,8 +303,8 @@ def _(ask_injected, by_engine, policy):
         ask_injected,
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. To raise that would be to
-    learn to *invent* results. A
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on these, it
+    would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
     {lesson.term("loss mask")} keeps them from the trainer.
     """,
         shows=[lesson.figure(token_strip(policy, by_engine[1]))],
@@ -395,8 +396,8 @@ def _(answered, reports):
     ## From failures to a reward
 
     {_untagged:.0%} of `compositional` episodes, two look-ups and a sum, end without an answer in
-    the form. RL pays: +1 for the right value, +0.2 for any answer in the form, −0.1 for every
-    needless call.
+    the form. RL pays: +1 for the right value, +0.2 for any answer in the form (1.2 for both),
+    −0.1 for every needless call.
     """)
     return
 
@@ -439,7 +440,7 @@ def _(answered, ask_lenient):
         ask_lenient,
         right=0 if _more <= 1.25 else 1 if _more <= 1.75 else 2,
         why=f"""
-    {_more:.1f} times as many. In {paid_shares["own words"]:.0%} of all the policy wrote the number,
+    {_more - 1:.0%} more. In {paid_shares["own words"]:.0%} of all the policy wrote the number,
     but not as its answer. In
     {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is
     {lesson.term("reward hacking")}.
@@ -475,8 +476,10 @@ def _():
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
         "undo, so a step's gradient usually scatters less; a bad constant "
         "makes it scatter more. The group's mean is no constant: an episode is part of it, "
-        "which only shrinks the gradient, to (n − 1)/n of it. "
-        "Dividing by the deviation lets every group push about equally hard.",
+        "so without the division the mean gradient is too small by the factor (n − 1)/n. "
+        "Dividing by the deviation lets every group push about equally hard. That overweights "
+        "groups that are nearly all right or all wrong, and "
+        "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
     )
     return
 
@@ -505,7 +508,10 @@ def _():
                 r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log "
                 r"\pi_\theta(e_t \mid e_{\lt t})"
             ),
-            lesson.md("Try one push, where an answer begins:"),
+            lesson.md(
+                "To divide by the number of drawn tokens is a choice, the token mean: a long "
+                "episode counts for more. Try one push, where an answer begins:"
+            ),
         ]
     )
     return
@@ -765,11 +771,12 @@ def _(config, environment, loss_of, sampling):
 
 
 @app.cell(hide_code=True)
-def _(seconds):
+def _(seconds, whose_loss):
     _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
-    weights {_share["pull"]}. In large models generating is most of it:
+    weights {_share["pull"]}. That split is of this code: the engine generates 64 episodes at once, and
+    {whose_loss} takes one after the other. In large models generating is most of it:
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, 8 and 32 billion parameters)
     reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
     token is one more decoding step, and a batch waits for its slowest episode.

@@ -231,8 +231,8 @@ def _():
     ## A fault that makes no noise
 
     Generator and trainer are two programs. If they disagree about the probability of a token, nothing
-    fails: the step is taken, in a wrong direction. So a trainer compares its own log-prob
-    of every token with the recorded one.
+    fails. But the gradient is biased: its samples are off-policy, or weighted by a wrong ratio. So a
+    trainer compares its own log-prob of every token with the recorded one.
 
     The episodes above went into three training steps, as if of the newest version. One step is sound. In
     one, the tools' text is *not masked*. In one, the generator had missed a pull: its weights were a
@@ -410,13 +410,15 @@ def _():
 
     Write `train`. Until `now.step` is `steps`, repeat:
 
-    - Take `per_step` pairs from `ready`. Each is a group's rewards and its episodes.
+    - Take `per_step` pairs from `ready`, an `asyncio.Queue`: `await ready.get()` waits for one. Each is
+      a group's rewards and its episodes.
     - The step has now *begun*: add one to `now.step`, so that its groups are no longer on the way.
     - Compute advantages as in 05: less the mean of the group, over its standard deviation plus 1e-4.
       `fmean` and `pstdev` are imported. Put episodes and advantages into two flat lists.
     - `await trainer.step(episodes, advantages)` takes the step and returns its metrics.
       `await trainer.publish()` returns the new version, which goes into `now.published`.
-    - Wake the generator, and call `on_step(now.step, metrics)`.
+    - `news` is an `asyncio.Event`: `news.set()` wakes whoever waits for it. Wake the generator, and
+      call `on_step(now.step, metrics)`, with 1 after the first step.
     """)
     return
 
@@ -732,14 +734,15 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         why=f"""
     {"All of them, each once." if each_once else "Not all of them exactly once: the books say what is missing."} A group belongs to its *number*. The dead generator's numbers
     are admitted again, with the same tasks and the same seeds. The spare took its place {_mended:.2f} s after the kill, because it was ready.
-    Without one it takes {loading_seconds:.1f} s, as at the top of this page.
+    Without a spare, a new process would have to start and load first. At the top of this page, four of them took {loading_seconds:.1f} s.
+    A spare in its place need not be busy at once. The other generator may take the lost groups first, and `max_lag` decides when more may start.
 
     A trainer that dies comes back from its last checkpoint, a file of its state: `tests/training/test_faults.py` kills one.
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare gets requests. Till then the lost groups count as under way.",
+                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way.",
             ),
             lesson.table(
                 "The books of the run",

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from test_answers import answers, refusals
 from test_notebooks import load
 
 from zorplex_rl.course import nb08
@@ -126,6 +127,13 @@ def test_what_the_reader_must_not_see_first_is_shown_nowhere_before_the_exercise
     for name, inner in (("may_start", "max(0, (version + max_lag"), ("train", "trainer.step(episodes, advantages)\n")):
         stub, solution = source.index(f"def {name}("), source.index(f"def {name}_solution(")
         assert source.index(inner) > stub and source.index(inner, solution) > solution
+
+
+def test_a_loop_that_forgets_to_wake_or_to_flatten_is_told_so():
+    said = refusals("08", "train", [answers("08").wakes_nobody, answers("08").gives_lists_of_lists])
+    assert said["wakes_nobody"].endswith("never wakes the generator")
+    assert "gives the trainer the episodes `[['episode_0.0'" in said["gives_lists_of_lists"]
+    assert "should give the flat list `['episode_0.0'" in said["gives_lists_of_lists"]
 
 
 @pytest.mark.long

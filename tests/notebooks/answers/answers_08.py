@@ -141,6 +141,17 @@ async def keeps_the_version_to_itself(trainer, ready, now, news, steps, per_step
         on_step(now.step, metrics)
 
 
+async def counts_versions_itself(trainer, ready, now, news, steps, per_step, on_step):
+    while now.step < steps:
+        batch = [await ready.get() for _ in range(per_step)]
+        now.step += 1
+        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
+        await trainer.publish()
+        now.published += 1
+        news.set()
+        on_step(now.step, metrics)
+
+
 async def takes_one_group_at_a_time(trainer, ready, now, news, steps, per_step, on_step):
     while now.step < steps:
         batch = [await ready.get()]
@@ -344,6 +355,7 @@ WRONG = {
         wakes_before_the_version_is_known,
         wakes_nobody,
         keeps_the_version_to_itself,
+        counts_versions_itself,
         takes_one_group_at_a_time,
         compares_with_the_whole_batch,
         divides_by_the_sample_deviation,
