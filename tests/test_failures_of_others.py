@@ -148,8 +148,11 @@ def test_a_setting_that_could_have_no_effect_is_refused(flags, named, tmp_path, 
 def test_every_setting_is_read_somewhere():
     read = set()
     for path in Path(zorplex_rl.__file__).parent.rglob("*.py"):
-        if path.name not in ("config.py", "presets.py") and "course" not in path.parts:
-            names = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
-            read |= {node.attr for node in names}
+        tree = ast.parse(path.read_text())
+        if path.name == "config.py":
+            # What its checks read does nothing yet.
+            tree = ast.Module([node for node in ast.walk(tree) if ast.unparse(node).startswith("@property")], [])
+        if path.name != "presets.py" and "course" not in path.parts:
+            read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     # The knobs go to the loss by their names.
     assert Config().settings().keys() - read - LOSS_KNOBS.keys() == set()
