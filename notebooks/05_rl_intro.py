@@ -771,12 +771,12 @@ def _(config, environment, loss_of, sampling):
 
 
 @app.cell(hide_code=True)
-def _(seconds, whose_loss):
+def _(seconds):
     _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
     weights {_share["pull"]}. That split is of this code: the engine generates 64 episodes at once, and
-    {whose_loss} takes one after the other. In large models generating is most of it:
+    the loss of this page takes one after the other. In large models generating is most of it:
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, 8 and 32 billion parameters)
     reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
     token is one more decoding step, and a batch waits for its slowest episode.
