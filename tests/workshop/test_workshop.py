@@ -81,7 +81,7 @@ def test_the_guide_names_sections_as_the_notebooks_do():
         for number, titles in sections(GUIDE).items()
         if number in NOTEBOOKS
         for title in titles
-        if not re.search(rf"^\s*#{{2,3}} {re.escape(title)}$", NOTEBOOKS[number].read_text(), re.MULTILINE)
+        if not re.search(rf'(?:^\s*|")#{{2,3}} {re.escape(title)}(?:$|")', NOTEBOOKS[number].read_text(), re.MULTILINE)
     ]
     assert wrong == []
 

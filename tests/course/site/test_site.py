@@ -905,7 +905,7 @@ def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, addr
     page.get_by_text("A solution").click()
     assert page.get_by_text("def double(x):").last.is_visible()
     page.get_by_label("the second").check()
-    page.get_by_text("Compare with your prediction").press("Enter")
+    page.get_by_text("Compare with your prediction", exact=True).press("Enter")
     assert page.get_by_text("The second.").is_visible()
 
 
