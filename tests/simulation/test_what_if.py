@@ -133,6 +133,15 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run)
     assert found.difference("sampled, at the end")[1] is None
 
 
+def test_another_order_has_the_schedule_of_the_simulator_too(lagging_run):
+    recording = read_recording(lagging_run.path)
+    found = what_if(recording, recording.config.changed(order="windowed"), seeds=1)
+    assert found.change == "--order windowed instead of oldest"
+    assert all(seconds > 0 for seconds in found.predicted)
+    for course in (found.pairs[0].original, found.pairs[0].changed):
+        assert max(course.lags) <= recording.config.max_lag
+
+
 def test_the_command_draws_both_runs_and_says_what_was_measured(sync_run, tmp_path, capsys):
     assert main(["replay", str(sync_run.path), "--loss", "tis", "--seeds", "2", "--out", str(tmp_path / "a.svg")]) == 0
     said = " ".join(capsys.readouterr().out.split())

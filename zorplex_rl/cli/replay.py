@@ -19,7 +19,7 @@ import tyro
 from zorplex_rl.cli.eval import check_writable
 from zorplex_rl.cli.failures import DONE, FAILED
 from zorplex_rl.cli.flags import Command
-from zorplex_rl.config import Config, Device, LearnerConfig
+from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
 from zorplex_rl.run_folder import read_config
 from zorplex_rl.task.checks import calling_here
 
@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
 CHANGES = {
     f"--{name.replace('_', '-')}"
-    for name in (*(f.name for f in fields(LearnerConfig)), "max_lag", "temperature", "without_fault", "seeds", "out")
+    for name in (
+        *(f.name for f in fields(LearnerConfig)),
+        "max_lag",
+        "order",
+        "temperature",
+        "without_fault",
+        "seeds",
+        "out",
+    )
 }
 """Flags with which the replay is not unchanged."""
 
@@ -50,6 +58,8 @@ class Replay(Command):
     max_lag: int = Config.max_lag
     """How many versions old the weights that sampled a group may be. Another one has another
     schedule, which the simulator makes from the run's timeline."""
+    order: OrderName = Config.order
+    """Which of the groups that wait is trained on first; as with --max-lag."""
     temperature: float = Config.temperature
     """Temperature of sampling in training."""
     without_fault: bool = False
@@ -70,7 +80,12 @@ def defaults_of(command: Replay) -> Replay:
     out. Raises ConfigError if there is no run."""
     config = read_config(command.run, "the run")
     return replace(
-        command, learner=config.learner, max_lag=config.max_lag, temperature=config.temperature, device=config.device
+        command,
+        learner=config.learner,
+        max_lag=config.max_lag,
+        order=config.order,
+        temperature=config.temperature,
+        device=config.device,
     )
 
 
@@ -90,7 +105,9 @@ def replay(command: Replay, given: Sequence[str]) -> int:
     device = assign_devices(command.device, ["policy"])["policy"]
     prepare(device, earlier.threads)
     recording = read_recording(command.run, device, command.trust_task)
-    config = earlier.changed(max_lag=command.max_lag, temperature=command.temperature, **vars(command.learner))
+    config = earlier.changed(
+        max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
+    )
     config = what_if.with_own_knobs(config, earlier)
     console = Console(highlight=False)
     with calling_here(recording.source, earlier.task_timeout):

@@ -83,7 +83,7 @@ def rough_latencies(timeline: Timeline, config: Config, steps: int) -> Recorded:
     setting = Setting(
         generators=config.services.generators, groups_per_step=config.prompts_per_step, steps=steps, max_lag=config.max_lag,
         generation_seconds=busy / groups, variation=0.0, training_seconds=mean["train"] + mean["publish"],
-        sync_seconds=mean["pull"], seed=config.seed,
+        sync_seconds=mean["pull"], seed=config.seed, order=config.order,
     )  # fmt: skip
     latencies = replace(setting.latencies(), details=Details(share=config.share))
     return Recorded(timeline.end - timeline.start, setting, latencies)
