@@ -31,6 +31,7 @@ with app.setup(hide_code=True):
     import torch.nn.functional as F
 
     from zorplex_rl.course import nb02
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.figures.lines import loss_chart
     from zorplex_rl.course.figures.processes import processes_drawing
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
@@ -560,16 +561,17 @@ def _():
     mo.md("""
     ## New code, old processes
 
-    A process is built in layers, from the bottom up: host, process, imported modules, process group,
-    the actor with its state, the code that runs. Each way to change the code throws away the upper ones.
-
-    | you … | made anew |
-    |---|---|
-    | send a function | the code that runs |
-    | spawn a new actor | that, and the actor with its state |
-    | spawn new processes | all but the host |
-    | restart the program | everything |
+    A process is built in layers, and each way to change the code throws away some of them. Choose one.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("layers.html"),
+        "From the bottom up: each layer stands on those below. What is marked as new has to be made again.",
+    )
     return
 
 
