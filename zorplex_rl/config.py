@@ -107,6 +107,9 @@ class LearnerConfig:
     """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
+    ess_control: bool = False
+    """Multiply the learning rate of each update by the square root of the effective sample size of
+    the batch's episodes (VCPO): smaller steps on stale data, none smaller on fresh ones."""
     token_budget: int = 8192
     """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
 
