@@ -23,7 +23,8 @@ import tyro
 from log import describe_machine
 from staleness import Options, missing, record, shared, write_header
 
-from zorplex_rl.course.recorded_study import read_study
+from zorplex_rl.course.recorded_study import Study, read_study
+from zorplex_rl.course.staleness import Trial
 
 COMMAND = "benchmarks/laboratory.py"
 HERE = Path(__file__).parent
@@ -37,7 +38,9 @@ BLOCKS = (
     replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
     replace(LIVE, losses=("reinforce",), lags=(0,)),
     replace(CONTROLLED, losses=("reinforce",)),
-    # The two disputes.
+    # The two disputes, first what decides them.
+    replace(EASY, losses=("cispo", "dppo", "icepop"), lags=(8, 32)),
+    replace(EASY, losses=("cispo",), lags=(0,)),
     replace(EASY, losses=("cispo", "dppo", "icepop", "reinforce", "grpo")),
     # Slow collapses, which an alarm can announce.
     replace(EASY, losses=("reinforce", "tis", "decoupled_ppo", "cispo"), lags=(32,), learning_rates=(2e-4,)),
@@ -52,6 +55,7 @@ BLOCKS = (
     replace(HARD, losses=OTHERS),
 )
 """The study, in the order in which it is recorded."""
+EMPTY = Study(COMMAND, "", {}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,12 @@ class Recording:
     """Trials that run at the same time, each in a process with one torch thread."""
 
 
+def left_out() -> set[tuple[str, float, Trial]]:
+    """Return the trials that are not recorded yet: file, learning rate, trial. Blocks overlap."""
+    studies = {file: read_study(file) if file.exists() else EMPTY for file in {block.out for block in BLOCKS}}
+    return {(block.out.name, *found) for block in BLOCKS for found in missing(block, studies[block.out])}
+
+
 def main(recording: Recording) -> None:
     """Record the blocks one after the other, until all is there or the budget is spent."""
     until = time.monotonic() + 60 * recording.budget
@@ -71,8 +81,7 @@ def main(recording: Recording) -> None:
         write_header(block.out, COMMAND, describe_machine(), shared(block))
         left = (until - time.monotonic()) / 60
         record(replace(block, budget=left, processes=recording.processes))
-    lacking = [len(missing(block, read_study(block.out))) for block in BLOCKS]
-    print(f"missing trials, by block: {lacking}")
+    print(f"{len(left_out())} trials are missing.")
 
 
 if __name__ == "__main__":

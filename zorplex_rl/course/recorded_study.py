@@ -46,6 +46,32 @@ class Row:
     """Other diagnostics of each step by their names in ``Learner.step``; empty in older studies."""
 
     @property
+    def collapsed_at(self) -> int | None:
+        """The step of the first of two evaluations in a row with less than half of the highest
+        accuracy before; else where the training diverged; None if it did not collapse."""
+        return self._fell_below(0.5) or self.diverged_at
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no two evaluations in a row had less than three quarters of the highest before."""
+        return not (self._fell_below(0.75) or self.diverged_at)
+
+    def _fell_below(self, share: float) -> int | None:
+        highest = 0.0
+        for step, *both in zip(self.eval_steps, self.accuracies, self.accuracies[1:], strict=False):
+            if max(both) < share * highest:
+                return step
+            highest = max(highest, both[0])
+        return None
+
+    @property
+    def diagnostics(self) -> list[dict[str, float]]:
+        """What was recorded of each step, by the names of ``Learner.step``."""
+        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
+        series = sizes | self.series
+        return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+
+    @property
     def key(self) -> tuple[str, int, float, int]:
         """Identify the trial: loss, lag, learning rate, seed."""
         return self.loss, self.lag, self.learning_rate, self.seed
