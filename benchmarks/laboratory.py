@@ -3,7 +3,8 @@ first.
 
     python benchmarks/laboratory.py --budget 90       go on with it for at most 90 minutes
 
-    confirmed.jsonl          the setting of notebook 09 on seeds that no other study has
+    confirmed.jsonl          the setting of notebook 09 (lag 8, 18 steps) on seeds that no other study has
+    confirmed_16.jsonl       another setting (lag 16, 15 steps) on other such seeds
     laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
     laboratory_hard.jsonl    the same on hard ones
     laboratory_ess.jsonl     the same on easy ones with --ess-control
@@ -32,11 +33,14 @@ EASY = Options(learning_rates=(4e-4,), lags=(0, 8, 32), seeds=5, out=HERE / "lab
 HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
 CONTROLLED = replace(EASY, ess_control=True, seeds=2, out=HERE / "laboratory_ess.jsonl")
 LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
+LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
 BLOCKS = (
     replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
     replace(LIVE, losses=("reinforce",), lags=(0,)),
+    replace(LIVE_16, losses=("reinforce", "grpo", "dppo")),
+    replace(LIVE_16, losses=("reinforce",), lags=(0,)),
     replace(CONTROLLED, losses=("reinforce",)),
     # The two disputes, first what decides them.
     replace(EASY, losses=("cispo", "dppo", "icepop"), lags=(8, 32)),

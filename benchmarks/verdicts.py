@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import tyro
-from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, left_out
+from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, left_out
 from log import Report, append_report, print_report
 from staleness import tabulate
 
@@ -116,23 +116,19 @@ def live_verdict(study: Study, lag: int) -> tuple[list[list[str]], str]:
     fresh, stale, clipped = cell(study, "reinforce", 0), cell(study, "reinforce", lag), cell(study, "grpo", lag)
     seeds = sorted(fresh.keys() & stale.keys() & clipped.keys())
     others = sorted({row.loss for row in study.rows} - {"reinforce", "grpo"})
-    table, works = [], {15: True, 18: True}
+    last = study.conditions["steps"]
+    table, works = [], dict.fromkeys(sorted({15, last}), True)
     for seed in seeds:
+        runs = [fresh[seed], stale[seed], clipped[seed]]
         at = {
-            step: [row.accuracy if step == 18 else row.accuracies[row.eval_steps.index(step)] for row in rows]
+            step: [row.accuracy if step == last else row.accuracies[row.eval_steps.index(step)] for row in runs]
             for step in works
-            for rows in [[fresh[seed], stale[seed], clipped[seed]]]
         }
         for step, (good, bad, saved) in at.items():
             works[step] &= bad < good / 2 and good >= 0.75 and saved > good * 2 / 3
         more = [cell(study, loss, lag)[seed].accuracy for loss in others if seed in cell(study, loss, lag)]
-        table.append(
-            [
-                str(seed),
-                *(f"{a:.2f} → {b:.2f}" for a, b in zip(at[15], at[18], strict=True)),
-                *(f"{a:.2f}" for a in more),
-            ]
-        )
+        shown = [" → ".join(f"{value:.2f}" for value in values) for values in zip(*at.values(), strict=True)]
+        table.append([str(seed), *shown, *(f"{value:.2f}" for value in more)])
     if len(seeds) < SEEDS:
         return table, f"undecided yet: {len(seeds)} of {SEEDS} seeds"
     good = [f"after {step} steps" for step, held in works.items() if held]
@@ -182,14 +178,20 @@ def reports() -> list[Report]:
     found.append(
         Report("Dispute 2: does IcePop mask fewer tokens as the gap grows? Easy, 4e-4", columns, table, [f"{verdict}."])
     )
-    for options, lag in LIVES:
+    for options in (LIVE, LIVE_16):
         if options.out.exists():
-            live = read_study(options.out)
+            live, (lag,) = read_study(options.out), options.lags
             table, verdict = live_verdict(live, lag)
             others = sorted({row.loss for row in live.rows} - {"reinforce", "grpo"})
             columns = ["seed", "reinforce, lag 0", f"reinforce, lag {lag}", f"grpo, lag {lag}", *others]
-            title = f"The live setting at lag {lag}: accuracy after 15 (40 tasks) → 18 steps (200 tasks)"
-            found.append(Report(title, columns, table, [f"{verdict}."]))
+            when = (
+                "15 steps (40 tasks) → 18 steps (200 tasks)"
+                if options.steps == 18
+                else f"{options.steps} steps (200 tasks)"
+            )
+            found.append(
+                Report(f"The live setting at lag {lag}: accuracy after {when}", columns, table, [f"{verdict}."])
+            )
     if CONTROLLED.out.exists() and (table := control_table(easy, read_study(CONTROLLED.out))):
         columns = [
             "loss",
@@ -205,9 +207,6 @@ def reports() -> list[Report]:
         ]
         found.append(Report("--ess-control at equal steps: easy, 4e-4", columns, table))
     return found
-
-
-LIVES = ((LIVE, 8),)
 
 
 @dataclass(frozen=True, slots=True)
