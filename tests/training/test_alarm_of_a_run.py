@@ -5,12 +5,11 @@ from __future__ import annotations
 from runs import SMALL, train_here
 
 from zorplex_rl.cli.status import NOTHING_TO_SEE, Status, status
-from zorplex_rl.run_folder import RunFolder
 
 
 def test_a_run_whose_policy_runs_away_from_its_data_rings_its_alarm_and_status_repeats_it(tmp_path, capsys):
     reckless = SMALL.changed(loss="reinforce", learning_rate=0.02, warmup_steps=0, max_lag=2, steps=6)
-    folder = RunFolder(train_here(reckless, tmp_path / "run"))
+    folder = train_here(reckless, tmp_path / "run")
     rang = [row for row in folder.metrics() if row["event"] == "warning" and "about to collapse" in row["text"]]
     assert rang
     assert "lower --learning-rate or --max-lag" in rang[0]["text"]

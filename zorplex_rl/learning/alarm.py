@@ -59,7 +59,7 @@ class Limit:
         return value > self.bound if self.above else value < self.bound
 
 
-LIMITS = (Limit(("mismatch_kl",), "level", 0.157, above=True),)
+LIMITS = (Limit(("episode_sample_size",), "level", 0.214, above=False),)
 """The alarm of a run."""
 
 
