@@ -5,6 +5,7 @@ first.
 
     confirmed.jsonl          the setting of notebook 09 (lag 8, 18 steps) on seeds that no other study has
     confirmed_16.jsonl       another setting (lag 16, 15 steps) on other such seeds
+    confirmed_20.jsonl       a third (3e-4, lag 20, 21 steps), again on other such seeds
     laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
     laboratory_hard.jsonl    the same on hard ones
     laboratory_ess.jsonl     the same on easy ones with --ess-control
@@ -34,6 +35,7 @@ HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
 CONTROLLED = replace(EASY, ess_control=True, seeds=2, out=HERE / "laboratory_ess.jsonl")
 LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
 LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
+LIVE_20 = replace(LIVE, learning_rates=(3e-4,), first_seed=30, steps=21, lags=(20,), out=HERE / "confirmed_20.jsonl")
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
 BLOCKS = (
@@ -41,6 +43,8 @@ BLOCKS = (
     replace(LIVE, losses=("reinforce",), lags=(0,)),
     replace(LIVE_16, losses=("reinforce", "grpo", "dppo")),
     replace(LIVE_16, losses=("reinforce",), lags=(0,)),
+    replace(LIVE_20, losses=("reinforce", "dppo", "grpo")),
+    replace(LIVE_20, losses=("reinforce",), lags=(0,)),
     replace(CONTROLLED, losses=("reinforce",)),
     # The two disputes, first what decides them.
     replace(EASY, losses=("cispo", "dppo", "icepop"), lags=(8, 32)),

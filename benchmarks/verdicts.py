@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import tyro
-from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, left_out
+from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, LIVE_20, left_out
 from log import Report, append_report, print_report
 from staleness import tabulate
 
@@ -111,22 +111,23 @@ def icepop_verdict(study: Study) -> tuple[list[list[str]], str]:
     return table, f"{'fewer' if interval[1] < 0 else 'more' if interval[0] > 0 else 'undecided'}: {said}"
 
 
-def live_verdict(study: Study, lag: int) -> tuple[list[list[str]], str]:
+def live_verdict(study: Study, lag: int, rate: float = RATE, saving: str = "grpo") -> tuple[list[list[str]], str]:
     """Return a table's rows, one for each seed, and whether the live setting is confirmed."""
-    fresh, stale, clipped = cell(study, "reinforce", 0), cell(study, "reinforce", lag), cell(study, "grpo", lag)
-    seeds = sorted(fresh.keys() & stale.keys() & clipped.keys())
-    others = sorted({row.loss for row in study.rows} - {"reinforce", "grpo"})
+    fresh, stale = cell(study, "reinforce", 0, rate), cell(study, "reinforce", lag, rate)
+    saved_by = cell(study, saving, lag, rate)
+    seeds = sorted(fresh.keys() & stale.keys() & saved_by.keys())
+    others = sorted({row.loss for row in study.rows} - {"reinforce", saving})
     last = study.conditions["steps"]
-    table, works = [], dict.fromkeys(sorted({15, last}), True)
+    table, works = [], dict.fromkeys((15, 18) if last == 18 else (last,), True)
     for seed in seeds:
-        runs = [fresh[seed], stale[seed], clipped[seed]]
+        runs = [fresh[seed], stale[seed], saved_by[seed]]
         at = {
             step: [row.accuracy if step == last else row.accuracies[row.eval_steps.index(step)] for row in runs]
             for step in works
         }
         for step, (good, bad, saved) in at.items():
             works[step] &= bad < good / 2 and good >= 0.75 and saved > good * 2 / 3
-        more = [cell(study, loss, lag)[seed].accuracy for loss in others if seed in cell(study, loss, lag)]
+        more = [cell(study, loss, lag, rate)[seed].accuracy for loss in others if seed in cell(study, loss, lag, rate)]
         shown = [" → ".join(f"{value:.2f}" for value in values) for values in zip(*at.values(), strict=True)]
         table.append([str(seed), *shown, *(f"{value:.2f}" for value in more)])
     if len(seeds) < SEEDS:
@@ -178,20 +179,15 @@ def reports() -> list[Report]:
     found.append(
         Report("Dispute 2: does IcePop mask fewer tokens as the gap grows? Easy, 4e-4", columns, table, [f"{verdict}."])
     )
-    for options in (LIVE, LIVE_16):
+    for options, saving in ((LIVE, "grpo"), (LIVE_16, "grpo"), (LIVE_20, "dppo")):
         if options.out.exists():
-            live, (lag,) = read_study(options.out), options.lags
-            table, verdict = live_verdict(live, lag)
-            others = sorted({row.loss for row in live.rows} - {"reinforce", "grpo"})
-            columns = ["seed", "reinforce, lag 0", f"reinforce, lag {lag}", f"grpo, lag {lag}", *others]
-            when = (
-                "15 steps (40 tasks) → 18 steps (200 tasks)"
-                if options.steps == 18
-                else f"{options.steps} steps (200 tasks)"
-            )
-            found.append(
-                Report(f"The live setting at lag {lag}: accuracy after {when}", columns, table, [f"{verdict}."])
-            )
+            live, (lag,), (rate,) = read_study(options.out), options.lags, options.learning_rates
+            table, verdict = live_verdict(live, lag, rate, saving)
+            others = sorted({row.loss for row in live.rows} - {"reinforce", saving})
+            columns = ["seed", "reinforce, lag 0", f"reinforce, lag {lag}", f"{saving}, lag {lag}", *others]
+            when = "15 steps (40 tasks) → 18 steps" if options.steps == 18 else f"{options.steps} steps"
+            title = f"The live setting at {rate:g}, lag {lag}: accuracy after {when} (200 tasks)"
+            found.append(Report(title, columns, table, [f"{verdict}."]))
     if CONTROLLED.out.exists() and (table := control_table(easy, read_study(CONTROLLED.out))):
         columns = [
             "loss",

@@ -200,6 +200,6 @@ def test_the_seeds_of_a_live_setting_are_in_no_other_study():
     used = {block.out: set() for block in laboratory.BLOCKS}
     for block in laboratory.BLOCKS:
         used[block.out] |= set(range(block.first_seed, block.first_seed + block.seeds))
-    for live in (laboratory.LIVE, laboratory.LIVE_16):
+    for live in (laboratory.LIVE, laboratory.LIVE_16, laboratory.LIVE_20):
         own = used.pop(live.out)
         assert not own & set().union(*used.values())
