@@ -2,9 +2,8 @@
 
     benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► the phase diagram of notebook 09
 
-The first line of a file says what its trials share; each line below is one finished trial. A line
-is written when its trial is done, so a recording that was stopped can go on, and a file is a study
-at any time: ``Study.cells`` has only the cells that have as many seeds as asked for.
+The first line of a file says what its trials share; each line below is one finished trial, so a
+recording that was stopped can go on.
 """
 
 from __future__ import annotations
@@ -43,33 +42,7 @@ class Row:
     ended_at: int | None = None
     """The step after which a trial that had collapsed for good was ended."""
     series: dict[str, list[float]] = field(default_factory=dict)
-    """Other diagnostics of each step by their names in ``Learner.step``; empty in older studies."""
-
-    @property
-    def collapsed_at(self) -> int | None:
-        """The step of the first of two evaluations in a row with less than half of the highest
-        accuracy before; else where the training diverged; None if it did not collapse."""
-        return self._fell_below(0.5) or self.diverged_at
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether no two evaluations in a row had less than three quarters of the highest before."""
-        return not (self._fell_below(0.75) or self.diverged_at)
-
-    def _fell_below(self, share: float) -> int | None:
-        highest = 0.0
-        for step, *both in zip(self.eval_steps, self.accuracies, self.accuracies[1:], strict=False):
-            if max(both) < share * highest:
-                return step
-            highest = max(highest, both[0])
-        return None
-
-    @property
-    def diagnostics(self) -> list[dict[str, float]]:
-        """What was recorded of each step, by the names of ``Learner.step``."""
-        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
-        series = sizes | self.series
-        return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+    """Other diagnostics of each step, by their names in ``Learner.step``; none in older studies."""
 
     @property
     def key(self) -> tuple[str, int, float, int]:
@@ -108,9 +81,9 @@ class Study:
 
     @property
     def dates(self) -> str:
-        """The day of the recording, or its first and last day."""
+        """The days of the recording."""
         days = sorted({row.date for row in self.rows})
-        return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        return " to ".join(dict.fromkeys((days[0], days[-1])))
 
     @property
     def whole_seeds(self) -> int:

@@ -59,7 +59,7 @@ class Limit:
         return value > self.bound if self.above else value < self.bound
 
 
-LIMITS = (Limit(("episode_sample_size",), "level", 0.214, above=False),)
+LIMITS = (Limit(("episode_sample_size",), "level", 0.21, above=False),)
 """The alarm of a run."""
 
 
