@@ -19,12 +19,12 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit model_shape run_time sizing step_time",
     "drawing": "plots",
-    "learning": "checkpoint learning_signal losses replay",
+    "learning": "alarm checkpoint learning_signal losses replay",
     "weights": "fence ring socket_ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "call_limit curriculum environment parser reward_hacks rewards specs",
-    "course": "stacks",
+    "course": "laboratory stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
@@ -32,6 +32,7 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
+test_the_alarm_of_a_run_is_what_the_recorded_trials_of_even_seeds_choose
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens

@@ -38,6 +38,7 @@ LossName = Literal[
 ]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
 OrderName = Literal["oldest", "freshest", "windowed"]
+OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -213,8 +214,9 @@ class Config:
     """How many versions old a group's weights may be when it is trained on. At 0 generation and
     training take turns, on-policy; above 0 they run side by side."""
     order: OrderName = "oldest"
-    """Which of the groups that wait is trained on first, within --max-lag: oldest, freshest, or
-    windowed (by number, waiting for slow ones sooner). replay.py says what each prefers."""
+    """Which of the groups that wait is trained on first, within --max-lag: oldest; freshest (slow
+    groups, with long answers or slow tools, are trained on later and staler); or windowed (by
+    number: slow groups are hardly staler, and the trainer waits more)."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -235,8 +237,15 @@ class Config:
     together once no other can, so that the weights do not depend on how fast tools answer."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
-    update: Literal["groups", "in-flight"] = "groups"
-    """When new weights are taken: groups (between groups) or in-flight (between decode steps)."""
+    on_update: OnUpdate = "wait"
+    """What new weights do to episodes under way. wait: the generator first ends the groups that it
+    has begun. The others take the weights between two tokens. continue: episodes go on with them,
+    and what was read with the old ones stays read. keep-prefix: what is written stays, and is read
+    again with the new weights. restart: they are thrown away and begin again, so data are
+    fresher."""
+    salvage: bool = False
+    """Keep the finished turns of episodes whose generator dies: another one goes on from them, as
+    long as they are not too old. They are sent to the replay buffer as they are finished."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
     (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
@@ -342,8 +351,12 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
-        if self.order != Config.order and self.max_lag == 0:
+        if self.max_lag == 0 and self.order != Config.order:
             raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
+        if self.max_lag == 0 and self.on_update != Config.on_update:
+            raise ConfigError(
+                f"--on-update is {self.on_update}, but at --max-lag 0 no episode is under way when weights come; leave it out"
+            )
         if self.full_weights_every > 1 and self.services.trainer_processes > 1:
             raise ConfigError(
                 f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
@@ -385,7 +398,8 @@ class Config:
         """Make a configuration of what a run folder's JSON file holds.
 
         Groups may be missing, as in earlier versions, whose settings are one list. Some had a
-        ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
+        ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says. Some had an
+        ``update``: groups is now ``on_update`` wait, and in-flight continue.
 
         Raises ConfigError for no JSON object, an unknown field or a value of the wrong type.
         """
@@ -403,6 +417,10 @@ class Config:
                 raise ConfigError(f"the configuration's mode is {_kind(mode)}; expected sync or async")
             if mode == "sync":
                 values["max_lag"] = 0
+        if "update" in values:
+            if (update := values.pop("update")) not in ("groups", "in-flight"):
+                raise ConfigError(f"the configuration's update is {_kind(update)}; expected groups or in-flight")
+            values["on_update"] = "continue" if update == "in-flight" and values.get("max_lag") != 0 else "wait"
         types = _types()
         if unknown := sorted(values.keys() - types.keys()):
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")

@@ -41,7 +41,7 @@ CANNOT_WORK = """
 --task sudoku
 --difficulty brutal
 --loss sgd
---update never
+--on-update never
 --transport pigeon
 --steps 0
 --steps -3
