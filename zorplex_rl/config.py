@@ -86,6 +86,11 @@ class LearnerConfig:
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises linearly to its full height."""
+    scale_rate: float = 0.0
+    """Learning rate of the logits' scale, a number that is learned beside the weights, by Adam on
+    its logarithm. Above 0 the policy soon is as sure as its rewards justify, so that sampled
+    answers are nearly as good as greedy ones; too high it stops exploring. 0 leaves it to the
+    weights. For Llama and Qwen2 models; 0.1 goes with --learning-rate 5e-4 on the embedded one."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -357,6 +362,10 @@ class Config:
             raise ConfigError(
                 f"--on-update is {self.on_update}, but at --max-lag 0 no episode is under way when weights come; leave it out"
             )
+        if learner.scale_rate and self.services.trainer_processes > 1:
+            raise ConfigError(
+                "--scale-rate needs the last norm's gain in one process; use --trainer-processes 1, or leave it out"
+            )
         if self.full_weights_every > 1 and self.services.trainer_processes > 1:
             raise ConfigError(
                 f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
@@ -445,7 +454,10 @@ _AT_LEAST_ONE = (
     "tool_replicas reward_replicas trainer_processes "
     "eval_every eval_tasks checkpoint_every threads start_seconds full_weights_every"
 ).split()
-_AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
+_AT_LEAST_ZERO = (
+    "max_lag warmup_steps scale_rate weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host "
+    "pod_gpus"
+).split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 """Far more than any run needs. Beyond them it only stops answering: all is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean,
