@@ -19,7 +19,7 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit model_shape run_time sizing step_time",
     "drawing": "plots",
-    "learning": "alarm checkpoint learning_signal losses replay",
+    "learning": "alarm checkpoint learning_signal losses referee replay",
     "weights": "fence ring socket_ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
