@@ -8,8 +8,8 @@ from zorplex_rl.learning.entry import Entry
 
 class TwoProcesses(Entry):
     processes = 2
-    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 40, 40, 0.97
-    sharpening, first, second = 0.05, 0.0, 0.0
+    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 30, 30, 2.0
+    sharpening, sharpen_from, first, second = 0.2, 22, 0.0, 0.0
 
     def advantages(self, group):
         # Reward minus the mean reward of the *others* that share the prefix: unbiased, and 0 wherever no sample turns off.
@@ -38,4 +38,5 @@ class TwoProcesses(Entry):
         self.first, self.second = 0.9 * self.first + 0.1 * slope, 0.95 * self.second + 0.05 * slope**2
         mean, square = self.first / (1 - 0.9 ** (step + 1)), self.second / (1 - 0.95 ** (step + 1))
         super().update(optimizer, model, tokens, step)
-        gain.data.mul_(math.exp(-self.sharpening * mean / (square**0.5 + 1e-12)))
+        if step >= self.sharpen_from:
+            gain.data.mul_(math.exp(-self.sharpening * mean / (square**0.5 + 1e-12)))
