@@ -7,8 +7,8 @@ from zorplex_rl.learning.entry import Entry
 
 
 class Prefix(Entry):
-    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 30, 30, 2.0
-    sharpening, sharpen_from, first, second = 0.2, 22, 0.0, 0.0
+    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 40, 40, 2.0
+    sharpening, sharpen_from, first, second = 0.2, 32, 0.0, 0.0
 
     def advantages(self, group):
         # Reward minus the mean reward of the *others* that share the prefix: unbiased, and 0 wherever no sample turns off.

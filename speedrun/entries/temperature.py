@@ -6,8 +6,8 @@ from zorplex_rl.learning.entry import Entry
 
 
 class Temperature(Entry):
-    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 30, 30, 2.0
-    sharpening, sharpen_from, first, second = 0.2, 22, 0.0, 0.0
+    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 40, 40, 2.0
+    sharpening, sharpen_from, first, second = 0.2, 32, 0.0, 0.0
 
     def update(self, optimizer, model, tokens, step):
         # The logits are linear in the gain of the last norm. So the gradient of log(scale) is Σ gain · gradient; Adam on it.
