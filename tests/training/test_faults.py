@@ -3,6 +3,7 @@ and real signals."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -71,11 +72,19 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
 
 
 def test_what_a_killed_generator_has_finished_of_its_episodes_is_gone_on_with_by_another(tmp_path, controller):
-    config = LAGGING.changed(task="multi_step", steps=6, tool_latency=0.1, salvage=True, checkpoint_every=6)
+    config = LAGGING.changed(task="multi_step", tool_latency=0.3, generators=1, salvage=True)
+    killing = []
+
+    async def kill_in_mid_episode():
+        numbers, unfinished = list(range(config.steps * config.prompts_per_step)), []
+        while len(unfinished) < 3:
+            kept = await controller().replay.kept.route(numbers, config.steps)
+            unfinished = [prefix for prefix in kept if prefix.finish is None]
+        kill(controller().services["generator"])
 
     def show(row):
-        if row["event"] == "step" and row["step"] == 2:
-            kill(controller().services["generator"])
+        if row["event"] == "step" and row["step"] == 1:
+            killing.append(asyncio.get_running_loop().create_task(kill_in_mid_episode()))
 
     run = train_here(config, tmp_path / "run", show=show, on_start=controller)
     assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]
