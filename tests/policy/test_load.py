@@ -12,10 +12,9 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.policy import chat_template
-from zorplex_rl.policy.chat_template import prompt_of
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
