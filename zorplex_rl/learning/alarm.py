@@ -34,8 +34,8 @@ class Smoothed:
 
         >>> found = Smoothed()
         >>> for value in (4.0, 4.0, 1.0): found.note(value)
-        >>> found.read("level"), found.read("fall"), found.read("rise")
-        (3.0, 0.75, 1.0)
+        >>> [round(found.read(form), 2) for form in ("level", "fall", "rise")]
+        [3.0, 0.75, 1.0]
         """
         if form == "level":
             return self._value
