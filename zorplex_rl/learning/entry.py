@@ -113,8 +113,8 @@ class Entry:
     processes = 1
     prompts, group_size = 8, 8
     learning_rate, warmup_steps, decay_steps, most_steps, max_grad_norm = 2e-4, 5, 120, 120, 1.0
-    enough, window = 0.96, 8
-    """It stops when this share of the training episodes of the last ``window`` steps was right."""
+    enough, window = 2.0, 8
+    """It stops before ``most_steps`` when this share of the training episodes of ``window`` steps was right."""
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer. Its groups may have a ``scale``, their share of the rate."""
