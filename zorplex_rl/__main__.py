@@ -13,7 +13,9 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130
+from zorplex_rl.services import orphans
+
+BAD_INPUT, INTERRUPTED = 2, 130
 IMPORTS = "<frozen importlib._bootstrap>"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 0.1
@@ -25,6 +27,14 @@ _is_waiting = False
 def main() -> int:
     """Run the command line. Returns the exit code."""
     _open_standard_files()
+    try:
+        os.getcwd()
+    except OSError as error:
+        # Libraries fail without one in ways that nobody understands.
+        print(
+            f"zorplex-rl: the working directory cannot be found ({error.strerror}); cd to another one", file=sys.stderr
+        )
+        return BAD_INPUT
     for number in STOPS:
         # A program that was started with the signal ignored (``nohup``) is to ignore it.
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -46,10 +56,12 @@ def program() -> NoReturn:
     """Run the command line, and end the process with its exit code."""
     code = 1
 
-    # All that it starts inherits this.
+    # All that it starts inherits this, and stays below it.
     os.environ[MARK] = secrets.token_hex(8)
+    orphans.adopt()
 
     def leave() -> None:
+        orphans.end()
         if processes := sys.modules.get("zorplex_rl.services.processes"):
             processes.kill_marked(f"{MARK}={os.environ[MARK]}")
         # Monarch's threads may still run Python at the interpreter's end: the process would abort.

@@ -300,6 +300,16 @@ def test_a_model_that_is_no_causal_lm_is_refused(capsys, tmp_path):
     assert "not a causal language model but BertModel" in said
 
 
+def test_no_command_begins_in_a_folder_that_is_gone(tmp_path):
+    here = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd()); from zorplex_rl.__main__ import program; program()"
+    for command in (["eval"], ["--version"]):
+        (tmp_path / "gone").mkdir()
+        done = subprocess.run([sys.executable, "-c", here, *command], capture_output=True, text=True)
+        assert done.returncode == 2
+        said = "the working directory cannot be found (No such file or directory); cd to another one"
+        assert done.stderr == f"zorplex-rl: {said}\n"
+
+
 def test_a_model_without_a_chat_template_is_refused(capsys, tmp_path):
     shutil.copytree(EMBEDDED_PATH, tmp_path / "mute")
     (tmp_path / "mute" / "chat_template.jinja").unlink()

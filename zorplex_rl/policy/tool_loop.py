@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from zorplex_rl.config import Config
+from zorplex_rl.policy.chat_template import prompt_of
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
@@ -99,7 +100,7 @@ class PartialEpisode:
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt and question in the model's chat template."""
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
-    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return encode_text(tokenizer, prompt_of(tokenizer, messages))
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:

@@ -23,7 +23,7 @@ from zorplex_rl.services.host import Host, Tenant
 from zorplex_rl.services.load import Traffic
 from zorplex_rl.services.probe import HealthProbe, Heartbeat, answer_in_time
 from zorplex_rl.services.replica_process import ReplicaProcess
-from zorplex_rl.services.runtime import Actor, ReplicaDied, start_runtime, this_host
+from zorplex_rl.services.runtime import Actor, ReplicaDied, is_made, start_runtime, this_host
 from zorplex_rl.services.service_errors import ReplicaFailed
 from zorplex_rl.services.tasks import Result, done_before
 from zorplex_rl.task.call_limit import last_call
@@ -190,6 +190,11 @@ async def spawn(
         await replica.stop()
         raise
     replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
+    try:
+        await replica.unless_lost(is_made(replica.actor).call().as_asyncio())
+    except BaseException:
+        await replica.stop()
+        raise
     return replica
 
 

@@ -133,6 +133,16 @@ def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both(wo
                 assert leave(answers["open"]) == "all alive"
 
 
+def test_of_two_that_want_one_host_in_common_at_the_same_moment_one_gets_its_hosts(worker):
+    with running_worker() as second, running_worker() as third:
+        for _ in range(2):
+            with client(worker.address, second.address) as one, client(third.address, second.address) as other:
+                answers = {said(one): one, said(other): other}
+                (refusal,) = answers.keys() - {"open"}
+                assert "is in use by" in refusal
+                assert leave(answers["open"]) == "all alive"
+
+
 def test_a_worker_serves_one_run_after_the_other_whatever_was_killed_and_none_meets_a_process_of_the_last(worker):
     before: set[int] = set()
     for killed in ("nothing", "keeper", "controller", "Monarch's worker loop", "nothing"):

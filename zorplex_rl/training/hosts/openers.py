@@ -75,13 +75,13 @@ async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
         named = zip(spec.names, reached, strict=True)
         found = [Host(name, one.mesh, settings.lease, one.address, one.needed) for name, one in named]
         try:
-            # One of them before the others, the same one for whoever wants them: of two controllers
-            # that come in the same moment, one gets them all.
-            first, *others = sorted(found, key=lambda host: host.name)
-            await first.open()
             async with asyncio.TaskGroup() as group:
-                for host in others:
-                    group.create_task(host.open())
+                for host in found:
+                    group.create_task(host.greet())
+            # In one order, whatever they are called: who is refused one holds only earlier ones. So of
+            # controllers that come in the same moment and want some of the same hosts, one gets all.
+            for host in sorted(found, key=lambda host: host.rank):
+                await host.claim()
             yield Hosts(config, found)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
