@@ -41,7 +41,7 @@ CANNOT_WORK = """
 --task sudoku
 --difficulty brutal
 --loss sgd
---update never
+--on-update never
 --transport pigeon
 --steps 0
 --steps -3
@@ -55,6 +55,8 @@ CANNOT_WORK = """
 --max-lag -1
 --tool-latency -0.1
 --learning-rate nan
+--scale-rate -0.1
+--scale-rate 0.1 --trainer-processes 2
 --learning-rate inf
 --learning-rate 1e39
 --temperature 0

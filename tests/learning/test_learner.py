@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.learning import train_simple
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
@@ -246,6 +248,43 @@ def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advanta
     assert not torch.equal(*found)
 
 
+def test_with_ess_control_an_update_on_stale_data_is_as_much_smaller_as_the_published_rule_says(
+    embedded, episodes, advantages
+):
+    stale = [
+        replace(episode, logprobs=[log - 0.02 * (i % 3) for log in episode.logprobs])
+        for i, episode in enumerate(episodes)
+    ]
+    moved = []
+    for control in (False, True):
+        policy = fresh(embedded)
+        before = weights(policy).double()
+        found = Learner(policy, LearnerConfig(loss="tis", ess_control=control)).step(stale, advantages)
+        moved.append(weights(policy).double() - before)
+    # An independent reference: w is an episode's product of π/μ, ESS = (Σw)² / Σw², the factor √(ESS/B).
+    mine = response_logprobs(embedded, stale)
+    apart = [
+        sum(new - old for new, old, sampled in zip(logs, e.logprobs, e.sampled, strict=True) if sampled)
+        for logs, e in zip(mine, stale, strict=True)
+    ]
+    w = [math.exp(a - max(apart)) for a in apart]
+    expected = math.sqrt(sum(w) ** 2 / sum(x * x for x in w) / len(w))
+    assert 0.3 < expected < 0.8
+    assert found["learning_rate_factor"] == pytest.approx(expected, rel=1e-3)
+    # AdamW's step is proportional to its learning rate; what is left is float32's rounding.
+    assert (moved[1] - expected * moved[0]).norm() < 0.01 * moved[1].norm()
+
+
+def test_on_fresh_data_ess_control_changes_nothing(embedded, episodes, advantages):
+    found = []
+    for control in (False, True):
+        policy = fresh(embedded)
+        metrics = Learner(policy, LearnerConfig(ess_control=control)).step(episodes, advantages)
+        found.append(weights(policy))
+    assert metrics["learning_rate_factor"] == pytest.approx(1.0, abs=1e-6)
+    assert torch.allclose(*found, atol=1e-8, rtol=0)
+
+
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     policy = fresh(embedded, torch.bfloat16)
     learner = Learner(policy, LearnerConfig(learning_rate=1e-7, warmup_steps=1))
@@ -258,15 +297,42 @@ def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     assert all(p.dtype == torch.bfloat16 for p in policy.model.parameters())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype):
-    straight = Learner(fresh(embedded, dtype))
+def test_the_scale_of_the_logits_alone_makes_what_is_better_than_expected_likelier(embedded, episodes, advantages):
+    policy, fixed = fresh(embedded), fresh(embedded)
+    still = LearnerConfig(learning_rate=1e-30, warmup_steps=1)
+    learner = Learner(policy, replace(still, scale_rate=0.1))
+    losses = [learner.step(episodes, advantages)["loss"] for _ in range(2)]
+    Learner(fixed, still).step(episodes, advantages)
+    ratio = policy.model.model.norm.weight / fixed.model.model.norm.weight
+    # Two steps of Adam in one direction, each of its rate at most.
+    assert 0.11 < abs(ratio.log().mean().item()) < 0.21
+    assert ratio.std() < 0.01
+    assert losses[1] < losses[0]
+
+
+def test_the_scale_of_the_logits_is_learned_where_they_are_linear_in_the_last_gain(embedded):
+    policy = fresh(embedded)
+    policy.model.config.model_type = "gemma2"
+    with pytest.raises(ConfigError, match="--scale-rate works with Llama and Qwen2 models, not with 'gemma2'"):
+        Learner(policy, LearnerConfig(scale_rate=0.1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config"),
+    [
+        (torch.float32, LearnerConfig()),
+        (torch.bfloat16, LearnerConfig()),
+        (torch.float32, LearnerConfig(scale_rate=0.1)),
+    ],
+)
+def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype, config):
+    straight = Learner(fresh(embedded, dtype), config)
     for _ in range(2):
         straight.step(episodes, advantages)
-    interrupted = Learner(fresh(embedded, dtype))
+    interrupted = Learner(fresh(embedded, dtype), config)
     interrupted.step(episodes, advantages)
     save_learner(interrupted, tmp_path / "checkpoint")
-    resumed = Learner(fresh(embedded, dtype))
+    resumed = Learner(fresh(embedded, dtype), config)
     load_learner(resumed, tmp_path / "checkpoint")
     resumed.step(episodes, advantages)
     assert resumed.version == straight.version == 2

@@ -12,10 +12,9 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.policy import chat_template
-from zorplex_rl.policy.chat_template import prompt_of
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -266,7 +265,7 @@ def test_a_chat_template_without_an_end_is_refused(broken, template, said, monke
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ 10**(10**10) if 'Count' in messages[1].content else 'x' }}", "makes no prompt within 1 s"),
+        ("{{ 10**(10**(10 if 'Count' in messages[1].content else 0)) }}", "makes no prompt within 1 s"),
         (
             "{{ messages[1].content * (10**6 if 'Count' in messages[1].content else 1) }}",
             "characters of a question of 6",
@@ -284,7 +283,7 @@ def test_a_chat_template_without_an_end_for_one_question_alone_is_refused_when_t
     )
     with pytest.raises(PolicyError, match=said):
         prompt_of(tokenizer, question)
-    assert prompt_of(tokenizer, other) in ("x", "1")
+    assert prompt_of(tokenizer, other) in ("10", "1")
 
 
 def test_a_model_without_chat_template_is_refused(broken):

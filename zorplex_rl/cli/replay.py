@@ -110,7 +110,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
     )
     config = what_if.with_own_knobs(config, earlier)
     console = Console(highlight=False)
-    with calling_here(recording.source, earlier.task_timeout):
+    with calling_here(recording.source, earlier.task_timeout, earlier.tool_timeout):
         if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
             return _unchanged(recording, console)
         # What changes nothing is said before the work begins.
@@ -138,6 +138,10 @@ def _unchanged(recording: Recording, console: Console) -> int:
     }
     told = ", ".join(f"{same} of {all_} {name}" for name, (same, all_) in counts.items())
     console.print(f"the same, bit for bit: {told}")
+    if found.kept_tokens:
+        console.print(
+            f"{found.kept_tokens:,} tokens, kept of generators that died (--salvage), were taken from the journal"
+        )
     if found.is_equal:
         return DONE
     console.print(f"the first difference: {found.first_difference}")

@@ -103,8 +103,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     folder.trusts_task, config = command.trust_task, command.config
-    # How many processes and machines a run goes on with, and its waits, change nothing of it.
-    free = {name: getattr(config, name) for name in ("steps", "task_timeout")} | asdict(config.cluster)
+    # How many processes and machines a run goes on with, and how long it waits, may be others.
+    free = {name: getattr(config, name) for name in ("steps", "task_timeout", "tool_timeout")} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
         raise ConfigError(
@@ -181,7 +181,11 @@ def _what_failed(error: Exception, cause: BaseException, config: Config, folder:
 
 def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str:
     """Say what went wrong, what to lower, and what is left of the run."""
-    names = [name for name in ("learning_rate", "kl_coefficient", "weight_decay") if getattr(config.learner, name)]
+    names = [
+        name
+        for name in ("learning_rate", "scale_rate", "kl_coefficient", "weight_decay")
+        if getattr(config.learner, name)
+    ]
     last = folder.newest_checkpoint()
     left = f"the last good checkpoint is {shlex.quote(str(last))}" if last else "there was no checkpoint yet"
     return f"training has diverged: {error}; start again with a lower {settings_to_lower(config, names)}; {left}"

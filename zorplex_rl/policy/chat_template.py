@@ -4,8 +4,8 @@ A chat template is a program. Its language reaches no file and no network, but i
 without end, also for some questions only, and Python cannot interrupt one long multiplication. So a
 child makes all prompts of a policy from elsewhere, with limits of processor time and of memory.
 
-question ──► prompt_of ──► pipe ──► child: the template, compiled once ──► its prompt, or what it raised
-                └── the embedded policy's template, which is ours: made here
+question ──► encode_prompt ──► pipe ──► child: the template, compiled once ──► its prompt, or what it raised
+                   └── the embedded policy's template, which is ours: made there
 """
 
 import contextlib
@@ -27,8 +27,8 @@ TEMPLATE_SECONDS = 10.0
 MOST_TEMPLATE_CHARACTERS = 100_000
 """How many characters the prompt may have beyond those of its messages."""
 _MEMORY_BYTES = 2 << 30
-_APART = "_zorplex_template"
-"""A tokenizer's attribute: the child that runs its template."""
+APART = "_zorplex_template"
+"""A tokenizer's attribute: makes a prompt of messages in the child that runs its template."""
 _PROGRAM = """
 import json, math, resource, sys, time
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -50,23 +50,16 @@ for line in sys.stdin:
 Messages = Sequence[dict[str, str]]
 
 
-def prompt_of(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> str:
-    """Return the prompt that the model's chat template makes. Raises PolicyError if it fails."""
-    if apart := getattr(tokenizer, _APART, None):
-        return str(apart.prompt_of(messages))
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-
 def run_template_apart(name: str, tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Have ``prompt_of`` run the template of ``tokenizer``, which is policy ``name``'s, in a child.
+    """Have ``encode_prompt`` run the template of ``tokenizer``, policy ``name``'s, in a child.
     Raises PolicyError if it makes no prompt of a short question."""
     try:
         template = tokenizer.get_chat_template()
     except Exception as error:
         raise PolicyError(f"policy {name!r} has no chat template that can be used: {error}") from error
     apart = _TemplateApart(name, template, tokenizer.special_tokens_map)
-    apart.prompt_of([{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}])
-    setattr(tokenizer, _APART, apart)
+    apart([{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1 = ?"}])
+    setattr(tokenizer, APART, apart)
 
 
 class _TemplateApart:
@@ -85,7 +78,7 @@ class _TemplateApart:
             self._child.kill()
             self._child.communicate()
 
-    def prompt_of(self, messages: Messages) -> str:
+    def __call__(self, messages: Messages) -> str:
         """Return the template's prompt. Raises PolicyError."""
         most = MOST_TEMPLATE_CHARACTERS + sum(len(message["content"]) for message in messages)
         with self._lock:
