@@ -18,11 +18,15 @@ if os.fork() == 0:
     if os.fork() == 0:
         os.execve("/bin/sleep", ["sleep", "1000"], {"LEFT_BEHIND_TEST": os.environ["LEFT_BEHIND_TEST"]})
 """
-LEAVES = """
+PROGRAM = """
 import os, subprocess, sys, time
 from zorplex_rl.__main__ import program
 from zorplex_rl.cli import commands
-
+from zorplex_rl.services import orphans
+"""
+LEAVES = (
+    PROGRAM
+    + """
 def main():
     subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
     time.sleep(1)
@@ -31,6 +35,23 @@ def main():
 commands.main = main
 program()
 """
+)
+GATHERS = (
+    PROGRAM
+    + """
+def main():
+    own = subprocess.Popen("exit 3", shell=True)
+    left = [int(subprocess.check_output("sleep 0.1 >/dev/null & echo $!", shell=True)) for _ in range(5)]
+    code = own.wait()
+    while any(os.path.exists(f"/proc/{pid}") for pid in left):
+        time.sleep(0.1)
+    return code
+
+orphans.REAP_SECONDS = 0.5
+commands.main = main
+program()
+"""
+)
 
 
 def started_with(mark):
@@ -54,6 +75,11 @@ def test_copies_and_programs_that_a_command_leaves_behind_end_with_it_whatever_t
     assert eventually(lambda: len(started_with(mark)) > 1)
     assert program.wait(60) == 3
     assert eventually(lambda: not started_with(mark))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has orphans adopted")
+def test_orphans_that_have_ended_do_not_gather_below_a_program():
+    assert subprocess.run([sys.executable, "-c", GATHERS], timeout=30).returncode == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment of a process")

@@ -10,60 +10,61 @@ program itself is killed with signal 9, such an orphan goes on.
 """
 
 import contextlib
-import ctypes
 import os
 import sys
 import threading
 import time
 
-import psutil
-
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-REAP_SECONDS = 30.0
+REAP_SECONDS = 10.0
 END_SECONDS = 5.0
 
 
 def adopt() -> None:
-    """Have this process adopt the orphans below it. Does nothing but on Linux."""
+    """Have this process adopt the orphans below it, and wait for those that have ended: somebody
+    must, or each of them keeps its number for ever. Does nothing but on Linux."""
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        threading.Thread(target=_reap, daemon=True, name="orphans").start()
 
 
-def reap() -> None:
-    """From now on remove what is left of ended orphans, for which nobody waits, now and then. Not
-    in a process that runs a task's code: that waits for its own children whenever it likes."""
+def _reap() -> None:
+    seen: set[int] = set()
+    while True:
+        time.sleep(REAP_SECONDS)
+        ended = _ended_children()
+        # A child of this program is waited for by whoever has started it, long before a second look.
+        for pid in ended & seen:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        seen = ended
 
-    def run() -> None:
-        before: set[int] = set()
-        while True:
-            time.sleep(REAP_SECONDS)
-            ended = {child.pid for child in _children() if _has_ended(child)}
-            # One that is waited for is not there for so long.
-            for pid in ended & before:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            before = ended
 
-    threading.Thread(target=run, daemon=True, name="orphans").start()
+def _ended_children() -> set[int]:
+    # Not at the top: the program takes signals only after it has imported this file.
+    import psutil
+
+    found = set()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                found.add(child.pid)
+    return found
 
 
 def end() -> None:
-    """Kill all processes below this one, adopted ones too. Gives up after ``END_SECONDS``."""
+    """Kill all processes below this one, adopted ones too, and wait for them, at most for
+    ``END_SECONDS``. Nobody else may still want to know how they end."""
     give_up_at = time.monotonic() + END_SECONDS
-    while time.monotonic() < give_up_at and (alive := [c for c in _children(True) if not _has_ended(c)]):
-        for process in alive:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < give_up_at:
+            if os.waitpid(-1, os.WNOHANG) != (0, 0):
+                continue
+            import psutil
 
-
-def _children(recursive: bool = False) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error, OSError):
-        return psutil.Process().children(recursive=recursive)
-    return []
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    try:
-        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.Error:
-        return True
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.01)

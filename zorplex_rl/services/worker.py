@@ -43,7 +43,6 @@ def serve(address: str) -> None:
 
     async def run() -> None:
         worker = Worker(address)
-        orphans.reap()
         async with worker.listening():
             while True:
                 await worker.serve_a_run()
@@ -98,7 +97,7 @@ class Worker:
                 task.cancel()
             kill_session(monarch.pid)
             await monarch.wait()
-            # What has left that session has become this program's.
+            # What has left that session has become this program's (``orphans.py``).
             orphans.end()
             shutil.rmtree(temporary, ignore_errors=True)
 
