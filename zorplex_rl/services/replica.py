@@ -175,7 +175,8 @@ async def spawn(
 
     Does so on ``host``; without one on this machine. What it imports can be much: a class says in
     ``imports`` which modules, beyond its own, a process should import before its actor is made.
-    Raises ReplicaFailed, or what Monarch says, if a process ends before that.
+    Returns when ``__init__`` has. Raises ReplicaFailed, or what Monarch says, if a process ends
+    before that.
     """
     start_runtime()
     mesh = (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, name=name)
@@ -186,11 +187,7 @@ async def spawn(
     replica.probe = mesh.spawn(f"{name}_probe", HealthProbe)
     try:
         await replica.meet((actor_class.__module__, *getattr(actor_class, "imports", ())))
-    except BaseException:
-        await replica.stop()
-        raise
-    replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
-    try:
+        replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
         await replica.unless_lost(is_made(replica.actor).call().as_asyncio())
     except BaseException:
         await replica.stop()
