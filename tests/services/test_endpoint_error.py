@@ -60,6 +60,14 @@ class Alien(BaseException):
     pass
 
 
+class Shouting(Exception):
+    def __str__(self):
+        class Loud(str):
+            """Cannot be pickled."""
+
+        return Loud("x")
+
+
 class Brittle:
     """Can be sent, and cannot be received."""
 
@@ -77,7 +85,7 @@ def _raise(error):
 ODD = (
     asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3), GeneratorExit(), StopIteration(1), StopAsyncIteration(), Alien("x"),
     BaseExceptionGroup("all", [Alien("x")]), TwoArguments(1, 2), Unpicklable, Liar("x"), Deserter("x"), Unprintable("x"), ValueError("x" * 10**7),
-    Refused("not by its process"),
+    Shouting(), Refused("not by its process"),
 )  # fmt: skip
 
 

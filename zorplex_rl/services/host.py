@@ -89,6 +89,11 @@ class Host:
         return (self.info.hostname, self.info.worker) if self.info else ("", "")
 
     @property
+    def is_lent(self) -> bool:
+        """Return whether a worker program lends it."""
+        return bool(self.info and self.info.worker)
+
+    @property
     def occupants(self) -> int:
         """Return how many processes of replicas live here."""
         self.tenants = [tenant for tenant in self.tenants if not tenant.has_ended()]

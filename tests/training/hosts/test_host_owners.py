@@ -69,12 +69,14 @@ def worker() -> Iterator[Worker]:
 def running_worker() -> Iterator[Worker]:
     running = Worker()
     assert running.next_line() == f"zorplex-rl: waiting for a run at {running.address}; Ctrl-C ends this"
-    yield running
-    started = running.children(1) | running.children(2)
-    running.process.terminate()
-    assert running.process.wait(30) == 0
-    assert not any(map(runs, started))
-    running.process.stdout.close()
+    try:
+        yield running
+    finally:
+        started = running.children(1) | running.children(2)
+        running.process.terminate()
+        code = running.process.wait(30)
+        running.process.stdout.close()
+    assert code == 0 and not any(map(runs, started))
 
 
 @contextmanager
@@ -134,6 +136,12 @@ def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both_wh
                 (refusal,) = answers.keys() - {"open"}
                 assert "is in use by" in refusal
                 assert leave(answers["open"]) == "all alive"
+
+
+def test_a_worker_that_is_named_twice_is_no_two_hosts(worker):
+    with client(worker.address, by_name(worker.address)) as run:
+        assert said(run).endswith("are the same worker; name it once")
+        assert run.wait(60) == 0
 
 
 def by_name(address: str) -> str:

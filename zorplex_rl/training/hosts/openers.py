@@ -12,8 +12,10 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 
 from zorplex_rl.config import Config, HostsConfig
+from zorplex_rl.errors import HostError
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.runtime import SECRET, start_runtime
@@ -80,7 +82,11 @@ async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
                     group.create_task(host.greet())
             # In one order, whatever they are called: who is refused one holds only earlier ones. So of
             # controllers that come in the same moment and want some of the same hosts, one gets all.
-            for host in sorted(found, key=lambda host: host.rank):
+            in_order = sorted(found, key=lambda host: host.rank)
+            for one, other in pairwise(in_order):
+                if one.rank == other.rank and other.is_lent:
+                    raise HostError(f"hosts {one.name} and {other.name} are the same worker; name it once")
+            for host in in_order:
                 await host.claim()
             yield Hosts(config, found)
         except BaseExceptionGroup as failures:
