@@ -1,4 +1,4 @@
-"""Who can reach the sockets of a run: this user, and as few others as Monarch allows."""
+"""Who can reach the sockets of a run: this user, and as few others as Monarch allows; and what is left of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from echo import Echo
 from runs import SMALL, as_flags, command, rows
 
+from zorplex_rl.services import own_folder
 from zorplex_rl.services.replica import spawn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -113,3 +114,18 @@ def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process
     # At its end the run closes the socket. Its processes are six.
     assert in_mid_run - {0} == {1}
     assert 1 <= most_at_start <= 1 + 6
+
+
+def test_what_monarch_leaves_of_a_killed_process_is_swept_with_its_folder(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("short")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    program = "from zorplex_rl.services.runtime import start_runtime; start_runtime(); print(); input()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert [path.name[: len(own_folder.PREFIX)] for path in folder.iterdir()] == [own_folder.PREFIX]
+    (left,) = folder.iterdir()
+    os.utime(left, (0, 0))
+    own_folder.sweep()
+    assert not left.exists()

@@ -13,6 +13,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 from zorplex_rl.services.endpoints import Refused, concurrent_endpoint, endpoint, is_made, uncounted_endpoint  # noqa: F401, others import them from here
 from zorplex_rl.services.monarch_settings import (  # noqa: F401, others import them from here
@@ -24,7 +25,7 @@ from zorplex_rl.services.monarch_settings import (  # noqa: F401, others import 
     configure,
     monarch,
 )
-from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.tasks import fail_if_cancelled_inside, run_together  # noqa: F401, as above
 
 context, current_rank = monarch.actor.context, monarch.actor.current_rank
@@ -39,7 +40,9 @@ def start_runtime() -> None:
     configure(streams=2 if _transport() == BindSpec(ChannelTransport.Unix) else 1)
     # The default hook ends this process when any actor dies. Here its caller gets an exception.
     monarch.actor.unhandled_fault_hook = lambda failure: _note_fault(failure.report())
-    with quiet_stderr(), _private_host():
+    # Monarch's client makes a folder for sockets of its own. In ours it is swept, should this process be killed.
+    folder = own_folder(socket=".tmp123456/12345678901")
+    with quiet_stderr(), _private_host(folder), temporary_files_in(folder):
         context()
     # Registered after Monarch's own handler, so it runs before it.
     atexit.register(_shut_down)
@@ -64,7 +67,7 @@ def _shut_down() -> None:
 
 
 @contextlib.contextmanager
-def _private_host() -> Iterator[None]:
+def _private_host(folder: Path) -> Iterator[None]:
     """Have this process's host, where Monarch starts processes, reachable for this user only.
 
     By default it listens in Linux's abstract namespace, to which any user of the machine can
@@ -75,7 +78,6 @@ def _private_host() -> Iterator[None]:
     if _transport() != BindSpec(usual):
         yield
         return
-    folder = own_folder()
     monarch.configure(default_transport=f"ipc://{folder}/host")
     try:
         yield
