@@ -72,6 +72,12 @@ def test_trials_under_other_conditions_get_a_file_of_their_own(file):
         write_header(file, "benchmarks/staleness.py", "2 cores", CONDITIONS | {"steps": 60})
 
 
+def test_conditions_that_are_younger_than_a_file_were_as_they_are_by_default(file):
+    write_header(file, "benchmarks/staleness.py", "2 cores", CONDITIONS | {"difficulty": "easy"})
+    with pytest.raises(ValueError, match="another difficulty"):
+        write_header(file, "benchmarks/staleness.py", "2 cores", CONDITIONS | {"difficulty": "hard"})
+
+
 def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(file):
     for found in (row(seed=1, accuracy=0.25), row("tis"), row(seed=0, accuracy=0.75)):
         append_row(file, found)
@@ -143,6 +149,26 @@ def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
     assert found.token_sample_sizes[0] == found.episode_sample_sizes[0] == 1.0
     assert found.episode_sample_sizes[1] < found.token_sample_sizes[1] < 1.0
     assert found.mean_lag == 0.5
+    assert {len(values) for values in found.series.values()} == {2}
+    assert found.series["second_moment"][0] < 1e-9 < found.series["second_moment"][1]
+    assert {"entropy", "grad_norm", "response_tokens", "format_rate", "reward", "mismatch_kl"} <= set(found.series)
+    assert {name for name in found.series if "fraction" in name} == {"clip_fraction_low", "clip_fraction_high"}
+
+
+def test_a_trial_that_fell_to_zero_for_good_is_ended_there_and_its_row_says_where(monkeypatch):
+    from zorplex_rl.course.staleness import Trial
+
+    measured = iter([0.5] + benchmark.ZEROS * [0.0] + [0.01])
+    monkeypatch.setattr(benchmark, "held_out_accuracy", lambda *anything: next(measured))
+    found = benchmark.run_trial(4e-4, Trial("grpo", 0, 0), benchmark.Options(steps=20, eval_every=1))
+    assert (found.ended_at, found.accuracy, found.diverged_at) == (7, 0.01, None)
+    assert found.eval_steps == [1, 2, 3, 4, 5, 6, 7]
+    assert len(found.series["entropy"]) == 7
+
+
+def test_a_policy_that_never_had_an_answer_right_is_given_its_time():
+    assert not benchmark.is_over(20 * [0.0])
+    assert not benchmark.is_over([0.5] + 5 * [0.0] + [0.1])
 
 
 def test_a_trial_that_diverges_is_a_row_too(monkeypatch):

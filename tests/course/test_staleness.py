@@ -62,3 +62,15 @@ def test_only_stale_data_disagree_with_the_trainer():
     fresh, stale = (train_with_lag(Trial("tis", lag, 0), SHORT) for lag in (0, 2))
     assert fresh.max_logp_difference < 1e-4 < stale.max_logp_difference
     assert fresh.effective_sample_size > 0.9999 > stale.effective_sample_size
+
+
+def test_a_study_may_take_hard_tasks():
+    hard = staleness.sample_batch(
+        staleness.load_policy(), staleness.Zorplex(0), 0, 0, replace(SHORT, task="compositional", difficulty="hard")
+    )
+    assert {episode.task.difficulty for episode in hard} == {"hard"}
+
+
+def test_a_trial_may_end_before_its_learning_rate_has_fallen():
+    assert fresh_learner(Trial("grpo", 0, 0), replace(SHORT, schedule_steps=60)).decay_steps == 60
+    assert fresh_learner(Trial("grpo", 0, 0), SHORT).decay_steps == SHORT.steps

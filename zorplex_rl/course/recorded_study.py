@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -40,6 +40,10 @@ class Row:
     """The effective sample size of the batch's tokens, in each step's first update."""
     episode_sample_sizes: list[float]
     """That of its episodes: the ratio of an episode is the product of its tokens' ratios."""
+    ended_at: int | None = None
+    """The step after which a trial that had collapsed for good was ended."""
+    series: dict[str, list[float]] = field(default_factory=dict)
+    """Other diagnostics of each step by their names in ``Learner.step``; empty in older studies."""
 
     @property
     def key(self) -> tuple[str, int, float, int]:

@@ -17,7 +17,7 @@ from statistics import fmean
 
 import torch
 
-from zorplex_rl.config import Config, LearnerConfig, LossName
+from zorplex_rl.config import Config, Difficulty, LearnerConfig, LossName
 from zorplex_rl.learning.advantages import group_relative, mean_relative
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
@@ -39,8 +39,11 @@ class Conditions:
     policy: str = "embedded"
     device: str = "cpu"
     task: str = "compositional"
+    difficulty: Difficulty = "easy"
     hints: bool = False
     steps: int = 20
+    schedule_steps: int = 0
+    """The step at which the learning rate is lowest; 0: the last one."""
     prompts: int = 6
     """Prompts in a training batch."""
     samples: int = 6
@@ -112,7 +115,9 @@ def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
         warmup_steps=conditions.warmup_steps,
         updates_per_batch=conditions.updates_per_batch,
     )
-    return Learner(load_policy(conditions.policy, conditions.device), config, conditions.steps)
+    return Learner(
+        load_policy(conditions.policy, conditions.device), config, conditions.schedule_steps or conditions.steps
+    )
 
 
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
@@ -124,7 +129,9 @@ def sample_batch(
     policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions, version: int = 0
 ) -> list[Episode]:
     """Sample and score the episodes of a step, a prompt's samples side by side."""
-    tasks = environment.tasks(tier_of(conditions.task), conditions.prompts, start=step * conditions.prompts)
+    tasks = environment.tasks(
+        tier_of(conditions.task, conditions.difficulty), conditions.prompts, start=step * conditions.prompts
+    )
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)
     return play(policy, environment, copies, first, Sampling(max_tokens=conditions.max_tokens), version)
@@ -141,6 +148,6 @@ def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo"
 
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
     """Sample one episode of each held-out task. Returns the share of correct ones."""
-    tasks = environment.tasks(tier_of(conditions.task), conditions.held_out_tasks, "held_out")
+    tasks = environment.tasks(tier_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out")
     sampling = Sampling(max_tokens=conditions.max_tokens)
     return accuracy(play(policy, environment, tasks, EVALUATION_SEED, sampling))

@@ -1,0 +1,75 @@
+"""Record the laboratory of staleness: blocks of ``staleness.py``'s trials, the most telling ones
+first.
+
+    python benchmarks/laboratory.py --budget 90       go on with it for at most 90 minutes
+
+    confirmed.jsonl          the setting of notebook 09 on seeds that no other study has
+    laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
+    laboratory_hard.jsonl    the same on hard ones
+
+Resumable like ``staleness.py``: a trial that is in its file is not run again, and a file grows by a
+line when a trial is done. What the recording decides, and by which rule, is in ``VERDICTS.md``,
+which is older than the first trial.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+from log import describe_machine
+from staleness import Options, missing, record, shared, write_header
+
+from zorplex_rl.course.recorded_study import read_study
+
+COMMAND = "benchmarks/laboratory.py"
+HERE = Path(__file__).parent
+EASY = Options(learning_rates=(4e-4,), lags=(0, 8, 32), seeds=5, out=HERE / "laboratory.jsonl")
+HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
+LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
+OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
+
+BLOCKS = (
+    replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
+    replace(LIVE, losses=("reinforce",), lags=(0,)),
+    # The two disputes.
+    replace(EASY, losses=("cispo", "dppo", "icepop", "reinforce", "grpo")),
+    # Slow collapses, which an alarm can announce.
+    replace(EASY, losses=("reinforce", "tis", "decoupled_ppo", "cispo"), lags=(32,), learning_rates=(2e-4,)),
+    replace(HARD, losses=("reinforce", "grpo"), seeds=1),
+    replace(EASY, losses=OTHERS),
+    replace(EASY, losses=("icepop", "cispo", "dppo", "reinforce", "grpo"), lags=(1, 2, 4, 16)),
+    replace(HARD, losses=("reinforce", "grpo", "cispo", "dppo", "icepop")),
+    replace(EASY, losses=("reinforce", "grpo", "cispo", "dppo", "icepop"), learning_rates=(8e-4, 2e-4)),
+    replace(EASY, losses=OTHERS, lags=(1, 2, 4, 16)),
+    replace(EASY, losses=OTHERS, learning_rates=(8e-4, 2e-4)),
+    replace(HARD, losses=OTHERS),
+)
+"""The study, in the order in which it is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How much of the laboratory to record now."""
+
+    budget: float = 90.0
+    """Minutes after which no further trial is started."""
+    processes: int = 2
+    """Trials that run at the same time, each in a process with one torch thread."""
+
+
+def main(recording: Recording) -> None:
+    """Record the blocks one after the other, until all is there or the budget is spent."""
+    until = time.monotonic() + 60 * recording.budget
+    for block in BLOCKS:
+        write_header(block.out, COMMAND, describe_machine(), shared(block))
+        left = (until - time.monotonic()) / 60
+        record(replace(block, budget=left, processes=recording.processes))
+    lacking = [len(missing(block, read_study(block.out))) for block in BLOCKS]
+    print(f"missing trials, by block: {lacking}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Recording, description=__doc__))
