@@ -1,6 +1,7 @@
 """Drive notebook 08: settings of a run, a planted fault, accounts, a killed generator.
 
 run_config      the page's settings ──► the package's Config
+create          the folder of a run; notebook 11 replays the one that is kept
 diagnose        the diagnostics of three training steps, two of them with a fault
 account         the spans of a run ──► seconds of its phases, busy shares, lags
 side_by_side  rows_of           two runs on one axis, and their accounts
@@ -12,6 +13,7 @@ books_of  around_the_kill       what became of every group, and the moments arou
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from typing import Any
 from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines
+from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.drawing.plots import timeline_chart
@@ -40,12 +43,21 @@ from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
 
+KEPT = EXAMPLES.parent / "runs" / "notebook_08"
+"""Where the run with the kill stays, for notebook 11 to replay."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
 def new_path(name: str) -> Path:
     """Return a path that is gone when the notebook is."""
     return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
+
+
+def create(run: Config, keeps: bool) -> RunFolder:
+    """Create the folder of a run; one that ``keeps`` takes the place of the one before it."""
+    if keeps:
+        shutil.rmtree(KEPT, ignore_errors=True)
+    return RunFolder.create(KEPT if keeps else new_path("run"), run)
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:

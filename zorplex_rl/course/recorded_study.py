@@ -10,7 +10,7 @@ at any time: ``Study.cells`` has only the cells that have as many seeds as asked
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -134,6 +134,32 @@ def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> SimpleNa
         counts["collapsed"] += 1
         counts["announced"] += low is not None and low <= max(good, default=0)
     return SimpleNamespace(**counts)
+
+
+Advice = Callable[[Sequence[float], Sequence[float], Sequence[float]], str]
+
+
+def worth(study: Study, advise: Advice, numerics: Sequence[float]) -> list[dict[str, Any]]:
+    """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
+    seed came to that took it."""
+    runs = {row.key: row for row in study.rows}
+    rates = sorted({row.learning_rate for row in study.rows})
+    found: dict[str, list[tuple[Row, Row]]] = {}
+    for (loss, lag, rate, seed), row in runs.items():
+        advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, list(numerics))
+        lower = rates[max(rates.index(rate) - 1, 0)]
+        taken = {"lower the rate": (loss, lag, lower, seed), "clip": ("grpo", lag, rate, seed)}
+        found.setdefault(advice, []).append((row, runs[taken.get(advice, row.key)]))
+    return [
+        {
+            "advice": advice,
+            "recorded runs": len(pairs),
+            "accuracy at the end": f"{fmean(row.accuracy for row, _ in pairs):.0%}",
+            "with the advice": f"{fmean(other.accuracy for _, other in pairs):.0%}",
+            "better with it": sum(other.accuracy > row.accuracy for row, other in pairs),
+        }
+        for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
+    ]
 
 
 def read_study(file: Path) -> Study:

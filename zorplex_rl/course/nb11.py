@@ -1,0 +1,128 @@
+"""Drive notebook 11, the laboratory: a run to replay, draws for its checks, what the study says.
+
+make_run  folder_of    the run of notebook 08 if the reader has kept it, else a short one of this page
+replayed  said         a run, executed again as it was and changed ──► a drawing and a sentence
+change_slider          a step of training ──► what it changes at each learning rate
+draw_run  draw_change  draw_tokens      arguments for the checks of the exercises
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from zorplex_rl.cli.replay import curves_of
+from zorplex_rl.course import nb08
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.drawing.two_runs import two_runs
+from zorplex_rl.simulation.what_if import WhatIf as Comparison
+from zorplex_rl.training.controller import Controller
+
+NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled_ppo": "decoupled"}
+"""What the page calls the losses of the recorded study."""
+RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
+
+
+def folder_of(unattended: bool) -> Path | None:
+    """Return the folder of the reader's own run of notebook 08, or None if there is none."""
+    return nb08.KEPT if not unattended and (nb08.KEPT / "journal.jsonl").is_file() else None
+
+
+async def make_run(config: SimpleNamespace) -> Path:
+    """Train with two generators, of which one is killed half way. Returns the run's folder."""
+
+    async def kill(controller: Controller) -> None:
+        while controller.step < config.steps // 2:
+            await asyncio.sleep(0.03)
+        os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
+
+    run = nb08.run_config(config, generators=2, spares=1)
+    folder = nb08.create(run, keeps=False)
+    with nb08.quietly():
+        await nb08.train_and_kill(run, folder, kill)
+    return folder.path
+
+
+def replayed(found: Comparison) -> str:
+    """Draw a run and the changed one beside one another."""
+    return two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why)
+
+
+def said(found: Comparison) -> SimpleNamespace:
+    """Return the paired difference over all evaluations: in words, and as 0 (lower), 1 (no clear
+    difference) or 2 (higher)."""
+    measure = "sampled, mean of all evaluations"
+    (before, after), (mean, interval) = found.means(measure), found.difference(measure)
+    low, high = interval or (-math.inf, math.inf)
+    words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
+    words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
+    return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1)
+
+
+def flat(weights: dict[str, Tensor]) -> Tensor:
+    """Return all weights, float32 [n]."""
+    return torch.cat([weights[name].float().flatten() for name in sorted(weights)])
+
+
+def change_slider(
+    before: Tensor, step: Tensor, rate: float, bytes_of: Callable[[int, int], float], static: bool
+) -> WhatIf:
+    """Return a slider of learning rates: what ``step``, taken at ``rate``, changes at each of them.
+    ``bytes_of(changed, weights)`` is the size of a change."""
+
+    def answer(wanted: float) -> Answer:
+        changed = int((before.bfloat16() != (before + step * (wanted / rate)).bfloat16()).sum())
+        whole, size = 2 * len(before), float(bytes_of(changed, len(before)))
+        bars = [Bar("the whole version", whole / 1e6, f"{whole / 1e6:.2f} MB", "grey")]
+        bars.append(Bar("what has changed", size / 1e6, f"{size / 1e6:.2f} MB", "orange"))
+        return Answer(
+            [Panel("Bytes of a version in bfloat16", bars, whole / 1e6)],
+            numbers=[
+                ("Weights that stay as they are", f"{1 - changed / len(before):.1%}", f"of {len(before):,}"),
+                ("A change takes", f"{size / whole:.1%}", "of the whole version"),
+            ],
+        )
+
+    knob = Knob("wanted", "Learning rate", RATES, "{:.0e}")
+    return WhatIf("One step of this page, at other learning rates", [knob], answer, {"wanted": 3e-5}, static=static)
+
+
+def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]]:
+    """Draw the arguments of ``advise``: runs that fall and that do not, ratios near and far."""
+
+    def run() -> list[float]:
+        best = draw.uniform(0.4, 1.0)
+        path = [draw.uniform(0.3, 0.9) * best for _ in range(draw.randint(2, 5))]
+        path[draw.randrange(len(path))] = best
+        return [*path, draw.choice((0.2, 0.45, 0.55, 0.9)) * best]
+
+    far = draw.choice((0, 1, 2, 3, 6))
+    logs = [draw.choice((-1, 1)) * draw.uniform(0.3, 3.0) for _ in range(far)]
+    logs += [draw.choice((-0.21, 0.17, 0.0)) for _ in range(200 - far)]
+    return run(), run(), draw.sample(logs, 200)
+
+
+def draw_change(draw: random.Random) -> tuple[int, int]:
+    """Draw the arguments of ``bytes_of_change``: less and more than one weight in 32 changed."""
+    weights = 32 * draw.randint(10, 40_000)
+    return int(weights * draw.choice((0.0, 0.001, 0.02, 0.031, 0.032, 0.2, 1.0))), weights
+
+
+def draw_tokens(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Draw the arguments of ``distill``."""
+    rows, columns = draw.randint(1, 3), draw.randint(2, 5)
+    logp, teacher = (
+        torch.tensor([[draw.uniform(-3, -0.1) for _ in range(columns)] for _ in range(rows)]) for _ in range(2)
+    )
+    mask = torch.tensor([[float(draw.random() < 0.7) for _ in range(columns)] for _ in range(rows)])
+    mask[0, 0] = 1.0
+    return logp.requires_grad_(), teacher, mask, mask.sum().item() + draw.randint(1, 9)
