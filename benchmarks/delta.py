@@ -8,6 +8,8 @@ travel as bfloat16, at a constant rate. After each step the change is encoded. I
 before the step, from the weights and the step before (``expected_share`` of ``weights/delta.py``).
 The weights of the last two versions then go to another process, whole and as a change in turns,
 through each transport.
+The seconds of a change are predicted: its bytes at the rate at which the whole version came, and
+the time that it takes to apply. Between hosts: ``benchmarks/hosts.py --links``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import median
@@ -29,14 +33,15 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.training.transports import Publisher, subscribe
-from zorplex_rl.weights.delta import encode, expected_bytes, expected_share
+from zorplex_rl.training.transports import Publisher, WeightSource, subscribe
+from zorplex_rl.weights.delta import HEAD, apply, encode, expected_bytes, expected_share, word_of
 from zorplex_rl.weights.layout import Layout, named_weights
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED
 
 ASKED = (
     "How many bytes does a version take as a change, how well is that predicted a step before, and how long does a read take, "
@@ -84,12 +89,11 @@ class WriterActor(Actor):
 
     def __init__(self, versions: list[dict[str, Tensor]]) -> None:
         self.versions, self.version = versions, 0
-        os.environ[HOST_ADDRESS] = "127.0.0.1"
-        self.model = Weights(versions[0])
-        self.publisher = Publisher(self.model, full_every=10**9)
+        os.environ.setdefault(HOST_ADDRESS, "127.0.0.1")
+        self.publisher = Publisher(Weights(versions[0]), full_every=10**9)
 
     @concurrent_endpoint
-    async def source(self):
+    async def source(self) -> WeightSource:
         return self.publisher.source()
 
     @concurrent_endpoint
@@ -101,13 +105,54 @@ class WriterActor(Actor):
         return self.publisher.read_slot(slot, size)
 
     @concurrent_endpoint
-    async def publish(self) -> float:
-        """Publish the next version. Returns the seconds."""
+    async def publish(self) -> None:
+        """Publish the next version."""
         self.version += 1
-        weights = Weights(self.versions[self.version % 2])
+        self.publisher.publish(Weights(self.versions[self.version % 2]), self.version)
+
+
+class ReaderActor(Actor):
+    """Reads each version twice: whole, and as a change."""
+
+    def __init__(self, versions: list[dict[str, Tensor]]) -> None:
+        torch.set_num_threads(1)
+        self.versions = versions
+
+    @concurrent_endpoint
+    async def subscribe(self, source: WeightSource, transport: str) -> None:
+        self.readers = {w: await subscribe(source, transport, Weights(self.versions[0])) for w in (True, False)}
+        for reader in self.readers.values():
+            await reader.pull()
+
+    @concurrent_endpoint
+    async def fetch(self, whole: bool) -> float:
+        """Return the seconds of a read into the staging buffer."""
+        if whole:
+            # What a reader knows that has missed the last changes.
+            self.readers[True]._fetched = NOTHING_PUBLISHED
         begin = time.perf_counter()
-        self.publisher.publish(weights, self.version)
-        return time.perf_counter() - begin
+        await self.readers[whole].fetch()
+        seconds = time.perf_counter() - begin
+        self.readers[whole].swap()
+        return seconds
+
+    @concurrent_endpoint
+    async def change(self) -> tuple[int, int, float]:
+        """Return the bytes of a whole version and of the change to it, and the seconds in which
+        the change is applied and checked, without any network."""
+        model, other = Weights(self.versions[0]), Weights(self.versions[1])
+        layout = Layout.of(model)
+        before, after = packed(model, layout), packed(other, layout)
+        out = torch.zeros(4 * layout.size, dtype=torch.uint8)
+        size = encode(before, after, 1, word_of(layout), out)
+        assert size is not None
+        seconds = []
+        for _ in range(9):
+            buffer = before.clone()
+            begin = time.perf_counter()
+            apply(out[:size], buffer)
+            seconds.append(time.perf_counter() - begin)
+        return layout.size, size, median(seconds)
 
 
 class Weights(torch.nn.Module):
@@ -160,39 +205,80 @@ def measure(rate: float, options: Options) -> Measured:
     return measured
 
 
-async def read_in_turns(versions: list[dict[str, Tensor]], transport: str, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of a read of a whole version, and of the same as a change."""
-    writer = await spawn("writer", WriterActor, versions)
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    try:
+Spawn = Callable[..., Awaitable[Replica]]
+"""``spawn(name, actor_class, *args)``: writers and readers stand on hosts of their own, or here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Median seconds of a read of a whole version and of the same as a change; what a change of
+    that size is predicted to take."""
+
+    whole: float
+    change: float
+    predicted: float
+    share: float
+    """Bytes of the change as a share of those of a whole version."""
+
+
+async def read_in_turns(
+    versions: list[dict[str, Tensor]], transport: str, repeats: int, at_writer: Spawn = spawn, at_reader: Spawn = spawn
+) -> Reads:
+    """Read ``repeats`` versions, each whole and as a change in turns."""
+    async with AsyncExitStack() as running:
+        writer = await at_writer("writer", WriterActor, versions)
+        running.push_async_callback(writer.stop)
+        reader = await at_reader("reader", ReaderActor, versions)
+        running.push_async_callback(reader.stop)
         source = replace(await writer.actor.source.call_one(), owner=writer.actor)
         await writer.actor.publish.call_one()
-        readers = {whole: await subscribe(source, transport, Weights(versions[0])) for whole in (True, False)}
-        for reader in readers.values():
-            await reader.pull()
-        readers[True]._change = None
+        await reader.actor.subscribe.call_one(source, transport)
+        pairs = []
         for _ in range(repeats):
             await writer.actor.publish.call_one()
-            for whole, reader in readers.items():
-                begin = time.perf_counter()
-                await reader.fetch()
-                seconds[whole].append(time.perf_counter() - begin)
-                reader.swap()
-    finally:
-        await writer.stop()
-    return median(seconds[True]), median(seconds[False])
+            pairs.append([await reader.actor.fetch.call_one(whole) for whole in (True, False)])
+        size, change, apply_seconds = await reader.actor.change.call_one()
+    whole, found = (median(side) for side in zip(*pairs, strict=True))
+    predicted = whole * change / size + apply_seconds
+    # What is larger than the ring's slot for a change is read whole.
+    return Reads(whole, found, predicted if change <= HEAD + size // 4 else whole, change / size)
+
+
+def repeated(versions: list[dict[str, Tensor]], tile: int) -> list[dict[str, Tensor]]:
+    """Return ``versions`` with all weights ``tile`` times, one after the other."""
+    return [{"w": version["w"].repeat(tile)} for version in versions]
+
+
+COLUMNS = ["learning rate", "MB", "way", "share of bytes", "whole, ms", "change, ms", "predicted, ms", "ratio"]
+
+
+def row_of(rate: float, versions: list[dict[str, Tensor]], way: str, reads: Reads) -> list[str]:
+    """Return a line of the table that has ``COLUMNS``."""
+    times = (f"{1e3 * seconds:.2f}" for seconds in (reads.whole, reads.change, reads.predicted))
+    size = f"{versions[0]['w'].nbytes / 1e6:.1f}"
+    return [f"{rate:g}", size, way, f"{reads.share:.3f}", *times, f"{reads.change / reads.whole:.2f}"]
+
+
+def on_this_machine(measured: list[Measured], options: Options) -> list[list[str]]:
+    """Return the table's lines for each transport between two processes of this machine."""
+    rows = []
+    for found, tile, transport in product(measured, options.tiles, ("shm", "tcp", "rdma", "message")):
+        versions = repeated(found.versions, tile)
+        reads = asyncio.run(read_in_turns(versions, transport, options.repeats))
+        rows.append(row_of(found.rate, versions, transport, reads))
+    return rows
 
 
 def main(options: Options) -> None:
     torch.set_num_threads(1)
-    rows, times = [], []
-    for rate in options.learning_rates:
-        measured = measure(rate, options)
+    all_measured = [measure(rate, options) for rate in options.learning_rates]
+    rows = []
+    for measured in all_measured:
         found, predicted = median(measured.found), median(measured.predicted)
         errors = [p / f - 1 for p, f in zip(measured.predicted, measured.found, strict=True)]
         rows.append(
             [
-                f"{rate:g}",
+                f"{measured.rate:g}",
                 f"{1 - median(measured.changed):.1%}",
                 f"{found:.3f}",
                 f"{predicted:.3f}",
@@ -200,12 +286,7 @@ def main(options: Options) -> None:
                 f"{median(map(abs, errors)):.1%}",
             ]
         )
-        for tile, transport in product(options.tiles, ("shm", "tcp", "rdma", "message")):
-            versions = [{"w": version["w"].repeat(tile)} for version in measured.versions]
-            whole, change = asyncio.run(read_in_turns(versions, transport, options.repeats))
-            size = f"{versions[0]['w'].nbytes / 1e6:.1f}"
-            seconds = [f"{1e3 * whole:.2f}", f"{1e3 * change:.2f}", f"{change / whole:.2f}"]
-            times.append([f"{rate:g}", size, transport, *seconds])
+    times = on_this_machine(all_measured, options)
     reports = [
         Report(
             "Bytes of a change as a share of a whole version: medians over the steps",
@@ -221,7 +302,7 @@ def main(options: Options) -> None:
         ),
         Report(
             "One read into the staging buffer",
-            ["learning rate", "MB", "transport", "whole, ms", "change, ms", "ratio"],
+            COLUMNS,
             times,
         ),
     ]

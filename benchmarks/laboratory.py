@@ -6,6 +6,7 @@ first.
     confirmed.jsonl          the setting of notebook 09 on seeds that no other study has
     laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
     laboratory_hard.jsonl    the same on hard ones
+    laboratory_ess.jsonl     the same on easy ones with --ess-control
 
 Resumable like ``staleness.py``: a trial that is in its file is not run again, and a file grows by a
 line when a trial is done. What the recording decides, and by which rule, is in ``VERDICTS.md``,
@@ -28,17 +29,20 @@ COMMAND = "benchmarks/laboratory.py"
 HERE = Path(__file__).parent
 EASY = Options(learning_rates=(4e-4,), lags=(0, 8, 32), seeds=5, out=HERE / "laboratory.jsonl")
 HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
+CONTROLLED = replace(EASY, ess_control=True, seeds=2, out=HERE / "laboratory_ess.jsonl")
 LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
 BLOCKS = (
     replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
     replace(LIVE, losses=("reinforce",), lags=(0,)),
+    replace(CONTROLLED, losses=("reinforce",)),
     # The two disputes.
     replace(EASY, losses=("cispo", "dppo", "icepop", "reinforce", "grpo")),
     # Slow collapses, which an alarm can announce.
     replace(EASY, losses=("reinforce", "tis", "decoupled_ppo", "cispo"), lags=(32,), learning_rates=(2e-4,)),
     replace(HARD, losses=("reinforce", "grpo"), seeds=1),
+    replace(CONTROLLED, losses=("reinforce", "tis", "grpo"), seeds=5),
     replace(EASY, losses=OTHERS),
     replace(EASY, losses=("icepop", "cispo", "dppo", "reinforce", "grpo"), lags=(1, 2, 4, 16)),
     replace(HARD, losses=("reinforce", "grpo", "cispo", "dppo", "icepop")),

@@ -64,6 +64,7 @@ SERIES = (
     "masked_fraction_low",
     "masked_fraction_high",
     "truncated_fraction",
+    "learning_rate_factor",
 )
 """Diagnostics of ``Learner.step`` that a row keeps, beside the effective sample sizes."""
 
@@ -95,6 +96,8 @@ class Options:
     """The first of them."""
     steps: int = 60
     """Training steps of a trial."""
+    ess_control: bool = False
+    """Scale the learning rate with the effective sample size (``--ess-control`` of a run)."""
     schedule_steps: int = 0
     """Step at which the learning rate is lowest; 0: the last one."""
     eval_every: int = 3
@@ -135,7 +138,12 @@ def shared(options: Options) -> dict[str, object]:
 
 def conditions_of(options: Options) -> Conditions:
     """Return the conditions of the study's trials, but for their learning rate."""
-    return Conditions(steps=options.steps, schedule_steps=options.schedule_steps, difficulty=options.difficulty)
+    return Conditions(
+        steps=options.steps,
+        schedule_steps=options.schedule_steps,
+        difficulty=options.difficulty,
+        ess_control=options.ess_control,
+    )
 
 
 def command_of(options: Options) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ import zorplex_rl
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.simulation.replay import read_recording
 
 CONFIG = SMALL.changed(max_lag=1, steps=6, checkpoint_every=1, task_timeout=2.0)
 SECONDS = 10
@@ -76,6 +78,32 @@ def test_one_rollout_that_never_ends_wedges_neither_the_run_nor_the_resumed_one(
     _, sentence = told(tmp_path / "run", "train", "--resume", str(tmp_path / "run"))
     assert "has not returned within 2 s (--task-timeout)" in sentence
     assert len(rows(tmp_path / "run", "step")) >= done
+
+
+@pytest.mark.parametrize("tool_latency", [0.0, 0.01])
+def test_a_tool_that_never_answers_has_timed_out_for_its_episode_and_the_run_goes_on_and_is_resumed(
+    tmp_path, tool_latency
+):
+    """The same reports. In a process of their own, tools wait in turn; in a generator, its rows."""
+    (tmp_path / "tasks.py").write_text(TASK.format(harm="time.sleep(10**6)"))
+    task = {"task": str(tmp_path / "tasks.py"), "task_timeout": 60.0, "tool_timeout": 0.5}
+    config = CONFIG.changed(**task, tool_latency=tool_latency, group_size=2, checkpoint_every=4)
+    run = train_here(config, tmp_path / "run")
+    assert len(rows(run.path, "step")) == config.steps
+    # Step 5 has the tenth task: it comes again.
+    for later in (run.checkpoints()[-1], run.policy):
+        shutil.rmtree(later)
+    with command("train", "--resume", str(run.path)) as running:
+        code, said = running.finish()
+        assert code == 0, said
+    recording = read_recording(run.path, trusts_task=True)
+    assert [len(sitting.batches) for sitting in recording.journal.sittings] == [4, 2]
+    timed_out = set()
+    for batch in recording.batches.values():
+        for place, episode in enumerate(batch.episodes):
+            if "] -> ERROR: timed out after 0.5 s" in recording.policy.tokenizer.decode(episode.token_ids):
+                timed_out.add(batch.groups[place // config.group_size])
+    assert timed_out == {9}
 
 
 def test_a_failed_rollout_is_no_episode_without_reward(tmp_path):

@@ -107,6 +107,9 @@ class LearnerConfig:
     """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
+    ess_control: bool = False
+    """Multiply the learning rate of each update by the square root of the effective sample size of
+    the batch's episodes (VCPO): smaller steps on stale data, none smaller on fresh ones."""
     token_budget: int = 8192
     """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
 
@@ -193,6 +196,9 @@ class Config:
     task_timeout: float = 60.0
     """Longest time in seconds of one call of a task of your own: drawing, a tool, scoring. A longer
     one ends the run. What --tool-latency simulates does not count."""
+    tool_timeout: float = 30.0
+    """Seconds after which a tool of a task of your own counts as answered: the policy then reads
+    ERROR: timed out after 30 s, and the episode goes on. Without effect from --task-timeout on."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
@@ -307,7 +313,8 @@ class Config:
             if not values[name] > 0:
                 raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
         check_range("lease", values["lease"], 4)
-        check_range("task_timeout", values["task_timeout"], SHORTEST_TASK_TIMEOUT)
+        for name in ("task_timeout", "tool_timeout"):
+            check_range(name, values[name], SHORTEST_TASK_TIMEOUT)
         check_temperature(self.temperature)
         check_seed(self.seed)
         for knob, losses in LOSS_KNOBS.items():
@@ -435,6 +442,7 @@ _AT_MOST = {
     "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
     "task_timeout": 86400.0,
+    "tool_timeout": 86400.0,
     "tool_latency_variation": 1000.0,
     **dict.fromkeys(
         "generators spares tool_replicas reward_replicas trainer_processes threads".split(), MOST_PROCESSES

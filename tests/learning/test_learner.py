@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -244,6 +246,43 @@ def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advanta
         Learner(policy, chosen.learner).step(episodes, advantages)
         found.append(weights(policy))
     assert not torch.equal(*found)
+
+
+def test_with_ess_control_an_update_on_stale_data_is_as_much_smaller_as_the_published_rule_says(
+    embedded, episodes, advantages
+):
+    stale = [
+        replace(episode, logprobs=[log - 0.02 * (i % 3) for log in episode.logprobs])
+        for i, episode in enumerate(episodes)
+    ]
+    moved = []
+    for control in (False, True):
+        policy = fresh(embedded)
+        before = weights(policy).double()
+        found = Learner(policy, LearnerConfig(loss="tis", ess_control=control)).step(stale, advantages)
+        moved.append(weights(policy).double() - before)
+    # An independent reference: w is an episode's product of π/μ, ESS = (Σw)² / Σw², the factor √(ESS/B).
+    mine = response_logprobs(embedded, stale)
+    apart = [
+        sum(new - old for new, old, sampled in zip(logs, e.logprobs, e.sampled, strict=True) if sampled)
+        for logs, e in zip(mine, stale, strict=True)
+    ]
+    w = [math.exp(a - max(apart)) for a in apart]
+    expected = math.sqrt(sum(w) ** 2 / sum(x * x for x in w) / len(w))
+    assert 0.3 < expected < 0.8
+    assert found["learning_rate_factor"] == pytest.approx(expected, rel=1e-3)
+    # AdamW's step is proportional to its learning rate; what is left is float32's rounding.
+    assert (moved[1] - expected * moved[0]).norm() < 0.01 * moved[1].norm()
+
+
+def test_on_fresh_data_ess_control_changes_nothing(embedded, episodes, advantages):
+    found = []
+    for control in (False, True):
+        policy = fresh(embedded)
+        metrics = Learner(policy, LearnerConfig(ess_control=control)).step(episodes, advantages)
+        found.append(weights(policy))
+    assert metrics["learning_rate_factor"] == pytest.approx(1.0, abs=1e-6)
+    assert torch.allclose(*found, atol=1e-8, rtol=0)
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):

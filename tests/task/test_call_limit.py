@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from zorplex_rl.errors import TaskError
 from zorplex_rl.task import call_limit as module
 from zorplex_rl.task.call_limit import MARKS, CallLimit, ask, call_limit, in_thread, last_call
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.source import EnvironmentSource, _told
 
 CODE = """
 from zorplex_rl.task.environment import Environment
@@ -83,6 +84,29 @@ def test_a_call_that_lets_nothing_else_run_ends_its_process_and_leaves_its_mark(
     call = last_call("dataset")
     assert call is not None and call.place == "'endless.py', in task(7, 'train')"
     assert last_call("generator_0") is None
+
+
+def test_a_tool_that_does_not_answer_has_timed_out_until_too_many_of_them_are_left(monkeypatch):
+    monkeypatch.setattr(call_limit, "seconds", 60.0)
+    monkeypatch.setattr(call_limit, "tool_seconds", 0.1)
+    ended = threading.Event()
+
+    def hanging() -> str:
+        with _told("a tool", None):
+            ended.wait()
+        return "too late"
+
+    answers = [call_limit.tool(hanging, "a tool") for _ in range(module.MOST_LEFT)]
+    assert set(answers) == {"ERROR: timed out after 0.1 s"}
+    # What it left behind counts as no call under way.
+    assert call_limit.tool(lambda: "quick", "a tool") == "quick"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    call_limit.check()
+    with pytest.raises(TaskError, match=r"a tool: 9 tools have not answered yet, each after 0.1 s \(--tool-timeout\)"):
+        call_limit.tool(hanging, "a tool")
+    ended.set()
+    with pytest.raises(ZeroDivisionError):
+        call_limit.tool(lambda: str(1 / 0), "a tool")
 
 
 def test_a_task_of_the_package_has_no_limit(monkeypatch, tmp_path):

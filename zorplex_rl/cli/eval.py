@@ -38,6 +38,8 @@ class Eval(Command):
     """A text file for a task of your own."""
     task_timeout: float = Config.task_timeout
     """Longest time in seconds that one call of a task of your own may take."""
+    tool_timeout: float = Config.tool_timeout
+    """Seconds after which a tool of it has answered that it timed out, as in train."""
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
@@ -74,14 +76,14 @@ def evaluate(command: Eval) -> int:
     check_temperature(command.temperature, greedy=True)
     check_seed(command.seed)
     config = Config(
-        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout,
+        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout, tool_timeout=command.tool_timeout,
         difficulty=command.difficulty, hints=command.hints, seed=command.seed, device=command.device, dtype=command.dtype,
     )  # fmt: skip
     config.check()
     source = EnvironmentSource.of(config)
     if command.json:
         check_writable("--json", command.json)
-    with calling_here(source, command.task_timeout):
+    with calling_here(source, command.task_timeout, command.tool_timeout):
         environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
         device = assign_devices(command.device, ["policy"])["policy"]
         policy = load_policy(command.policy, device, command.dtype)

@@ -110,7 +110,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
     )
     config = what_if.with_own_knobs(config, earlier)
     console = Console(highlight=False)
-    with calling_here(recording.source, earlier.task_timeout):
+    with calling_here(recording.source, earlier.task_timeout, earlier.tool_timeout):
         if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
             return _unchanged(recording, console)
         # What changes nothing is said before the work begins.

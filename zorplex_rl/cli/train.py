@@ -103,8 +103,8 @@ def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
     folder.trusts_task, config = command.trust_task, command.config
-    # How many processes and machines a run goes on with, and its waits, change nothing of it.
-    free = {name: getattr(config, name) for name in ("steps", "task_timeout")} | asdict(config.cluster)
+    # How many processes and machines a run goes on with, and how long it waits, may be others.
+    free = {name: getattr(config, name) for name in ("steps", "task_timeout", "tool_timeout")} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
         raise ConfigError(

@@ -30,7 +30,13 @@ from zorplex_rl.errors import CheckpointError, TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty
 from zorplex_rl.learning.masks import SECOND_MOMENT, onward, second_moment_bound
-from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
+from zorplex_rl.learning.ratios import (
+    Diagnostics,
+    effective_sample_size,
+    episode_log_ratios,
+    learning_rate_factor,
+    mismatch,
+)
 from zorplex_rl.policy.decoder import fills, project
 from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
@@ -144,9 +150,11 @@ class Learner:
         ]
         totals, (*flat, between) = self._of_all(totals, [*flat, torch.cat(apart)])
         self._expect_finite("loss", totals["loss"])
-        totals["grad_norm"] = self._apply_gradients()
         # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
         totals["episode_sample_size"] = effective_sample_size((between - between.max()).exp())
+        if self.config.ess_control:
+            totals["learning_rate_factor"] = learning_rate_factor(totals["episode_sample_size"])
+        totals["grad_norm"] = self._apply_gradients(totals.get("learning_rate_factor", 1.0))
         return totals | mismatch(*flat), logps
 
     @torch.no_grad()
@@ -204,8 +212,9 @@ class Learner:
                 master.grad += parameter.grad
             parameter.grad = None
 
-    def _apply_gradients(self) -> float:
-        """Clip the gradients and take an optimizer step. Returns their norm before clipping."""
+    def _apply_gradients(self, factor: float) -> float:
+        """Clip the gradients and take an optimizer step, at ``factor`` times the learning rate.
+        Returns their norm before clipping."""
         for master in self._masters:
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
@@ -214,7 +223,7 @@ class Learner:
         self._expect_finite("norm of the gradient", norm)
         rate = self.config.learning_rate * schedule(self.version, self.config.warmup_steps, self.decay_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = factor * rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():

@@ -4,6 +4,7 @@
     a thread of an actor               those who wait for it (``in_thread``) get a TaskError that names the line. The thread cannot be stopped.
                                        Its process is, by the end of the run
     a call that lets nothing else run  such as ``9**9**9``: ``GRACE_SECONDS`` later the kernel ends the process (SIGALRM)
+    a tool                             ends no run: after ``tool_seconds`` it has answered that it timed out (``tool``)
 
 The clock runs during a call (``start``, ``stop``) if ``seconds`` is set: not for our own tasks.
 """
@@ -30,6 +31,8 @@ GRACE_SECONDS = 10.0
 """What a process gets beyond the limit, to say what has happened."""
 LOOK_SECONDS = 0.5
 """How often those who wait look at the clock."""
+MOST_LEFT = 8
+"""Timed-out tools that may still run in one process. With more, none will ever answer."""
 MARK_BYTES = 1024
 MARKS = "ZORPLEX_CALL_MARKS"
 """Environment variable: the folder of marks, a file for each actor that calls the user's code."""
@@ -55,6 +58,9 @@ class CallLimit:
     def __init__(self) -> None:
         self.seconds = 0.0
         """Longest time of a call; 0 is no limit."""
+        self.tool_seconds = 0.0
+        """Longest time of a tool, if it is less; 0 is no limit."""
+        self._left: list[threading.Thread] = []
         self._grace = GRACE_SECONDS
         self._calls: dict[int, Call] = {}
         self._mark: mmap.mmap | None = None
@@ -67,17 +73,19 @@ class CallLimit:
         self._mark = mmap.mmap(file, MARK_BYTES)
 
     @contextlib.contextmanager
-    def interrupting(self, seconds: float) -> Iterator[None]:
-        """Raise TimeoutError within a call that takes longer; only in the main thread."""
+    def interrupting(self, seconds: float, tool_seconds: float = 0.0) -> Iterator[None]:
+        """Raise TimeoutError within a call that takes longer; only in the main thread. Tools have
+        ``tool_seconds``, if given."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         usual = signal.signal(signal.SIGALRM, self._interrupt)
-        before, self.seconds, self._grace = (self.seconds, self._grace), seconds, 0.0
+        before = self.seconds, self.tool_seconds, self._grace
+        self.seconds, self.tool_seconds, self._grace = seconds, tool_seconds, 0.0
         try:
             yield
         finally:
-            self.seconds, self._grace = before
+            self.seconds, self.tool_seconds, self._grace = before
             signal.signal(signal.SIGALRM, usual)
 
     def start(self, what: str, file: str | None) -> None:
@@ -98,17 +106,49 @@ class CallLimit:
                 # What comes next is for the original alone.
                 self.tell_copy()
                 os._exit(0)
-            self._calls.pop(threading.get_ident(), None)
-            if self._mark:
-                self._mark[0] = 0
-            if not self._calls:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            self._forget(threading.get_ident())
+
+    def tool(self, run: Callable[[], str], what: str) -> str:
+        """Return ``run()``, or that it timed out. Its thread cannot be stopped and is left behind.
+        Raises what ``run`` raises, and TaskError once more than ``MOST_LEFT`` are left."""
+        if not 0 < self.tool_seconds < self.seconds:
+            return run()
+        found: list[str] = []
+        raised: list[BaseException] = []
+
+        def answer() -> None:
+            try:
+                found.append(run())
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(answer,), daemon=True)
+        thread.start()
+        thread.join(self.tool_seconds)
+        if thread.is_alive():
+            self._forget(thread.ident or 0)
+            self._left = [*(left for left in self._left if left.is_alive()), thread]
+            if len(self._left) > MOST_LEFT:
+                raise TaskError(
+                    f"{what}: {len(self._left)} tools have not answered yet, each after {self.tool_seconds:g} s (--tool-timeout)"
+                )
+            return f"ERROR: timed out after {self.tool_seconds:g} s"
+        if raised:
+            raise raised[0]
+        return found[0]
 
     def check(self) -> None:
         """Raise TaskError if a call takes too long."""
         for thread, call in list(self._calls.items()):
             if time.monotonic() - call.began > self.seconds:
                 raise TaskError(f"{call.what}: {self._late()}{_line_of(thread, call.file)}")
+
+    def _forget(self, thread: int) -> None:
+        if self._calls.pop(thread, None):
+            if self._mark:
+                self._mark[0] = 0
+            if not self._calls:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _interrupt(self, *_: object) -> None:
         raise TimeoutError(self._late())

@@ -55,11 +55,12 @@ def try_apart(source: EnvironmentSource, seconds: float) -> None:
 
 
 @contextmanager
-def calling_here(source: EnvironmentSource, seconds: float) -> Iterator[None]:
-    """Let this process call the code of ``source``, ``seconds`` a call, after ``try_apart``."""
+def calling_here(source: EnvironmentSource, seconds: float, tool_seconds: float = 0.0) -> Iterator[None]:
+    """Let this process call the code of ``source``, ``seconds`` a call and ``tool_seconds`` a tool,
+    after ``try_apart``."""
     if source.is_own:
         try_apart(source, seconds)
-    with call_limit.interrupting(seconds):
+    with call_limit.interrupting(seconds, tool_seconds):
         yield
 
 

@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -83,11 +83,11 @@ class EnvironmentSource:
         """Make ``tier``'s environment; a user's task has none. Raises TaskError for any fault."""
         return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
 
-    def limit_calls(self, seconds: float, name: str) -> None:
+    def limit_calls(self, seconds: float, name: str, tool_seconds: float = 0.0) -> None:
         """Limit calls of the user's code, if any, from now on; leave marks as actor ``name``."""
         if not self.is_own:
             return
-        call_limit.seconds = seconds
+        call_limit.seconds, call_limit.tool_seconds = seconds, tool_seconds
         # Without a folder for them, as on another host.
         with contextlib.suppress(OSError):
             file = mark_of(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -189,8 +189,13 @@ class OwnEnvironment(Environment):
         return self._call(Task, check, "task", index, split)
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        what = f"what execute({task.question!r:.40}, {str(call)!r:.40}) returned"
-        return self._call(str, lambda found: self._expect_readable(found, what), "execute", task, call)
+        what = f"execute({task.question!r:.40}, {str(call)!r:.40})"
+
+        def run() -> str:
+            check = partial(self._expect_readable, what=f"what {what} returned")
+            return self._call(str, check, "execute", task, call)
+
+        return call_limit.tool(run, f"{self._name!r} failed in {what}")
 
     def find_answer(self, text: str) -> Answer | None:
         return self._call((int, str, type(None)), None, "find_answer", text)

@@ -174,7 +174,7 @@ class ToolActor(TimedActor):
     def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
         source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name)
+        source.limit_calls(config.task_timeout, name, config.tool_timeout)
         self._environment = source.make()
         self._mean, self._variation = config.tool_latency, config.tool_latency_variation
         self._rng = random.Random(f"latency:{config.seed}:{name}")

@@ -55,7 +55,7 @@ class GeneratorActor(ModelActor):
         super().__init__(name, config, device)
         self._tools = tools
         source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name)
+        source.limit_calls(config.task_timeout, name, config.tool_timeout)
         self._environment = source.make()
         self._tool_client: ServiceClient | None = None
         self._version = NO_WEIGHTS
