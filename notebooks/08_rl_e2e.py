@@ -741,7 +741,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         shows=[
             lesson.figure(
                 _drawn,
-                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way.",
+                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way. What the dead one had not finished left no record, so it is not drawn.",
             ),
             lesson.table(
                 "The books of the run",

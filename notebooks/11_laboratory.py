@@ -15,28 +15,22 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import math
     from collections import Counter
-    from dataclasses import replace
     from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
+    from zorplex_rl.learning.alarm import LIMITS, Alarm
 
-    from zorplex_rl.course import nb11
+    from zorplex_rl.cli.replay import curves_of
+    from zorplex_rl.course import nb09, nb11
+    from zorplex_rl.course import staleness as lab
     from zorplex_rl.course.figures import drawing_of, lines
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.course.recorded_study import read_study, worth
+    from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
-    from zorplex_rl.course.staleness import (
-        Conditions,
-        Trial,
-        advantages_of,
-        held_out_accuracy,
-        sample_batch,
-        train_with_lag,
-        weights_of,
-    )
-    from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
+    from zorplex_rl.course.widgets import LiveCurve
+    from zorplex_rl.drawing.two_runs import two_runs
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
     from zorplex_rl.learning.microscope import factors, in_type, sample_as
@@ -57,7 +51,7 @@ def _():
         goals=[
             "replay a run with one thing changed, and say whether the difference is clear",
             "split a ratio into numerics and staleness",
-            "go from a symptom over a measurement to a correction, by a rule that you wrote",
+            "go from a symptom over a measurement to a correction, by your own rule",
             "say what a version costs to send, and when a step is lost in rounding",
             "teach a policy from another one's log-probs",
         ],
@@ -67,21 +61,19 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    mo.vstack(
+        [
+            mo.md("""
     ## From a symptom to a correction
 
     A run fell. Was it old data, too large a rate, or an engine that computes otherwise? Each has
-    another cure, and the wrong one costs a week. This page measures its way down this tree. It
-    builds on notebooks 08 and 09.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        drawing_of("decision.svg"),
-        "Each question is a measurement of this page. A ratio is far from 1 outside 0.8 … 1.2.",
+    another cure. This page measures its way down this tree; it builds on notebooks 08 and 09.
+    """),
+            lesson.figure(
+                drawing_of("decision.svg"),
+                "Each question is a measurement of this page. A ratio is far from 1 outside 0.8 … 1.2.",
+            ),
+        ]
     )
     return
 
@@ -89,24 +81,15 @@ def _():
 @app.cell
 def settings():
     config = SimpleNamespace(
-        policy="embedded",
-        device="cpu",
-        seed=0,
-        hints=False,
-        threads=1,
-        max_tokens=96,
+        policy="embedded", device="cpu", seed=0, hints=False, threads=1, max_tokens=96,
         # The page's own run, if that of notebook 08 is not there.
-        prompts=6,
-        samples=6,
-        steps=12,
-        max_lag=1,
-        learning_rate=4e-4,
-        eval_tasks=50,
-        # The two policies that this page trains in one process.
-        rate=3e-4,
-        taught_steps=20,
-        age=4,  # versions, at which the microscope looks
-    )
+        prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=50,
+        # The two policies that this page trains in one process, and the age at which it looks.
+        rate=3e-4, taught_steps=20, age=4,
+        # The run that falls: a setting of the recorded study, with a seed of its own.
+        study=lab.Conditions(steps=18, schedule_steps=60, learning_rate=4e-4, held_out_tasks=40),
+        fallen_seed=20,
+    )  # fmt: skip
     return (config,)
 
 
@@ -114,25 +97,11 @@ def settings():
 def _(config):
     torch.set_num_threads(config.threads)
     environment = Zorplex(config.seed)
-    conditions = Conditions(prompts=4, samples=4, held_out_tasks=100)
+    conditions = lab.Conditions(prompts=4, samples=4, held_out_tasks=100)
     then = load_policy(config.policy)  # version 0 of every run here
-    before = held_out_accuracy(then, environment, conditions)
+    before = lab.held_out_accuracy(then, environment, conditions)
     lesson.ran_on(then)
     return before, conditions, environment, then
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## The same run again
-
-    The package keeps a **journal** of every run: which weights sampled which group, who died, and
-    what each step was trained on. From it one process can execute the run again, without Monarch.
-
-    If you ran notebook 08, this is *your* run, the one with the killed generator. Else the page
-    makes a short one.
-    """)
-    return
 
 
 @app.cell(hide_code=True)
@@ -141,7 +110,19 @@ def _():
     start_run = lesson.start_button(
         "Replay my run of notebook 08" if own else "Make a run, and replay it", seconds=30
     )
-    start_run
+    mo.vstack(
+        [
+            mo.md("""
+    ## The same run again
+
+    The package keeps a **journal** of every run: which weights sampled which group, who died, and
+    what each step was trained on. From it one process can execute the run again, without Monarch.
+    If you ran notebook 08, this is *your* run, the one with the killed generator. Else the page
+    makes a short one.
+    """),
+            start_run,
+        ]
+    )
     return own, start_run
 
 
@@ -170,8 +151,8 @@ def _():
     ## One thing changed
 
     Change one setting, and execute both runs on the same random draws, with three seeds. Others to
-    try: `{"loss": "tis"}`, `{"order": "freshest"}`, `{"learning_rate": 1e-3}`, or `{}` with
-    `without_fault = True`. The order says which waiting group is trained on first.
+    try: `{"loss": "tis"}`, `{"order": "freshest"}` (which waiting group is trained on first), or `{}`
+    with `without_fault = True`. For any run: `zorplex-rl replay RUN --max-lag 8`.
     """)
     return
 
@@ -199,13 +180,8 @@ def _(change):
 @app.cell
 def _(change, recording, start_change, without_fault):
     lesson.wait_for(start_change)
-    compared = what_if(
-        recording,
-        recording.config.changed(**change),
-        without_fault,
-        seeds=3,
-        evaluate_every=3,
-    )
+    changed = recording.config.changed(**change)
+    compared = what_if(recording, changed, without_fault, seeds=3, evaluate_every=3)
     return (compared,)
 
 
@@ -224,7 +200,9 @@ def _(ask_change, compared):
     """,
         shows=[
             lesson.figure(
-                nb11.replayed(compared),
+                two_runs(
+                    list(map(curves_of, compared.pairs)), compared.change, compared.why
+                ),
                 "Thin: a seed. Thick: their mean. The dotted line: where the weights part.",
             )
         ],
@@ -235,8 +213,6 @@ def _(ask_change, compared):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `zorplex-rl replay RUN --max-lag 8` does the same for any run of the package.
-
     ## The microscope
 
     Two things move a ratio. The engine that sampled computes in another way, perhaps in bfloat16:
@@ -258,13 +234,11 @@ def train(config, conditions, loss_of, watch):
     optimizer = torch.optim.AdamW(
         policy.model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.0
     )
-    versions = [weights_of(policy)]
+    versions = [lab.weights_of(policy)]
     for step in range(config.taught_steps):
         watch(step, policy)
-        episodes = sample_batch(policy, environment, step, config.seed, conditions)
-        batches = collate(
-            episodes, advantages_of(episodes, conditions.samples), token_budget=8192
-        )
+        episodes = lab.sample_batch(policy, environment, step, config.seed, conditions)
+        batches = collate(episodes, lab.advantages_of(episodes, conditions.samples), 8192)
         tokens = sum(batch.mask.sum().item() for batch in batches)
         for batch in batches:
             logp, _ = token_logprobs(policy, batch)
@@ -272,7 +246,7 @@ def train(config, conditions, loss_of, watch):
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        versions.append(weights_of(policy))
+        versions.append(lab.weights_of(policy))
     watch(config.taught_steps, policy)
     return policy, versions
 
@@ -287,7 +261,7 @@ def _(config):
     )
     start_teacher = lesson.start_button(f"Train {config.taught_steps} steps", seconds=8)
     curve = LiveCurve(config.taught_steps, title="Right of 100 held-out tasks")
-    mo.vstack([ask_factor, start_teacher, curve])
+    mo.vstack([ask_factor, start_teacher, *([] if lesson.unattended() else [curve])])
     return ask_factor, curve, start_teacher
 
 
@@ -296,19 +270,21 @@ def _(conditions, config, curve, environment, start_teacher):
     lesson.wait_for(start_teacher)
     curve.clear()
 
-    def following(name):
-        """Return what adds a point to the line `name`, every second step."""
+    def following(shown, name):
+        """Return what adds a point to a line, every second step."""
 
         def watch(step, policy):
             if step % 2 == 0:
-                curve.add(name, step, held_out_accuracy(policy, environment, conditions))
+                shown.add(
+                    name, step, lab.held_out_accuracy(policy, environment, conditions)
+                )
 
         return watch
 
     def grpo(logp, batch, tokens):
         return -(batch.advantage[:, None] * logp * batch.mask).sum() / tokens
 
-    teacher, versions = train(config, conditions, grpo, following("GRPO"))
+    teacher, versions = train(config, conditions, grpo, following(curve, "GRPO"))
     return following, teacher, versions
 
 
@@ -330,11 +306,8 @@ def _(config, environment, then, versions):
 
 @app.cell(hide_code=True)
 def _(apart, ask_factor, config, seen):
-    _squares = [
-        part.square().mean().item()
-        for part in (seen["bfloat16"].numerics, seen["bfloat16"].staleness)
-    ]
-    _times = _squares[1] / _squares[0]
+    _low = seen["bfloat16"]
+    _times = (_low.staleness.square().mean() / _low.numerics.square().mean()).item()
     lesson.reveal(
         ask_factor,
         right=0 if _times < 1 else 1 if _times <= 100 else 2,
@@ -368,7 +341,7 @@ def _():
     mo.md("""
     ### Exercise 1: the tree
 
-    Write the drawing above as a function. It gets the held-out `accuracies` of a run over its
+    Write the drawing at the top as a function. It gets the held-out `accuracies` of a run over its
     course, those of its `control`, the same run on fresh data, and `numerics`: log π_v − log μ of
     some tokens. A run has fallen if its last accuracy is below half of its best. Return
     `"leave it"`, `"mask"`, `"lower the rate"` or `"clip"`.
@@ -418,17 +391,14 @@ def _(seen):
     study = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "staleness.jsonl")
     rule, whose_rule = exercise.running(lambda: advise, check_advise, advise_solution)
     # The study's engines compute in float32, as the microscope's first ones do.
-    advice = worth(study, rule, seen["float32"].numerics.tolist())
-    return advice, study, whose_rule
+    advice = nb11.worth(study, rule, seen["float32"].numerics.tolist())
+    return advice, rule, study, whose_rule
 
 
 @app.cell(hide_code=True)
 def _(advice, ask_rate, before, study, whose_rule):
-    _fresh = [
-        row.accuracy
-        for row in study.rows
-        if (row.loss, row.lag, row.learning_rate) == ("reinforce", 0, 8e-4)
-    ]
+    _cells = {(c.loss, c.lag, c.learning_rate): c.accuracies for c in study.cells()}
+    _fresh = _cells["reinforce", 0, 8e-4]
     _below = sum(accuracy < before for accuracy in _fresh)
     lesson.reveal(
         ask_rate,
@@ -455,48 +425,74 @@ def _(advice, ask_rate, before, study, whose_rule):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The map of these runs: *truncated* weighs plain by min(r, 2), and **decoupled PPO** clips around
-    recent weights and corrects for μ (Hilton et al. 2022, Fu et al. 2025). Choose a cell, and train it here with seed 0.
+    ## One leaf, live, with an alarm
+
+    Plain on data 8 versions old at 4e-4: the recorded runs fall. Here is one live, with its control,
+    and with what the tree advises. The package's **alarm** watches each step's diagnostics, and
+    rings when they look like those of runs that collapsed soon after.
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _(before, study):
-    diagram = PhaseDiagram(
-        study,
-        nb11.NAMES,
-        before,
-        study.whole_seeds,
-        chosen={"loss": "reinforce", "lag": 8, "learning_rate": 8e-4},
+def _():
+    ask_alarm = lesson.predict(
+        "When does the alarm ring in the run that falls?",
+        "before its accuracy has halved",
+        "after that, or never",
     )
-    start_cell = lesson.start_button("Train the chosen cell, 60 steps", seconds=40)
-    mo.vstack([diagram, start_cell])
-    return diagram, start_cell
+    start_fall = lesson.start_button("Train three runs, 18 steps each", seconds=35)
+    fall_curve = LiveCurve(18, title="Right of 40 held-out tasks")
+    mo.vstack([ask_alarm, start_fall, *([] if lesson.unattended() else [fall_curve])])
+    return ask_alarm, fall_curve, start_fall
 
 
 @app.cell
-def _(diagram, start_cell, study):
-    lesson.wait_for(start_cell)
-    chosen = dict(diagram.chosen)
-    live = train_with_lag(
-        Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
-        replace(
-            Conditions(),
-            steps=study.conditions["steps"],
-            learning_rate=chosen["learning_rate"],
-        ),
-    )
-    return chosen, live
+def _(config, fall_curve, start_fall):
+    lesson.wait_for(start_fall)
+    fall_curve.clear()
+    rang, world = {}, Zorplex(config.fallen_seed)
+    for _name, _loss, _lag in (
+        ("plain, old data", "reinforce", 8),
+        ("plain, fresh data", "reinforce", 0),
+        ("clipped, old data", "grpo", 8),
+    ):
+        _alarm = Alarm(LIMITS)
+
+        def _watch(learner, metrics, name=_name, alarm=_alarm):
+            if said := alarm.note(metrics):
+                rang.setdefault(name, (learner.version, said))
+            if learner.version % 3 == 0:
+                share = lab.held_out_accuracy(learner.policy, world, config.study)
+                fall_curve.add(name, learner.version, share)
+
+        lab.train_with_lag(lab.Trial(_loss, _lag, config.fallen_seed), config.study, _watch)
+    return (rang,)
 
 
 @app.cell(hide_code=True)
-def _(chosen, live, study):
-    _key = (chosen["loss"], chosen["lag"], chosen["learning_rate"], 0)
-    _recorded = next((row for row in study.rows if row.key == _key), None)
-    lesson.md(
-        f"{nb11.NAMES[chosen['loss']]}, lag {chosen['lag']}, rate {chosen['learning_rate']:g}: {live.accuracy:.1%} here; "
-        f"{f'recorded: {_recorded.accuracy:.1%}' if _recorded else 'not in the study'}. On another kind of machine a run may take another path."
+def _(ask_alarm, before, fall_curve, rang, rule, seen, whose_rule):
+    _runs = nb09.points(fall_curve)
+    _plain, _fresh, _clipped = ([share for _, share in run] for run in _runs.values())
+    _half = next((s for s, v in _runs["plain, old data"] if v < max(_plain) / 2), math.inf)
+    _step, _said = rang.get("plain, old data", (math.inf, ""))
+    _advice = rule(_plain, _fresh, seen["float32"].numerics.tolist())
+    lesson.reveal(
+        ask_alarm,
+        right=0 if _step < _half else 1,
+        why=f"""
+    Accuracy had halved at step {_half:g}; the alarm rang at {_step:g} (*inf*: never). {_said.capitalize()}{"." if _said else ""}
+    In {len(rang) - (_step < math.inf)} of the two other runs it rang, too.
+
+    From these curves, {whose_rule} says: {_advice}. Plain ended at {_plain[-1]:.0%}, on fresh data at
+    {_fresh[-1]:.0%}, clipped on old data at {_clipped[-1]:.0%}.
+    """,
+        shows=[
+            lesson.figure(
+                lines.runs_chart(_runs, before),
+                "Each point: 40 held-out tasks. The rate falls as in 60 steps.",
+            )
+        ],
     )
     return
 
@@ -511,18 +507,13 @@ def _():
     {_kinds["clips"]} clip, {_kinds["truncates"]} truncate weights, {_kinds["masks"]} masks tokens, and
     {_kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
     [Sixteen stacks](stacks.html) has each with its source.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ## A step that is lost in rounding
 
     Generators often hold bfloat16 weights. A step changes such a weight only if it is large against
     the gap to the next number, about a 128th of the weight. Adam's step is about the learning rate.
-    So at a low rate most weights stay as they are, and a version can travel as what has changed.
+    So at a low rate most weights stay as they are, and a version can travel as what has changed. A
+    trainer with such weights would lose those steps, so `Learner` keeps float32 *master weights*.
 
     ### Exercise 2: the bytes of a change
 
@@ -569,11 +560,6 @@ def _(config, versions):
             ),
             nb11.change_slider(
                 _last, _new - _last, config.rate, _bytes_of, "execute" in mo.cli_args()
-            ),
-            lesson.folded(
-                "What if the trainer itself had bfloat16 weights?",
-                "Then nearly all of a small step would be lost, and the next one again. So `Learner` keeps float32 *master weights*, adds the step to them, and rounds what it sends. "
-                "`--full-weights-every 50` sends changes; `benchmarks/delta.py` measures them.",
             ),
         ]
     )
@@ -637,13 +623,15 @@ def _(config):
     start_taught = lesson.start_button(
         f"Teach a student, {config.taught_steps} steps", seconds=8
     )
-    mo.vstack([ask_taught, start_taught])
-    return ask_taught, start_taught
+    taught_curve = LiveCurve(config.taught_steps, title="Right of 100 held-out tasks")
+    mo.vstack([ask_taught, start_taught, *([] if lesson.unattended() else [taught_curve])])
+    return ask_taught, start_taught, taught_curve
 
 
 @app.cell
-def _(conditions, config, curve, following, start_taught, teacher):
+def _(conditions, config, curve, following, start_taught, taught_curve, teacher):
     lesson.wait_for(start_taught)
+    taught_curve.clear()
     taught_by, whose_loss = exercise.running(
         lambda: distill, check_distill, distill_solution
     )
@@ -653,29 +641,28 @@ def _(conditions, config, curve, following, start_taught, teacher):
             teacher_logp, _ = token_logprobs(teacher, batch)
         return taught_by(logp, teacher_logp, batch.mask, tokens)
 
-    train(config, conditions, from_teacher, following("distilled"))
-    reached = {
-        name: next((step for step, share in line if share >= 0.9), math.inf)
-        for name, line in curve.series
-    }
-    lines_of_both = {name: [(s, v) for s, v in line] for name, line in curve.series}
-    return lines_of_both, reached, whose_loss
+    train(config, conditions, from_teacher, following(taught_curve, "distilled"))
+    both = nb09.points(curve, taught_curve)
+    grpo_at, taught_at = (
+        next((step for step, share in line if share >= 0.9), math.inf)
+        for line in both.values()
+    )
+    return both, grpo_at, taught_at, whose_loss
 
 
 @app.cell(hide_code=True)
-def _(ask_taught, before, lines_of_both, reached, whose_loss):
-    _grpo, _taught = reached["GRPO"], reached["distilled"]
+def _(ask_taught, before, both, config, grpo_at, taught_at, whose_loss):
     lesson.reveal(
         ask_taught,
-        right=0 if _taught < _grpo else 1 if _taught == _grpo else 2,
+        right=0 if taught_at < grpo_at else 1 if taught_at == grpo_at else 2,
         why=f"""
-    Trained with {whose_loss}. GRPO first had 90 % after {_grpo:g} steps, the student after {_taught:g}
+    Trained with {whose_loss}. GRPO first had 90 % after {grpo_at:g} steps, the student after {taught_at:g}
     (*inf*: never). That is one seed, measured every second step on 100 tasks, so ± 3 points. The teacher
-    cost its own {lines_of_both["GRPO"][-1][0]} steps, and the student learns only what it knows.
+    cost its own {config.taught_steps} steps, and the student learns only what it knows.
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(lines_of_both, before, height=300),
+                lines.runs_chart(both, before),
                 "Right of 100 held-out tasks. The same tasks and random draws in both.",
             )
         ],
@@ -688,15 +675,15 @@ def _():
     lesson.folded(
         "Three ideas that this page does not run",
         """
-    **Routing replay.** In a mixture of experts the sampler and the trainer may send a token to other
+    *Routing replay.* In a mixture of experts the sampler and the trainer may send a token to other
     experts. Rollout Routing Replay records the sampler's choice and makes the trainer use it, so that the
     numerics shrink at their cause ([Ma et al. 2025](https://arxiv.org/abs/2510.11370)).
 
-    **Evolution strategies.** Try many randomly changed copies of the weights, and move towards those that
+    *Evolution strategies.* Try many randomly changed copies of the weights, and move towards those that
     were paid more. No gradient, so nothing is on- or off-policy; only seeds and rewards have to travel
     ([Qiu et al. 2025](https://arxiv.org/abs/2509.24372), who report it for models of billions of weights).
 
-    **LoRA.** Train two thin matrices beside each weight matrix, and leave that as it is. A version is then
+    *LoRA.* Train two thin matrices beside each weight matrix, and leave that as it is. A version is then
     small to send. For RL its authors report that even rank 1 did as well as training all weights
     ([Schulman et al. 2025](https://thinkingmachines.ai/blog/lora/)).
     """,
@@ -705,34 +692,18 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    lesson.predicted(4)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.recap(
+def _(compared, grpo_at, taught_at):
+    _recap = lesson.recap(
         "A run that can be replayed bit for bit can be asked what if. Pairs on the same draws need few seeds, but more than one.",
         "A ratio is numerics times staleness. Measure both before you correct either.",
-        "Symptom, then control, then correction: clip for old data, mask for wrong records, lower the rate where fresh data fall, too.",
+        "Symptom, control, correction: clip for old data, mask for wrong records, lower the rate where fresh data fall, too.",
         "In bfloat16 a low rate changes few weights: cheap to send, and lost without float32 masters.",
         "A teacher's log-probs say something about every token, where a reward says one number.",
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(compared, reached):
-    lesson.headline(
-        f"With {compared.change}, accuracy over the run was {nb11.said(compared).words}; a student had 90 % after {reached['distilled']:g} steps, GRPO after {reached['GRPO']:g}."
+    _headline = lesson.headline(
+        f"With {compared.change}, accuracy over the run was {nb11.said(compared).words}; a student had 90 % after {taught_at:g} steps, GRPO after {grpo_at:g}."
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.links(__file__)
+    mo.vstack([lesson.predicted(5), _recap, _headline, lesson.links(__file__)])
     return
 
 

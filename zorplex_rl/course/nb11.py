@@ -1,7 +1,8 @@
 """Drive notebook 11, the laboratory: a run to replay, draws for its checks, what the study says.
 
 make_run  folder_of    the run of notebook 08 if the reader has kept it, else a short one of this page
-replayed  said         a run, executed again as it was and changed ──► a drawing and a sentence
+said                   a run, executed again as it was and changed ──► the paired difference in words
+worth                  advice for every recorded run ──► what runs came to that took it
 change_slider          a step of training ──► what it changes at each learning rate
 draw_run  draw_change  draw_tokens      arguments for the checks of the exercises
 """
@@ -13,22 +14,21 @@ import math
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from zorplex_rl.cli.replay import curves_of
 from zorplex_rl.course import nb08
+from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
-from zorplex_rl.drawing.two_runs import two_runs
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.training.controller import Controller
 
-NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled_ppo": "decoupled"}
-"""What the page calls the losses of the recorded study."""
 RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
 
 
@@ -52,11 +52,6 @@ async def make_run(config: SimpleNamespace) -> Path:
     return folder.path
 
 
-def replayed(found: Comparison) -> str:
-    """Draw a run and the changed one beside one another."""
-    return two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why)
-
-
 def said(found: Comparison) -> SimpleNamespace:
     """Return the paired difference over all evaluations: in words, and as 0 (lower), 1 (no clear
     difference) or 2 (higher)."""
@@ -66,6 +61,32 @@ def said(found: Comparison) -> SimpleNamespace:
     words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
     return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1)
+
+
+Advice = Callable[[Sequence[float], Sequence[float], Sequence[float]], str]
+
+
+def worth(study: Study, advise: Advice, numerics: Sequence[float]) -> list[dict[str, Any]]:
+    """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
+    seed came to that took it."""
+    runs = {row.key: row for row in study.rows}
+    rates = sorted({row.learning_rate for row in study.rows})
+    found: dict[str, list[tuple[Row, Row]]] = {}
+    for (loss, lag, rate, seed), row in runs.items():
+        advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, list(numerics))
+        lower = rates[max(rates.index(rate) - 1, 0)]
+        taken = {"lower the rate": (loss, lag, lower, seed), "clip": ("grpo", lag, rate, seed)}
+        found.setdefault(advice, []).append((row, runs[taken.get(advice, row.key)]))
+    return [
+        {
+            "advice": advice,
+            "recorded runs": len(pairs),
+            "accuracy at the end": f"{fmean(row.accuracy for row, _ in pairs):.0%}",
+            "with the advice": f"{fmean(other.accuracy for _, other in pairs):.0%}",
+            "better with it": sum(other.accuracy > row.accuracy for row, other in pairs),
+        }
+        for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
+    ]
 
 
 def flat(weights: dict[str, Tensor]) -> Tensor:
@@ -119,10 +140,8 @@ def draw_change(draw: random.Random) -> tuple[int, int]:
 
 def draw_tokens(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, float]:
     """Draw the arguments of ``distill``."""
-    rows, columns = draw.randint(1, 3), draw.randint(2, 5)
-    logp, teacher = (
-        torch.tensor([[draw.uniform(-3, -0.1) for _ in range(columns)] for _ in range(rows)]) for _ in range(2)
-    )
-    mask = torch.tensor([[float(draw.random() < 0.7) for _ in range(columns)] for _ in range(rows)])
+    dice, shape = torch.Generator().manual_seed(draw.randrange(2**31)), (draw.randint(1, 3), draw.randint(2, 5))
+    logp, teacher, drawn = (torch.rand(shape, generator=dice) for _ in range(3))
+    mask = (drawn < 0.7).float()
     mask[0, 0] = 1.0
-    return logp.requires_grad_(), teacher, mask, mask.sum().item() + draw.randint(1, 9)
+    return (-3 * logp).requires_grad_(), -3 * teacher, mask, mask.sum().item() + draw.randint(1, 9)

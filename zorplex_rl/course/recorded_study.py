@@ -10,11 +10,9 @@ at any time: ``Study.cells`` has only the cells that have as many seeds as asked
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 
@@ -98,68 +96,6 @@ class Study:
             found.setdefault(row.key[:3], []).append(row)
         by_seed = {key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()}
         return [Cell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
-
-
-def first_below(steps: Iterable[int], values: Iterable[float], bound: float) -> int | None:
-    """Return the first of ``steps`` from which ``values`` stay below ``bound`` to the end, or None.
-
-    >>> first_below([10, 20, 30, 40], [0.4, 0.9, 0.3, 0.2], bound=0.5)
-    30
-    """
-    found = None
-    for step, value in zip(steps, values, strict=True):
-        if value >= bound:
-            found = None
-        elif found is None:
-            found = step
-    return found
-
-
-def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> SimpleNamespace:
-    """Count how often the sample size fell below ``bound`` before the accuracy halved.
-
-    Returns four numbers of trials: ``collapsed`` ended below the accuracy ``before`` training, and
-    ``announced`` of these had a low sample size while the newest measured accuracy had not fallen;
-    the others are ``healthy``, ``false_alarms`` of them with a low sample size at some step.
-    """
-    counts = {"collapsed": 0, "announced": 0, "healthy": 0, "false_alarms": 0}
-    for row in rows:
-        low = next((step for step, share in enumerate(row.episode_sample_sizes, start=1) if share < bound), None)
-        if row.accuracy >= before:
-            counts["healthy"] += 1
-            counts["false_alarms"] += low is not None
-            continue
-        fallen = first_below(row.eval_steps, row.accuracies, 0.5 * max(row.accuracies, default=0.0))
-        good = [step for step in row.eval_steps if fallen is None or step < fallen]
-        counts["collapsed"] += 1
-        counts["announced"] += low is not None and low <= max(good, default=0)
-    return SimpleNamespace(**counts)
-
-
-Advice = Callable[[Sequence[float], Sequence[float], Sequence[float]], str]
-
-
-def worth(study: Study, advise: Advice, numerics: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
-    seed came to that took it."""
-    runs = {row.key: row for row in study.rows}
-    rates = sorted({row.learning_rate for row in study.rows})
-    found: dict[str, list[tuple[Row, Row]]] = {}
-    for (loss, lag, rate, seed), row in runs.items():
-        advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, list(numerics))
-        lower = rates[max(rates.index(rate) - 1, 0)]
-        taken = {"lower the rate": (loss, lag, lower, seed), "clip": ("grpo", lag, rate, seed)}
-        found.setdefault(advice, []).append((row, runs[taken.get(advice, row.key)]))
-    return [
-        {
-            "advice": advice,
-            "recorded runs": len(pairs),
-            "accuracy at the end": f"{fmean(row.accuracy for row, _ in pairs):.0%}",
-            "with the advice": f"{fmean(other.accuracy for _, other in pairs):.0%}",
-            "better with it": sum(other.accuracy > row.accuracy for row, other in pairs),
-        }
-        for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
-    ]
 
 
 def read_study(file: Path) -> Study:

@@ -141,6 +141,7 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         )
         assert exercise.same(found, right, 1e-4), (
             f"{called} gives {quote(exercise._shown(found))}, and should give {quote(exercise._shown(right))}"
+            f"{_cause(found, right, solution, TinyModel(7, number), episodes, advantages)}"
         )
         assert getattr(found, "requires_grad", False), (
             f"{called} gives the right number, but no gradient flows from it: is it detached?"
@@ -149,6 +150,21 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             loss.sum().backward()
         theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
         assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
+
+
+def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, episodes: list[Any], given: Any) -> str:
+    """Name the mistake that makes this number of a loss, for the end of a sentence; or nothing."""
+    unmasked = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
+    count = sum(sum(e.sampled) for e in episodes)
+    causes = {
+        ": the sign is the other one": -right,
+        ": divide by the number of sampled tokens": right * count,
+        ": it divides by the number of episodes, not of sampled tokens": right * count / len(episodes),
+        ": it also counts tokens that were not sampled": solution(
+            SimpleNamespace(model=model, eos_ids=(0,)), unmasked, given
+        ),
+    }
+    return next((cause for cause, value in causes.items() if exercise.same(found, value, 1e-4)), "")
 
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
