@@ -20,7 +20,7 @@ with app.setup(hide_code=True):
 
     import marimo as mo
     import torch
-    from zorplex_rl.learning.alarm import LIMITS, Alarm
+    from zorplex_rl.learning.alarm import Alarm
 
     from zorplex_rl.cli.replay import curves_of
     from zorplex_rl.course import nb09, nb11
@@ -457,7 +457,7 @@ def _(config, fall_curve, start_fall):
         ("plain, fresh data", "reinforce", 0),
         ("clipped, old data", "grpo", 8),
     ):
-        _alarm = Alarm(LIMITS)
+        _alarm = Alarm()
 
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             if said := alarm.note(metrics):

@@ -11,8 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = {
-    ".": "config house run_folder timeline walk",
-    "cli": "cli live",
+    ".": "config documents house run_folder timeline walk",
+    "cli": "cli live open",
     "training": "devices run_log",
     "training/hosts": "clusters",
     "services": "certificates own_folder router",
@@ -48,6 +48,7 @@ test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
+test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written
 test_in_a_browser_all_columns_of_the_table_are_seen_and_sort
 test_a_call_that_lets_nothing_else_run_ends_its_process_and_leaves_its_mark

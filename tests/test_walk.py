@@ -1,5 +1,5 @@
-"""README, "How it works inside", names the files that an episode passes. Here one is followed
-through them, without processes."""
+"""docs/ARCHITECTURE.md names the files that an episode passes. Here one is followed through them,
+without processes."""
 
 import asyncio
 import re
@@ -25,8 +25,8 @@ reach."""
 
 
 def files_of_the_walk() -> set[str]:
-    """The names of the files in the README's lines 2 to 8, from sampling to loss."""
-    lines = re.findall(r"^([2-8])\. (`.*)$", (ROOT.parent / "README.md").read_text(), re.MULTILINE)
+    """The names of the files in the walk's lines 2 to 8, from sampling to loss."""
+    lines = re.findall(r"^([2-8])\. (`.*)$", (ROOT.parent / "docs" / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert [number for number, _ in lines] == list("2345678")
     return {Path(name).name for _, line in lines for name in re.findall(r"`([\w/]+\.py)`", line)}
 
@@ -36,7 +36,7 @@ async def episodes_of(policy, tasks):
     return await stream.sample([RolloutRequest(task, seed, 0) for task in tasks for seed in range(4)])
 
 
-def test_an_episode_passes_the_files_that_the_readme_names_at_most_18_and_no_other():
+def test_an_episode_passes_the_files_that_the_architecture_names_at_most_18_and_no_other():
     policy, tasks = load_policy(), Zorplex(0).tasks(("compositional:easy",), 1)
     learner, buffer = Learner(policy), ReplayBuffer(groups_per_step=1, max_lag=0, total_groups=1)
     (number,) = buffer.admit(version=0, count=1)

@@ -29,12 +29,10 @@ else
     echo "note: there is no site/; run ./build_site.sh first to have the pages in the bundle"
 fi
 
-# The versions that work here, so that a newer release of anything cannot break a class. Setuptools installs the course itself.
+# The versions that work here, so that a newer release of anything cannot break a class. Hatchling installs the course itself.
 "$python" -m pip freeze --exclude-editable >"$draft/versions.txt"
 "$python" -m pip wheel --quiet --wheel-dir "$course/wheels" --constraint "$draft/versions.txt" "$course/course"
-"$python" -m pip download --quiet --no-deps --only-binary :all: --dest "$course/wheels" 'setuptools>=77'
-# Building left these in the copy.
-rm -rf "$course/course/build" "$course/course/"*.egg-info
+"$python" -m pip download --quiet --only-binary :all: --dest "$course/wheels" 'hatchling>=1.27' 'editables>=0.3'
 rm -f "$course/wheels/"zorplex_rl-*.whl
 
 tar -c -C "$draft" --owner=0 --group=0 -f "$target" zorplex-course

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.cli.course_files import FILES
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.task.apart import Finding
@@ -32,7 +33,7 @@ DISK_NEEDED = 1.0
 """GB: a run's checkpoints are below 0.1, the pages of the site and what marimo keeps below 0.2."""
 PROBE_SECONDS = 90.0
 CALIBRATION_SECONDS = 10.0
-RECORDED = Path(__file__).resolve().parents[2] / "workshop" / "notebook_seconds.json"
+RECORDED = FILES / "workshop" / "notebook_seconds.json"
 
 
 @dataclass(frozen=True)

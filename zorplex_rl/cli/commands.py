@@ -12,6 +12,8 @@
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
     zorplex-rl replay RUN [--loss …]              execute a run again; the same, or with one thing changed
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
+    zorplex-rl open 05                            open a notebook of the course; in a copy of yours, from a wheel
+    zorplex-rl course --to FOLDER                 write the course's notebooks, examples and workshop kit
     zorplex-rl --version                          print the version
 
 Bad input gets one sentence and exit code 2, before anything is started or written; later failures
@@ -33,6 +35,7 @@ from zorplex_rl import __version__
 from zorplex_rl.cli.bench import Bench, bench
 from zorplex_rl.cli.certificates import Certificates, certify
 from zorplex_rl.cli.check import Check, check
+from zorplex_rl.cli.course import Course, Open, copy, open_notebook
 from zorplex_rl.cli.env import Env, check_environment
 from zorplex_rl.cli.eval import Eval, evaluate
 from zorplex_rl.cli.export import Export, export
@@ -52,7 +55,10 @@ from zorplex_rl.sizing.presets import preset_config
 PROGRAM = "zorplex-rl"
 DEBUG = "--debug"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
-Commands = Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Replay | Check | Size
+Commands = (
+    Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Replay | Check | Size
+    | Course | Open
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +110,7 @@ def _run(given: list[str]) -> int:
         programs: dict[type, Callable[[Any], int]] = {
             Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
             Env: check_environment, Export: export, Status: status,
-            Replay: partial(replay, given=given), Check: check, Size: size,
+            Replay: partial(replay, given=given), Check: check, Size: size, Course: copy, Open: open_notebook,
         }  # fmt: skip
         return programs[type(parsed)](parsed)
     except ConfigError as error:

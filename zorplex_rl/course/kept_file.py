@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.cli.course_files import FILES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.markup import quote
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = FILES / "examples"
 
 
 def fill_in(template: Path, functions: Mapping[str, Callable[..., Any] | str]) -> str:
@@ -61,4 +63,6 @@ def keep(program: str, file: Path) -> str:
     if file.exists() and file.read_text(encoding="utf-8") != program:
         file.replace(file.with_stem(f"{file.stem}_before"))
     file.write_text(program, encoding="utf-8")
-    return f"Written to {quote(file)}. In that folder: {quote(f'.venv/bin/python {file.name}')}."
+    python = Path(sys.executable)
+    python = python.relative_to(file.parent) if python.is_relative_to(file.parent) else python
+    return f"Written to {quote(file)}. In that folder: {quote(f'{python} {file.name}')}."

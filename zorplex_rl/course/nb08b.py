@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from zorplex_rl.cli.course_files import FILES
 from zorplex_rl.course.figures.lines import shaped_chart
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.task.episode import Episode
 
-RECORDED = Path(__file__).parents[2] / "benchmarks" / "shaped_rewards.json"
+RECORDED = FILES / "benchmarks" / "shaped_rewards.json"
 MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
 """Outcomes of failed episodes, as the page asks for them."""
 

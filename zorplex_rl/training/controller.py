@@ -8,7 +8,7 @@
     next_batch                      replay buffer → advantages
     train_step                      train → publish → write down → checkpoint, if one is due
 
-README, "How it works inside", follows an episode through the files, from sampling to loss. Only
+docs/ARCHITECTURE.md follows an episode through the files, from sampling to loss. Only
 this file comes up twice on the way: it puts a group into the replay buffer (``sample``,
 ``score_and_store``), and takes it out with the others of its batch (``next_batch``,
 ``train_step``).

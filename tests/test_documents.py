@@ -1,0 +1,99 @@
+"""What README, CONTRIBUTING, docs/ and CHANGELOG say is so."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from pages import launched
+from test_house import FLOORS
+
+import zorplex_rl
+from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.simulate import compare
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md")]
+
+
+def side_by_side():
+    spec = importlib.util.spec_from_file_location("side_by_side", ROOT / "docs" / "side_by_side.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_first_picture_is_what_its_script_draws_and_its_words_are_the_simulator_s():
+    drawer, both = side_by_side(), compare(Setting())
+    assert drawer.FILE.read_text() == drawer.picture(Setting())
+    assert f"in turns they take {both.sync.seconds:.1f} s, side by side {both.asynchronous.seconds:.1f} s]" in README
+
+
+def test_a_bar_is_as_long_as_its_work_and_another_run_is_another_picture():
+    drawer = side_by_side()
+    bars = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawer.picture(Setting(variation=0.0)))
+    works = [
+        span
+        for run in (compare(Setting(variation=0.0)).sync, compare(Setting(variation=0.0)).asynchronous)
+        for span in run.timeline.spans
+        if span.kind in drawer.COLOURS
+    ]
+    assert len(bars) == len(works)
+    ends = [float(start) + float(width) for start, width in bars]
+    # The last bar ends where time does, but for the gap of a pixel between two bars.
+    assert max(ends) == pytest.approx(drawer.RIGHT - 1, abs=0.2)
+    (scale,) = {
+        round((float(width) + 1) / (work.end - work.start)) for (_, width), work in zip(bars, works, strict=True)
+    }
+    assert scale == round((drawer.RIGHT - drawer.LEFT) / max(work.end for work in works))
+
+
+def test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark():
+    with launched() as browser:
+        for motion in ("no-preference", "reduce"):
+            colours = {}
+            for scheme in ("light", "dark"):
+                page = browser.new_context(reduced_motion=motion, color_scheme=scheme).new_page()
+                page.goto((ROOT / "docs" / "side_by_side.svg").as_uri())
+                moving = page.evaluate("document.getAnimations().length")
+                assert moving == (0 if motion == "reduce" else 3)
+                colours[scheme] = page.evaluate("getComputedStyle(document.querySelector('text')).fill")
+            assert colours["light"] != colours["dark"]
+
+
+def test_the_loop_in_the_readme_is_that_of_the_one_file():
+    (shown,) = re.findall(r"```python\n(episodes = .*?)```", README, re.DOTALL)
+    own = (ROOT / "examples" / "my_rl.py").read_text()
+    assert "".join(f"        {line}\n" for line in shown.splitlines()) in own
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+def test_every_file_that_is_linked_is_there(text):
+    links = re.findall(r"\]\((?!http|#)([^)#\s]+)", text.read_text())
+    assert [link for link in links if not (text.parent / link).exists()] == []
+
+
+def test_every_file_that_contributing_and_the_architecture_name_is_there():
+    folders = [ROOT, ROOT / "zorplex_rl", ROOT / "tests", *(path for path in (ROOT / "zorplex_rl").iterdir())]
+    for text in TEXTS[1:]:
+        for name in re.findall(r"`((?:[\w.]+/)*\w+\.(?:py|toml|md|cff|svg))`", text.read_text()):
+            assert "NN" in name or any((folder / name).exists() for folder in folders), (text.name, name)
+
+
+def test_the_drawing_of_the_house_has_its_floors_in_their_order():
+    drawn = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("## The house")[1].split("| folder")[0]
+    rooms = [name for floor in FLOORS for name in floor if not name.startswith("__") and name != "errors"]
+    places = [re.search(rf"│ (?:\w+\.py  )*{room}(/|\.py)", drawn) for room in rooms]
+    assert all(places), rooms
+    # Those of one floor stand side by side, in any order.
+    heights = [drawn[: place.start()].count("\n") for place in places]
+    assert heights == sorted(heights)
+
+
+def test_the_version_is_said_everywhere_alike_and_is_the_newest_of_the_changelog():
+    newest = re.search(r"^## (\S+) · (next|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert newest[1] == cited[1] == zorplex_rl.__version__
