@@ -716,7 +716,9 @@ async def _(config, start_killed):
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
     with mo.status.spinner("Training"), nb08.quietly() as native_errors:
         run_log, _counters = await nb08.train_and_kill(
-            _run, nb08.create(_run, keeps=not lesson.unattended()), kill_in_the_act
+            _run,
+            nb08.create(_run, None if lesson.unattended() else __file__),
+            kill_in_the_act,
         )
     books = nb08.books_of(run_log, _counters)
     return books, native_errors, run_log

@@ -85,21 +85,19 @@ def test_the_slider_counts_what_a_step_changes_and_less_at_a_lower_rate():
     assert unchanged == sorted(unchanged) and unchanged[0] < 90 < unchanged[-1]
 
 
-def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(nb08, "KEPT", tmp_path / "runs" / "notebook_08")
+def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
     settings = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, hints=False, threads=1, max_tokens=96, prompts=2, samples=2, steps=2,
         max_lag=1, learning_rate=4e-4, eval_tasks=4,
     )  # fmt: skip
-    run = nb08.run_config(settings)
-    assert nb11.folder_of(unattended=False) is None
+    run, notebook = nb08.run_config(settings), str(tmp_path / "notebooks" / "08.py")
+    assert nb11.folder_of(notebook) is None
     for _ in range(2):
-        folder = nb08.create(run, keeps=True)
+        folder = nb08.create(run, beside=notebook)
         assert not folder.journal.exists()
         folder.journal.write_text("")
-    assert nb11.folder_of(unattended=False) == folder.path == nb08.KEPT
-    assert nb11.folder_of(unattended=True) is None, "the site's pages are the same wherever they are built"
-    assert nb08.create(run, keeps=False).path != nb08.KEPT
+    assert nb11.folder_of(notebook) == folder.path == tmp_path / "runs" / "notebook_08"
+    assert nb08.create(run).path != nb08.create(run).path
 
 
 def test_all_weights_of_a_policy_are_flat():

@@ -27,7 +27,6 @@ from typing import Any
 from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines
-from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.drawing.plots import timeline_chart
@@ -43,8 +42,8 @@ from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
 
-KEPT = EXAMPLES.parent / "runs" / "notebook_08"
-"""Where the run with the kill stays, for notebook 11 to replay."""
+KEPT = Path("runs") / "notebook_08"
+"""Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
@@ -53,11 +52,12 @@ def new_path(name: str) -> Path:
     return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
 
 
-def create(run: Config, keeps: bool) -> RunFolder:
-    """Create the folder of a run; one that ``keeps`` takes the place of the one before it."""
-    if keeps:
-        shutil.rmtree(KEPT, ignore_errors=True)
-    return RunFolder.create(KEPT if keeps else new_path("run"), run)
+def create(run: Config, beside: str | None = None) -> RunFolder:
+    """Create the folder of a run: a temporary one, or ``KEPT`` for the notebook ``beside`` it, where
+    it takes the place of the one before."""
+    path = Path(beside).resolve().parents[1] / KEPT if beside else new_path("run")
+    shutil.rmtree(path, ignore_errors=True)
+    return RunFolder.create(path, run)
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:

@@ -32,9 +32,10 @@ from zorplex_rl.training.controller import Controller
 RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
 
 
-def folder_of(unattended: bool) -> Path | None:
-    """Return the folder of the reader's own run of notebook 08, or None if there is none."""
-    return nb08.KEPT if not unattended and (nb08.KEPT / "journal.jsonl").is_file() else None
+def folder_of(notebook: str) -> Path | None:
+    """Return the folder of the reader's run of notebook 08, or None if there is none."""
+    own = Path(notebook).resolve().parents[1] / nb08.KEPT
+    return own if (own / "journal.jsonl").is_file() else None
 
 
 async def make_run(config: SimpleNamespace) -> Path:
@@ -46,7 +47,7 @@ async def make_run(config: SimpleNamespace) -> Path:
         os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
-    folder = nb08.create(run, keeps=False)
+    folder = nb08.create(run)
     with nb08.quietly():
         await nb08.train_and_kill(run, folder, kill)
     return folder.path
@@ -121,10 +122,9 @@ def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]
     """Draw the arguments of ``advise``: runs that fall and that do not, ratios near and far."""
 
     def run() -> list[float]:
-        best = draw.uniform(0.4, 1.0)
-        path = [draw.uniform(0.3, 0.9) * best for _ in range(draw.randint(2, 5))]
-        path[draw.randrange(len(path))] = best
-        return [*path, draw.choice((0.2, 0.45, 0.55, 0.9)) * best]
+        path = [draw.uniform(0.3, 0.9) for _ in range(draw.randint(2, 5))]
+        path[draw.randrange(len(path))], best = 1.0, draw.uniform(0.4, 1.0)
+        return [round(best * share, 3) for share in (*path, draw.choice((0.2, 0.45, 0.55, 0.9)))]
 
     far = draw.choice((0, 1, 2, 3, 6))
     logs = [draw.choice((-1, 1)) * draw.uniform(0.3, 3.0) for _ in range(far)]

@@ -154,15 +154,16 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
 
 def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, episodes: list[Any], given: Any) -> str:
     """Name the mistake that makes this number of a loss, for the end of a sentence; or nothing."""
-    unmasked = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
-    count = sum(sum(e.sampled) for e in episodes)
+    every = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
+    unmasked = solution(SimpleNamespace(model=model, eos_ids=(0,)), every, given)
+    own, tokens = (sum(sum(e.sampled) for e in some) for some in (episodes, every))
     causes = {
         ": the sign is the other one": -right,
-        ": divide by the number of sampled tokens": right * count,
-        ": it divides by the number of episodes, not of sampled tokens": right * count / len(episodes),
-        ": it also counts tokens that were not sampled": solution(
-            SimpleNamespace(model=model, eos_ids=(0,)), unmasked, given
-        ),
+        ": the sum is not divided": right * own,
+        ": it divides by the number of episodes, not of sampled tokens": right * own / len(episodes),
+        ": it divides by all tokens, not by the sampled ones": right * own / tokens,
+        ": it also pushes tokens that were not sampled": unmasked * tokens / own,
+        ": it also counts tokens that were not sampled": unmasked,
     }
     return next((cause for cause, value in causes.items() if exercise.same(found, value, 1e-4)), "")
 
