@@ -79,7 +79,7 @@ def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_mak
 
 
 MISTAKES = {
-    "pushes_the_tools_tokens_too": "it also pushes tokens that were not sampled",
+    "pushes_the_tools_tokens_too": "it also counts tokens that were not sampled",
     "divides_by_the_tools_tokens_too": "it divides by all tokens, not by the sampled ones",
     "forgets_the_minus": "the sign is the other one",
     "sums_and_does_not_divide": "the sum is not divided",
