@@ -71,7 +71,7 @@ def _():
     """),
             lesson.figure(
                 drawing_of("decision.svg"),
-                "Each question is a measurement of this page. A ratio is far from 1 outside 0.8 … 1.2.",
+                "Each question is a measurement of this page. A ratio is far off outside 0.8 … 1.2.",
             ),
         ]
     )
