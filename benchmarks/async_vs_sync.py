@@ -2,7 +2,7 @@
 and ``train_async``.
 
     sync           generate, train, generate, train …
-    async, lag k   side by side; training data may be k versions old; "in-flight": weights change between two decode steps
+    async, lag k   side by side; training data may be k versions old; "in-flight": weights change between two decode steps (--on-update continue)
 
 All contenders run the same command with the same processes: one generator, one trainer, one torch
 thread each. Episodes per second are counted from the sixth step, when everything is warm, to the
@@ -43,8 +43,8 @@ CONTENDERS = {
     "async, lag 4": ("--max-lag", "4"),
 }
 WITH_SLOW_TOOLS = CONTENDERS | {
-    "async, lag 1, in-flight": ("--max-lag", "1", "--update", "in-flight"),
-    "async, lag 4, in-flight": ("--max-lag", "4", "--update", "in-flight"),
+    "async, lag 1, in-flight": ("--max-lag", "1", "--on-update", "continue"),
+    "async, lag 4, in-flight": ("--max-lag", "4", "--on-update", "continue"),
 }
 
 

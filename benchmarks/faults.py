@@ -1,5 +1,5 @@
 """Measure what faults cost: a run in which every role is killed once, against the same run without
-faults.
+faults; and what is saved of unfinished episodes.
 
     after this share of all steps    1/5              2/5                3/5            4/5
     kill -9 for                      a tool replica   a reward replica   a generator    the trainer
@@ -8,11 +8,18 @@ Both train on the same groups, asynchronously at lag 1. Each group that was star
 on once or given back. The counters of the replay buffer show that, and this program fails if they
 do not. The accuracy is that of the last weights on held-out tasks, sampled at temperature 1. One
 repetition is one seed. The two runs of a repetition take turns in going first.
+
+The second part counts tokens: of those that generators sampled, how many were trained on. In
+``DEATHS`` a generator is killed three times, with and without ``--salvage``. In ``UPDATES`` episodes
+are long and steps short, so new weights come several times during an episode: every
+``--on-update``. What a generator sampled in the last hundredths of a second before its death is not
+counted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -21,19 +28,42 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
+from typing import Any, get_args
 
 import tyro
 from log import Report, append_report, print_report
 from rich.progress import Progress
 
-from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.config import Config, OnUpdate, ServicesConfig
 from zorplex_rl.run_folder import MetricsRow, RunFolder
+from zorplex_rl.services.requests import Failure
+from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
 
-ASKED = "What does it cost if a tool, a reward, a generator and the trainer are each killed once in one run?"
-EXPECTED = "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults."
+ASKED = (
+    "What does it cost if a tool, a reward, a generator and the trainer are each killed once in one run? How many tokens "
+    "of unfinished episodes does --salvage save, and how many does each --on-update throw away?"
+)
+EXPECTED = (
+    "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults. --salvage "
+    "halves the tokens that are thrown away. --on-update restart alone throws some away."
+)
 VICTIMS = ("tools", "reward", "generator", "trainer")
+LONG = Config(
+    task="multi_step", steps=40, prompts_per_step=4, group_size=8, max_lag=4, tool_latency=0.1, eval_every=1_000_000,
+    eval_tasks=100, device="cpu", services=ServicesConfig(generators=2, tool_replicas=1),
+)  # fmt: skip
+DEATHS: dict[str, dict[str, Any]] = {
+    "3 generators killed": {},
+    "3 generators killed, --salvage": {"salvage": True},
+    "none killed": {},
+    "none killed, --salvage": {"salvage": True},
+}
+UPDATES: dict[str, dict[str, Any]] = {
+    f"--on-update {name}": {"on_update": name, "prompts_per_step": 2, "group_size": 4, "generators": 1}
+    for name in get_args(OnUpdate)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +73,9 @@ class Options:
     task: str = "compositional"
     """The task to train on."""
     repeats: int = 3
-    """Seeds."""
+    """Seeds of the first part; 0 leaves it out."""
+    unfinished_repeats: int = 3
+    """Seeds of the second part; 0 leaves it out."""
     steps: int = 120
     """Training steps of a run."""
     tool_latency: float = 0.02
@@ -133,10 +165,81 @@ def tabulate(found: dict[str, list[Measured]]) -> list[Report]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Hold one run: seconds of training, tokens sampled and trained on, mean lag, and accuracy."""
+
+    seconds: float
+    sampled: int
+    trained: int
+    lag: float
+    accuracy: float
+
+
+def count_tokens(config: Config, deaths: int) -> Tokens:
+    """Train once, and kill a generator ``deaths`` times. Returns the result."""
+    due = {config.steps * (index + 1) // (deaths + 1) for index in range(deaths)}
+    controllers: list[Controller] = []
+    kills: list[asyncio.Task[None]] = []
+
+    async def kill() -> None:
+        # What it has recorded dies with it.
+        answers = await controllers[0].services["generator"].drain_spans.fanout()
+        controllers[0].log.add_spans([span for part in answers if not isinstance(part, Failure) for span in part])
+        os.kill(pid_of(controllers[0], "generator"), signal.SIGKILL)
+
+    def show(row: MetricsRow) -> None:
+        if row["event"] == "step" and row["step"] in due:
+            kills.append(asyncio.get_running_loop().create_task(kill()))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = RunFolder.create(Path(scratch) / "run", config)
+        _, last = asyncio.run(run_training(config, folder, show=show, on_start=controllers.append))
+        rows = folder.metrics()
+        journal = [json.loads(line) for line in folder.journal.read_text().splitlines()]
+        spans = Timeline.load(folder.timeline).spans
+    if sum(row["event"] == "restart" for row in rows) != deaths:
+        raise RuntimeError(f"{deaths} generators were to be replaced")
+    turns = [turns for row in journal if row["event"] == "batch" for turns in row["turns"]]
+    trained = sum(end - start for of_one in turns for start, end in zip(of_one[::3], of_one[1::3], strict=True))
+    sampled = sum(span.args["tokens"] for span in spans if span.kind == "generate")
+    lag = mean(row["lag_mean"] for row in rows if row["event"] == "step")
+    return Tokens(last["seconds"], sampled, trained, lag, last["sampled_accuracy"])
+
+
+def unfinished(options: Options) -> list[Report]:
+    """Run the second part. Returns its tables."""
+    reports = []
+    for title, contenders in {"Generators that die": DEATHS, "New weights during episodes": UPDATES}.items():
+        found: dict[str, list[Tokens]] = {name: [] for name in contenders}
+        for seed in range(options.unfinished_repeats):
+            for name in list(contenders)[:: -1 if seed % 2 else 1]:
+                deaths = 3 if name.startswith("3") else 0
+                found[name].append(count_tokens(LONG.changed(seed=seed, **contenders[name]), deaths))
+        rows = [
+            [name, f"{sum(r.sampled for r in runs):,}", f"{sum(r.sampled - r.trained for r in runs):,}",
+             f"{sum(r.trained for r in runs) / sum(r.sampled for r in runs):.1%}", f"{median(r.seconds for r in runs):.1f}",
+             f"{mean(r.lag for r in runs):.2f}", f"{mean(r.accuracy for r in runs):.3f}"]
+            for name, runs in found.items()
+        ]  # fmt: skip
+        columns = [
+            "run",
+            "tokens sampled",
+            "thrown away",
+            "trained on",
+            "seconds of training",
+            "mean lag",
+            "sampled accuracy",
+        ]
+        reports.append(Report(title, columns, rows))
+    return reports
+
+
 def main(options: Options) -> None:
     # Every death here is meant.
     logging.getLogger("zorplex_rl").setLevel(logging.ERROR)
-    reports = tabulate(measure(options))
+    reports = tabulate(measure(options)) if options.repeats else []
+    reports += unfinished(options) if options.unfinished_repeats else []
     for report in reports:
         print_report(report)
     if options.log:

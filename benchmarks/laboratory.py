@@ -3,7 +3,9 @@ first.
 
     python benchmarks/laboratory.py --budget 90       go on with it for at most 90 minutes
 
-    confirmed.jsonl          the setting of notebook 09 on seeds that no other study has
+    confirmed.jsonl          the setting of notebook 09 (lag 8, 18 steps) on seeds that no other study has
+    confirmed_16.jsonl       another setting (lag 16, 15 steps) on other such seeds
+    confirmed_20.jsonl       a third (3e-4, lag 20, 21 steps), again on other such seeds
     laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
     laboratory_hard.jsonl    the same on hard ones
     laboratory_ess.jsonl     the same on easy ones with --ess-control
@@ -23,7 +25,8 @@ import tyro
 from log import describe_machine
 from staleness import Options, missing, record, shared, write_header
 
-from zorplex_rl.course.recorded_study import read_study
+from zorplex_rl.course.recorded_study import Study, read_study
+from zorplex_rl.course.staleness import Trial
 
 COMMAND = "benchmarks/laboratory.py"
 HERE = Path(__file__).parent
@@ -31,13 +34,21 @@ EASY = Options(learning_rates=(4e-4,), lags=(0, 8, 32), seeds=5, out=HERE / "lab
 HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
 CONTROLLED = replace(EASY, ess_control=True, seeds=2, out=HERE / "laboratory_ess.jsonl")
 LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
+LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
+LIVE_20 = replace(LIVE, learning_rates=(3e-4,), first_seed=30, steps=21, lags=(20,), out=HERE / "confirmed_20.jsonl")
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
 BLOCKS = (
     replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
     replace(LIVE, losses=("reinforce",), lags=(0,)),
+    replace(LIVE_16, losses=("reinforce", "grpo", "dppo")),
+    replace(LIVE_16, losses=("reinforce",), lags=(0,)),
+    replace(LIVE_20, losses=("reinforce", "dppo", "grpo")),
+    replace(LIVE_20, losses=("reinforce",), lags=(0,)),
     replace(CONTROLLED, losses=("reinforce",)),
-    # The two disputes.
+    # The two disputes, first what decides them.
+    replace(EASY, losses=("cispo", "dppo", "icepop"), lags=(8, 32)),
+    replace(EASY, losses=("cispo",), lags=(0,)),
     replace(EASY, losses=("cispo", "dppo", "icepop", "reinforce", "grpo")),
     # Slow collapses, which an alarm can announce.
     replace(EASY, losses=("reinforce", "tis", "decoupled_ppo", "cispo"), lags=(32,), learning_rates=(2e-4,)),
@@ -52,6 +63,7 @@ BLOCKS = (
     replace(HARD, losses=OTHERS),
 )
 """The study, in the order in which it is recorded."""
+EMPTY = Study(COMMAND, "", {}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,12 @@ class Recording:
     """Trials that run at the same time, each in a process with one torch thread."""
 
 
+def left_out() -> set[tuple[str, float, Trial]]:
+    """Return the trials that are not recorded yet: file, learning rate, trial. Blocks overlap."""
+    studies = {file: read_study(file) if file.exists() else EMPTY for file in {block.out for block in BLOCKS}}
+    return {(block.out.name, *found) for block in BLOCKS for found in missing(block, studies[block.out])}
+
+
 def main(recording: Recording) -> None:
     """Record the blocks one after the other, until all is there or the budget is spent."""
     until = time.monotonic() + 60 * recording.budget
@@ -71,8 +89,7 @@ def main(recording: Recording) -> None:
         write_header(block.out, COMMAND, describe_machine(), shared(block))
         left = (until - time.monotonic()) / 60
         record(replace(block, budget=left, processes=recording.processes))
-    lacking = [len(missing(block, read_study(block.out))) for block in BLOCKS]
-    print(f"missing trials, by block: {lacking}")
+    print(f"{len(left_out())} trials are missing.")
 
 
 if __name__ == "__main__":

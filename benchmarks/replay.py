@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lag 1": {"max_lag": 1},
     "lag 4": {"max_lag": 4},
     "lag 2, tis": {"max_lag": 2, "loss": "tis"},
-    "lag 2, in flight, 4e-4": {"max_lag": 2, "update": "in-flight", "learning_rate": 4e-4},
+    "lag 2, in flight, 4e-4": {"max_lag": 2, "on_update": "continue", "learning_rate": 4e-4},
 }
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "lag 1": ("lag 4", {"max_lag": 4}),

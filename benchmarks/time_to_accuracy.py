@@ -1,27 +1,29 @@
-"""Measure the wall time until 90 % of the held-out compositional tasks are answered right: this
-package against TRL's ``GRPOTrainer``.
-
-There are two goals. ``hard, sampled`` is hard to reach: three sums with four look-ups, sampled at
-temperature 1. ``easy, greedy`` is reached in a few steps, because before training most failures are
-a missing tag.
+"""Measure the wall time until 90 % of the held-out hard tasks are answered right, sampled at
+temperature 1: this package against TRL's ``GRPOTrainer``.
 
     ours   python -m zorplex_rl train …       generators and trainer in processes of their own, one torch thread each
     TRL    python benchmarks/trl_peer.py …    one process, with 1 and with 2 torch threads; the better one counts
 
-Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples
-a step, AdamW at 2e-4 after five steps of warm-up, temperature 1, no KL term, and the evaluation
-(held-out split, every few steps, by the package's own engine). Each side has its own order of
-random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
-linearly to a tenth, TRL's is constant). How generation and training share the machine also differs;
-that is what is compared.
+The time is a product, and its two factors are measured apart:
 
-The clock starts with the first step. Starting processes, loading, importing and evaluating do not
-count. TRL's clock stops during evaluations. In ours an evaluation would drain the pipeline, so it
-trains a second time without any; the time is that of the step at which the first run reached the
-goal. Both sides write ``{"event": "eval", "step": …, "seconds": …, "greedy_accuracy": …}`` lines;
-the first at or above 90 % is the arrival, so it is as coarse as ``eval_every`` steps on both sides.
-One repetition is one seed: it runs all contenders one after another, in a rotating order. TRL needs
-the extra ``bench``, or a Python that has it: ``--trl-python``.
+    steps            Each side trains with every step's weights kept. Afterwards those are evaluated on the same 400
+                     held-out tasks. The accuracy of a step is the mean over 5 steps, it and two on either side: 2,000
+                     answers. The first step with 0.90 or more is the arrival.
+    seconds a step   Each side trains a few steps without any evaluation, in turns. The first ones do not count.
+
+To save evaluations, every tenth step is evaluated first. The search for the arrival begins ten steps
+before the first of these that reaches 0.85.
+
+Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples
+a step, AdamW after five steps of warm-up, temperature 1, no KL term. Each side has its own order of
+random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
+linearly to a tenth at step 120, TRL's is constant). Each side's settings are the best of three
+(``TRIED``), by the median of its steps on the tuning seeds, which are others than those measured.
+
+One row of ``time_to_accuracy.jsonl`` is one run. A run that is there is not made again, so the
+study can be stopped at any time, and goes on from there. Steps do not depend on how busy the
+machine is, seconds do: they are for a quiet one. TRL needs the extra ``bench``, or a Python that
+has it: ``--trl-python``.
 """
 
 from __future__ import annotations
@@ -29,196 +31,341 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 import tyro
-from log import Report, append_report, print_report
+from log import Report, append_report, describe_machine, print_report
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from zorplex_rl.policy.evaluate import evaluate
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.task.specs import get_spec
 
 ASKED = (
-    "After how many seconds of training are 90 % of the held-out tasks answered right: with this package, and with TRL's ``GRPOTrainer`` on the "
-    "same policy, tasks, group size and learning rate?"
+    "After how many steps, and after how many seconds of training, are 90 % of the held-out hard tasks answered right, sampled: "
+    "with this package, and with TRL's ``GRPOTrainer``?"
 )
-EXPECTED = "At most 1 / 3.5 of TRL's time, with the better of one and two torch threads for TRL."
+EXPECTED = (
+    "TRL's time at its best is 4 times ours in the median, with 3 as the lower end of the 95 % interval; and no more steps "
+    "than TRL's in the median."
+)
+ROWS = Path(__file__).with_name("time_to_accuracy.jsonl")
 REPOSITORY = Path(__file__).resolve().parent.parent
-OURS = "zorplex-rl"
+TARGET, TASKS, AROUND, COARSE, NEAR = 0.90, 400, 2, 10, 0.05
+MOST_STEPS = 120
+Settings = dict[str, float]
+TRIED: dict[str, tuple[Settings, ...]] = {
+    "ours": ({"learning_rate": 2e-4}, {"learning_rate": 5e-4}, {"learning_rate": 5e-4, "scale_rate": 0.1}),
+    "trl": ({"learning_rate": 2e-4}, {"learning_rate": 5e-4}, {"learning_rate": 1e-3}),
+}
+"""What each side is tuned over. Ours comes with 2e-4; TRL has no scale of the logits to learn."""
+TUNING_SEEDS = (100, 101)
+SIDES = ("ours", "trl")
+PACES = {"ours": ("ours", 1), "trl, 1 thread": ("trl", 1), "trl, 2 threads": ("trl", 2)}
+PACE_STEPS, PACE_SKIPPED = 14, 4
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure."""
+    """How much of the study to do now."""
 
-    policy: str = "embedded"
-    """``embedded``, a folder or a hub id."""
-    repeats: int = 3
-    """Seeds; each trains every contender once."""
-    goals: tuple[str, ...] = ("hard", "easy")
-    """``hard``: 90 % sampled on the hardest difficulty; ``easy``: 90 % greedy on the easiest."""
-    target: float = 0.9
-    """Held-out accuracy to reach."""
-    eval_tasks: int = 128
-    """Held-out tasks of an evaluation."""
-    threads: tuple[int, ...] = (1, 2)
-    """Torch threads to try for TRL."""
-    sides: tuple[str, ...] = ("ours", "trl")
-    """Which sides to run."""
+    seeds: int = 8
+    """Runs of each side for the steps."""
+    paces: int = 8
+    """Runs of each contender for the seconds of a step."""
+    minutes: float = 8.0
+    """Begin no run after so many minutes."""
+    only: tuple[str, ...] = ("tune", "steps", "pace")
+    """Which parts to do."""
     trl_python: str = sys.executable
     """The Python that has TRL."""
     log: bool = True
-    """Append the result to LOG.md."""
+    """Append the result to LOG.md once every run is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Hold what must be reached."""
+def arrival(accuracy_at: Callable[[int], float], steps: int) -> int | None:
+    """Return the first of ``steps`` steps whose smoothed accuracy reaches the target, by the rule
+    at the top of this file, or None. ``accuracy_at`` is asked for as few steps as that needs.
 
-    difficulty: str
-    measure: str
-    steps: int
-    """Most training steps."""
-    eval_every: int
-
-
-GOALS = {"hard": Goal("hard", "sampled", 120, 5), "easy": Goal("easy", "greedy", 60, 2)}
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Hold the first evaluation at or above the target: seconds and steps of training, or None if
-    there was none."""
-
-    seconds: float | None
-    step: int | None
+    >>> arrival(lambda step: step / 100, 120)
+    90
+    >>> arrival(lambda step: 0.8, 120)
+    """
+    coarse = range(COARSE, steps + 1, COARSE)
+    near = next((step for step in coarse if accuracy_at(step) >= TARGET - NEAR), None)
+    if near is None:
+        return None
+    for step in range(max(1 + AROUND, near - COARSE), steps - AROUND + 1):
+        around = [accuracy_at(other) for other in range(step - AROUND, step + AROUND + 1)]
+        if sum(around) >= TARGET * len(around) - 1e-9:
+            return step
+    return None
 
 
-class RunFailed(RuntimeError):
-    """Report that a training process ended with an error. The message ends with the process's last
-    output."""
-
-
-def find_arrival(metrics: Path, measure: str, target: float) -> Arrival:
-    """Return the first ``eval`` line of ``metrics`` whose ``measure`` accuracy is at least
-    ``target``."""
-    for row in _rows(metrics):
-        if row["event"] == "eval" and row[f"{measure}_accuracy"] >= target:
-            return Arrival(row["seconds"], row["step"])
-    return Arrival(None, None)
-
-
-def _rows(metrics: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in metrics.read_text().splitlines()]
-
-
-def time_to_accuracy_ours(options: Options, goal: Goal, seed: int, folder: Path) -> Arrival:
-    """Train with ``zorplex-rl train`` twice: to find the step that reaches the goal, and, without
-    evaluations, the time of that step."""
-    command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--policy", options.policy]
-    command += ["--difficulty", goal.difficulty, "--seed", str(seed), "--steps", str(goal.steps)]
-    command += ["--eval-tasks", str(options.eval_tasks)]
-    _run([*command, "--out", str(folder), "--eval-every", str(goal.eval_every)], threads=1)
-    arrival = find_arrival(folder / "metrics.jsonl", goal.measure, options.target)
-    if arrival.step is None:
-        return arrival
-    timed = folder.with_name(f"{folder.name}-timed")
-    _run([*command, "--out", str(timed), "--eval-every", "1000000"], threads=1)
-    steps = {row["step"]: row["seconds"] for row in _rows(timed / "metrics.jsonl") if row["event"] == "step"}
-    return Arrival(steps[arrival.step], arrival.step)
-
-
-def time_to_accuracy_trl(options: Options, goal: Goal, threads: int, seed: int, folder: Path) -> Arrival:
-    """Train with TRL on ``threads`` torch threads. Returns when it reached the goal."""
-    shared = {name: getattr(options, name) for name in ("policy", "target", "eval_tasks")} | asdict(goal)
-    job = json.dumps({"folder": str(folder), "threads": threads, "seed": seed, **shared})
-    _run([options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), job], threads)
-    return find_arrival(folder / "metrics.jsonl", goal.measure, options.target)
-
-
-def measure(options: Options, goal: Goal) -> dict[str, list[Arrival]]:
-    """Run all contenders. Returns for each when it reached ``goal``, one entry for each seed."""
-    contenders: dict[str, Callable[[int, Path], Arrival]] = {}
-    if "ours" in options.sides:
-        contenders[OURS] = partial(time_to_accuracy_ours, options, goal)
-    if "trl" in options.sides:
-        for threads in options.threads:
-            contenders[f"TRL, {threads} thread{'s' * (threads > 1)}"] = partial(
-                time_to_accuracy_trl, options, goal, threads
-            )
-    arrivals: dict[str, list[Arrival]] = {name: [] for name in contenders}
-    order = list(contenders)
+def measure_steps(side: str, settings: Settings, seed: int, options: Options) -> Row:
+    """Train ``side`` with every step's weights kept. Returns its arrival and what was evaluated."""
+    policy, spec = load_policy(), get_spec("compositional", seed, "hard")
+    held_out = [spec.task(index, "held_out") for index in range(TASKS)]
+    found: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for seed in range(options.repeats):
-            shift = seed % len(order)
-            for name in order[shift:] + order[:shift]:
-                arrival = contenders[name](seed, Path(scratch) / f"{order.index(name)}-{seed}")
-                arrivals[name].append(arrival)
-                print(f"seed {seed}, {name}: {_say(arrival)}", flush=True)
-    return arrivals
+        folder = Path(scratch) / "run"
+        read = (
+            train_ours(settings, seed, folder)
+            if side == "ours"
+            else train_trl(settings, seed, folder, options.trl_python)
+        )
+
+        def accuracy_at(step: int) -> float:
+            if step not in found:
+                read(policy, step)
+                found[step] = evaluate(policy, spec.kind, held_out, spec.execute, seed=step)[0].accuracy
+            return found[step]
+
+        step = arrival(accuracy_at, MOST_STEPS)
+    return {"arrival": step, "accuracy": dict(sorted(found.items()))}
 
 
-def tabulate(arrivals: dict[str, list[Arrival]], goal: Goal, target: float) -> Report:
-    """Return the table of seconds and steps to ``goal``: medians over seeds, ratios seed by seed. A
-    dash means never reached."""
-    seconds = {name: [_or_never(a.seconds) for a in found] for name, found in arrivals.items()}
-    rows = []
-    for name, times in seconds.items():
-        steps = median(_or_never(arrival.step) for arrival in arrivals[name])
-        ratio = math.inf
-        if OURS in seconds and math.inf not in seconds[OURS]:
-            ratio = median(own / ours for own, ours in zip(times, seconds[OURS], strict=True))
-        pace = median(times) / steps if steps < math.inf else math.inf
-        spread = f"{_show(min(times))} – {_show(max(times))}"
-        rows.append([name, _show(median(times)), spread, _show(steps, 0), _show(pace, 2), _show(ratio, 2)])
-    columns = ["contender", f"s to {target:.0%}", "range", "steps", "s per step", "its time ÷ ours"]
-    notes = []
-    if peers := {name: median(times) for name, times in seconds.items() if name != OURS}:
-        notes = [f"TRL at its best: {min(peers, key=peers.get)}."]
-    title = f"Time to {target:.0%} {goal.measure} on difficulty {goal.difficulty}, medians over seeds"
-    return Report(title, columns, rows, notes)
+def train_ours(settings: Settings, seed: int, folder: Path) -> Callable[[Policy, int], None]:
+    """Train with ``zorplex-rl train``. Returns what loads a step's weights into a policy.
+
+    A run keeps its last two checkpoints. So the weights of each are copied as it appears.
+    """
+    kept, command = folder.with_name("kept"), [*_ours(settings, seed, folder, MOST_STEPS), "--checkpoint-every", "1"]
+    kept.mkdir()
+    with folder.with_name("output").open("w+") as output:
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=_environment(1), stdout=output, stderr=output)
+        while process.poll() is None:
+            _keep(folder, kept)
+            time.sleep(0.05)
+        _keep(folder, kept)
+        output.seek(0)
+        _expect(process.returncode, command, output.read())
+
+    def read(policy: Policy, step: int) -> None:
+        weights = load_file(kept / f"{step}.safetensors")
+        with torch.no_grad():
+            for number, parameter in enumerate(policy.model.parameters()):
+                parameter.copy_(weights[f"masters.{number}"])
+
+    return read
 
 
-def _run(command: list[str], threads: int) -> None:
-    """Run ``command`` to its end in the repository, offline."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": str(REPOSITORY),
-        "HF_HUB_OFFLINE": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
+def _keep(run: Path, kept: Path) -> None:
+    """Copy the weights of those checkpoints of ``run`` that are not in ``kept``."""
+    for place in (run / "checkpoints").glob("step_*"):
+        target = kept / f"{int(place.name.removeprefix('step_'))}.safetensors"
+        if not target.exists():
+            with safe_open(place / "trainer" / "learner.safetensors", framework="pt") as tensors:
+                names = [name for name in tensors.keys() if name.startswith("masters.")]  # noqa: SIM118, not a dict
+                save_file({name: tensors.get_tensor(name) for name in names}, target)
+
+
+def train_trl(settings: Settings, seed: int, folder: Path, python: str) -> Callable[[Policy, int], None]:
+    """Train with TRL. Returns what loads a step's weights into a policy."""
+    _trl(settings, seed, folder, MOST_STEPS, 1, python, keep_weights=True)
+
+    def read(policy: Policy, step: int) -> None:
+        policy.model.load_state_dict(load_file(folder / f"{step}.safetensors"), strict=False)
+
+    return read
+
+
+def measure_pace(contender: str, settings: Settings, seed: int, options: Options) -> Row:
+    """Train a few steps without evaluations. Returns the seconds that a step took."""
+    side, threads = PACES[contender]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        if side == "ours":
+            command = _ours(settings, seed, folder, PACE_STEPS)
+            done = subprocess.run(command, cwd=REPOSITORY, env=_environment(1), capture_output=True, text=True)
+            _expect(done.returncode, command, done.stderr)
+        else:
+            _trl(settings, seed, folder, PACE_STEPS, threads, options.trl_python, keep_weights=False)
+        rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        seconds = {row["step"]: row["seconds"] for row in rows if row["event"] == "step"}
+    return {"seconds_a_step": (seconds[PACE_STEPS] - seconds[PACE_SKIPPED]) / (PACE_STEPS - PACE_SKIPPED)}
+
+
+def plan(options: Options) -> list[Row]:
+    """Return the runs of the study in their order, each as the row without its result. Those after
+    the tuning need its rows: they are left out while some are missing."""
+    tuning = [
+        {"part": "tune", "who": who, "settings": TRIED[who][number], "seed": seed}
+        for seed in TUNING_SEEDS
+        for number in range(3)
+        for who in SIDES
+    ]
+    rows, rest = read_rows(), list[Row]()
+    if all(find(rows, run) for run in tuning):
+        best = {who: best_settings(rows, who) for who in SIDES}
+        rest += [
+            {"part": "steps", "who": who, "settings": best[who], "seed": s}
+            for s in range(options.seeds)
+            for who in SIDES
+        ]
+        rest += [
+            {"part": "pace", "who": who, "settings": best[PACES[who][0]], "seed": s}
+            for s in range(options.paces)
+            for who in _turned(list(PACES), s)
+        ]
+    return [run for run in tuning + rest if run["part"] in options.only]
+
+
+def best_settings(rows: list[Row], side: str) -> Settings:
+    """Return the settings with the fewest steps in the median of the tuning seeds."""
+
+    def steps(settings: Settings) -> float:
+        runs = [{"part": "tune", "who": side, "settings": settings, "seed": seed} for seed in TUNING_SEEDS]
+        return median(_steps(row) for run in runs if (row := find(rows, run)))
+
+    return min(TRIED[side], key=steps)
+
+
+def find(rows: list[Row], run: Row) -> Row | None:
+    """Return the row of ``run`` that has its result, or None."""
+    return next((row for row in rows if run.items() <= row.items()), None)
+
+
+def read_rows() -> list[Row]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+
+
+def bootstrap(of: Callable[[random.Random], float], draws: int = 10_000) -> tuple[float, float]:
+    """Return the middle 95 % of ``of``, which draws its samples anew each time (Efron 1979)."""
+    found = sorted(of(random.Random(number)) for number in range(draws))
+    return found[int(0.025 * draws)], found[int(0.975 * draws)]
+
+
+def tabulate(rows: list[Row]) -> list[Report]:
+    """Return the tables of arrivals and of ratios, TRL's ÷ ours. Medians over the seeds are drawn
+    anew for the intervals: steps seed by seed, seconds run by run, each side for itself."""
+    steps = {who: [_steps(row) for row in rows if (row["part"], row["who"]) == ("steps", who)] for who in SIDES}
+    paces = {
+        who: [row["seconds_a_step"] for row in rows if (row["part"], row["who"]) == ("pace", who)] for who in PACES
     }
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RunFailed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    best = min((who for who in PACES if who != "ours" and paces[who]), key=lambda who: median(paces[who]), default=None)
+    reports = [
+        Report(
+            f"Steps to {TARGET:.0%} sampled, difficulty hard",
+            ["side", "settings", "median", "each seed"],
+            [
+                [who, _flags(best_settings(rows, who)), _show(median(found)), ", ".join(map(_show, found))]
+                for who, found in steps.items()
+                if found
+            ],
+        )
+    ]
+    if best and paces["ours"] and all(steps.values()):
+
+        def steps_ratio(draw: random.Random | None) -> float:
+            return _ratio(*(median(_anew(steps[who], draw)) for who in ("trl", "ours")))
+
+        def pace_ratio(draw: random.Random | None) -> float:
+            return _ratio(*(median(_anew(paces[who], draw)) for who in (best, "ours")))
+
+        lines: dict[str, Callable[[random.Random | None], float]] = {
+            "steps": steps_ratio,
+            "seconds a step": pace_ratio,
+            "time": lambda draw: steps_ratio(draw) * pace_ratio(draw),
+        }
+        cells = [[name, f"{of(None):.2f}", "{:.2f} – {:.2f}".format(*bootstrap(of))] for name, of in lines.items()]
+        notes = [
+            f"TRL at its best: {best}. Seconds a step: "
+            + "; ".join(f"{w} {median(p):.2f}" for w, p in paces.items())
+            + "."
+        ]
+        reports.append(Report("TRL ÷ ours", ["what", "ratio of medians", "95 %"], cells, notes))
+    return reports
 
 
-def _or_never(value: float | None) -> float:
-    return math.inf if value is None else value
+def _anew(values: list[float], draw: random.Random | None) -> list[float]:
+    return draw.choices(values, k=len(values)) if draw else values
 
 
-def _show(value: float, digits: int = 1) -> str:
-    return "–" if value == math.inf else f"{value:.{digits}f}"
+def _ratio(theirs: float, ours: float) -> float:
+    return math.inf if theirs == math.inf else theirs / ours
 
 
-def _say(arrival: Arrival) -> str:
-    return "never arrived" if arrival.seconds is None else f"{arrival.seconds:.1f} s, {arrival.step} steps"
+def _steps(row: Row) -> float:
+    return math.inf if row["arrival"] is None else row["arrival"]
+
+
+def _show(steps: float) -> str:
+    return f"> {MOST_STEPS}" if steps == math.inf else f"{steps:g}"
+
+
+def _turned(names: list[str], by: int) -> list[str]:
+    return names[by % len(names) :] + names[: by % len(names)]
+
+
+def _flags(settings: Settings) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in settings.items())
+
+
+def _ours(settings: Settings, seed: int, folder: Path, steps: int) -> list[str]:
+    command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--difficulty", "hard"]
+    command += [*_flags(settings).split(), "--seed", str(seed), "--steps", str(steps), "--out", str(folder)]
+    # Evaluations before the first and after the last step are those that cannot be left out.
+    return [*command, "--eval-every", "1000000", "--eval-tasks", "1"]
+
+
+def _trl(
+    settings: Settings, seed: int, folder: Path, steps: int, threads: int, python: str, keep_weights: bool
+) -> None:
+    job = {"folder": str(folder), "seed": seed, "steps": steps, "threads": threads}
+    command = [
+        python,
+        str(REPOSITORY / "benchmarks" / "trl_peer.py"),
+        json.dumps(job | {"keep_weights": keep_weights} | settings),
+    ]
+    done = subprocess.run(command, cwd=REPOSITORY, env=_environment(threads), capture_output=True, text=True)
+    _expect(done.returncode, command, done.stderr)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    offline = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return os.environ | offline | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(REPOSITORY)}
+
+
+def _expect(code: int | None, command: list[str], said: str) -> None:
+    if code:
+        raise RuntimeError(f"{' '.join(command[:4])} … ended with {code}:\n{said[-2000:]}")
 
 
 def main(options: Options) -> None:
-    if Path(options.policy).exists():
-        options = replace(options, policy=str(Path(options.policy).resolve()))
-    reports = []
-    for name in options.goals:
-        reports.append(tabulate(measure(options, GOALS[name]), GOALS[name], options.target))
-        print_report(reports[-1])
-    if options.log:
-        settings = {n: v for n, v in asdict(options).items() if n not in ("log", "policy", "trl_python")}
-        settings = {"policy": options.policy if options.policy == "embedded" else "given by path", **settings}
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    while run := next((run for run in plan(options) if not find(read_rows(), run)), None):
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        measure = measure_pace if run["part"] == "pace" else measure_steps
+        result = measure(run["who"], run["settings"], run["seed"], options)
+        with ROWS.open("a") as file:
+            file.write(json.dumps(run | result | {"machine": describe_machine(), "load": os.getloadavg()[0]}) + "\n")
+        print(run, {name: value for name, value in result.items() if name != "accuracy"}, flush=True)
+    rows = read_rows()
+    whole = Options(seeds=options.seeds, paces=options.paces)
+    missing = [run for run in plan(whole) if not find(rows, run)]
+    reports = tabulate(rows)
+    for report in reports:
+        print_report(report)
+    if missing:
+        print(f"{len(missing)} runs are still to be made, {missing[0]} first")
+    elif options.log:
+        settings = {"seeds": options.seeds, "paces": options.paces, "eval_tasks": TASKS}
         append_report("benchmarks/time_to_accuracy.py", ASKED, EXPECTED, settings, reports)
 
 

@@ -26,15 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from turnwise import generate_turnwise
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.policy.evaluate import evaluate
-from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
-from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.policy.load import EMBEDDED, load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.specs import TaskSpec, get_spec
+from zorplex_rl.task.specs import get_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,8 @@ class Job:
     policy: str = EMBEDDED
     """``embedded``, a folder or a hub id."""
     steps: int = 100
-    """Most training steps; training stops at the first evaluation that reaches ``target``."""
-    target: float = 0.9
-    """Held-out accuracy to reach."""
-    measure: str = "greedy"
-    """Which accuracy: ``greedy``, or ``sampled`` at temperature 1."""
-    difficulty: str = "easy"
+    """Training steps."""
+    difficulty: str = "hard"
     """Difficulty of the compositional tasks."""
     prompts: int = 8
     """Prompts in a step."""
@@ -62,27 +57,16 @@ class Job:
     beta2: float = 0.95
     """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm
     clipped as in ``LearnerConfig``."""
-    eval_every: int = 5
-    """Steps between evaluations."""
-    eval_tasks: int = 128
-    """Held-out tasks of an evaluation."""
+    keep_weights: bool = False
+    """Write the weights after each step to ``STEP.safetensors``."""
     threads: int = 1
     """Torch threads."""
     seed: int = 0
     """Seed of the tasks, their tables and the random draws."""
 
 
-def measure_accuracy(policy: Policy, spec: TaskSpec, count: int, temperature: float) -> float:
-    """Return the share of the first ``count`` held-out tasks of ``spec`` that ``policy`` gets
-    right, measured by the package."""
-    tasks = [spec.task(index, "held_out") for index in range(count)]
-    report, _ = evaluate(policy, spec.kind, tasks, spec.execute, Sampling(temperature))
-    return report.accuracy
-
-
 def train_with_trl(job: Job) -> None:
-    """Run ``job`` and write an ``eval`` line into ``metrics.jsonl`` after every ``eval_every``
-    steps."""
+    """Run ``job`` and write a line into ``metrics.jsonl`` after every step."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -112,29 +96,20 @@ def train_with_trl(job: Job) -> None:
             "reward": [score(episode).reward for episode in episodes],
         }
 
-    class Evaluation(TrainerCallback):
-        """Evaluate with the clock stopped. Ends the training when the target is reached."""
+    class Clock(TrainerCallback):
+        """Note after each step the seconds since the first began, without those of keeping the weights."""
 
         def on_train_begin(self, args, state, control, **kwargs) -> None:
-            self.paused = 0.0
-            self.evaluate(state, control)
-            self.started, self.paused = time.perf_counter(), 0.0
+            self.started = time.perf_counter()
 
         def on_step_end(self, args, state, control, **kwargs) -> None:
-            if state.global_step % job.eval_every == 0:
-                self.evaluate(state, control)
-
-        def evaluate(self, state, control) -> None:
-            pause = time.perf_counter()
-            seconds = pause - self.started - self.paused if state.global_step else 0.0
-            policy.model.eval()
-            greedy, sampled = (measure_accuracy(policy, spec, job.eval_tasks, t) for t in (0.0, 1.0))
-            policy.model.train()
-            event = {"event": "eval", "step": state.global_step, "seconds": seconds}
+            now, step = time.perf_counter(), state.global_step
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
-                metrics.write(json.dumps(event | {"greedy_accuracy": greedy, "sampled_accuracy": sampled}) + "\n")
-            control.should_training_stop = {"greedy": greedy, "sampled": sampled}[job.measure] >= job.target
-            self.paused += time.perf_counter() - pause
+                metrics.write(json.dumps({"event": "step", "step": step, "seconds": now - self.started}) + "\n")
+            if job.keep_weights:
+                weights = dict(policy.model.named_parameters())
+                save_file({n: w.detach() for n, w in weights.items()}, Path(job.folder) / f"{step}.safetensors")
+            self.started += time.perf_counter() - now
 
     config = GRPOConfig(
         output_dir=job.folder,
@@ -168,7 +143,7 @@ def train_with_trl(job: Job) -> None:
         args=config,
         train_dataset=Dataset.from_dict({"prompt": messages}),
         processing_class=policy.tokenizer,
-        callbacks=[Evaluation()],
+        callbacks=[Clock()],
         rollout_func=roll_out,
     )
     trainer.train()

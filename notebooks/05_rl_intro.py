@@ -20,18 +20,13 @@ with app.setup(hide_code=True):
     from types import SimpleNamespace
 
     import marimo as mo
-    import torch
 
-    from zorplex_rl.course import nb05, toy_policies
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve, TimelineSimulator, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.policy.evaluate import summarise
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+    from zorplex_rl.policy.later import later
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.simulation.recorded import group_variation
     from zorplex_rl.simulation.setting import Setting
@@ -40,6 +35,11 @@ with app.setup(hide_code=True):
     from zorplex_rl.task.rewards import score
     from zorplex_rl.task.specs import TASK_SPECS
     from zorplex_rl.timeline import SpanRecorder, group_latencies
+
+    # The page shows its top before these are there: torch takes seconds.
+    torch = later("torch")
+    nb05 = later("zorplex_rl.course.nb05")
+    toy_policies = later("zorplex_rl.course.toy_policies")
 
 
 @app.cell(hide_code=True)
@@ -159,6 +159,23 @@ def _():
     return
 
 
+@app.cell(hide_code=True)
+def _():
+    from zorplex_rl.course.figures.tokens import token_strip
+    from zorplex_rl.policy.evaluate import summarise
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+
+    return (
+        RolloutRequest,
+        Sampling,
+        load_policy,
+        rollout,
+        summarise,
+        token_strip,
+    )
+
+
 @app.cell
 def settings():
     config = SimpleNamespace(
@@ -174,7 +191,7 @@ def settings():
 
 
 @app.cell
-def _(config):
+def _(Sampling, config, load_policy):
     torch.set_num_threads(1)  # fastest for a model this small
     policy = load_policy(config.policy)
     environment = Zorplex(config.seed)
@@ -298,7 +315,7 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_injected, by_engine, policy):
+def _(ask_injected, by_engine, policy, token_strip):
     foreseen = nb05.foreseen(policy, by_engine)
     _own, _tool = foreseen[True], foreseen[False]
     lesson.reveal(
@@ -376,7 +393,15 @@ def _(environment, reports):
 
 
 @app.cell(hide_code=True)
-def _(config, environment, policy, sampling):
+def _(
+    RolloutRequest,
+    config,
+    environment,
+    policy,
+    rollout,
+    sampling,
+    summarise,
+):
     def answer_tasks(policy, kind):
         """One sampled episode for each held-out task of this kind, scored."""
         tasks = environment.tasks((kind,), config.tasks_per_kind, "held_out")
@@ -392,7 +417,7 @@ def _(config, environment, policy, sampling):
 
 
 @app.cell(hide_code=True)
-def _(answered, reports):
+def _(reports):
     _untagged = reports[1].outcomes["wrong_format"]
     lesson.md(f"""
     ## From failures to a reward
@@ -659,7 +684,7 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
 
 
 @app.cell(hide_code=True)
-def _(config, reports):
+def _(reports):
     ask_gain = lesson.predict(
         f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And "
         "afterwards?",
@@ -690,7 +715,17 @@ def _(config):
 
 
 @app.cell
-def _(begins, config, curve, environment, loss_of, sampler, sampling, start):
+def _(
+    begins,
+    config,
+    curve,
+    environment,
+    load_policy,
+    loss_of,
+    sampler,
+    sampling,
+    start,
+):
     lesson.wait_for(start)
     learner = load_policy(config.policy)
     history = [nb05.chances_after(learner, environment, begins)]
@@ -705,7 +740,7 @@ def _(begins, config, curve, environment, loss_of, sampler, sampling, start):
 
 
 @app.cell(hide_code=True)
-def _(answer_tasks, answered, ask_gain, history, learner):
+def _(answer_tasks, answered, ask_gain, history, learner, summarise):
     was, now = (
         summarise(name, episodes)
         for name, episodes in (
@@ -747,7 +782,15 @@ def _():
 
 
 @app.cell
-def _(config, environment, loss_of, sampling):
+def _(
+    RolloutRequest,
+    config,
+    environment,
+    load_policy,
+    loss_of,
+    rollout,
+    sampling,
+):
     generator, trainer = load_policy(config.policy), load_policy(config.policy)
     _optimizer = torch.optim.AdamW(trainer.model.parameters(), config.learning_rate)
     clock, latencies = SpanRecorder("this process"), []

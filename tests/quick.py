@@ -19,12 +19,12 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit model_shape run_time sizing step_time",
     "drawing": "plots",
-    "learning": "checkpoint learning_signal losses replay",
+    "learning": "alarm checkpoint learning_signal losses referee replay",
     "weights": "fence ring socket_ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "call_limit curriculum environment parser reward_hacks rewards specs",
-    "course": "stacks",
+    "course": "laboratory stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
@@ -32,6 +32,7 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
+test_the_alarm_of_a_run_is_what_the_recorded_trials_of_even_seeds_choose
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens
@@ -48,6 +49,7 @@ test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
+test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written
 test_in_a_browser_all_columns_of_the_table_are_seen_and_sort

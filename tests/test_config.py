@@ -66,6 +66,15 @@ def test_the_mode_of_an_earlier_version_becomes_a_lag(mode, max_lag):
     assert Config.from_dict(earlier) == Config(max_lag=max_lag)
 
 
+@pytest.mark.parametrize(
+    ("update", "max_lag", "on_update"), [("groups", 2, "wait"), ("in-flight", 2, "continue"), ("in-flight", 0, "wait")]
+)
+def test_the_update_of_an_earlier_version_has_another_name(update, max_lag, on_update):
+    earlier = Config(max_lag=max_lag).settings() | {"update": update}
+    del earlier["on_update"]
+    assert Config.from_dict(earlier) == Config(max_lag=max_lag, on_update=on_update)
+
+
 @pytest.mark.parametrize("mode", ["both", None, []])
 def test_a_mode_that_never_was_is_refused(mode, wording):
     with pytest.raises(ConfigError) as refused:

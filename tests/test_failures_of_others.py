@@ -161,6 +161,7 @@ def test_a_process_that_stands_still_without_an_error_is_noticed_and_replaced(tm
         (["--task", "simple", "--curriculum"], "--curriculum"),
         (["--full-weights-every", "9", "--trainer-processes", "2"], "--full-weights-every"),
         (["--order", "freshest", "--max-lag", "0"], "--order"),
+        (["--on-update", "restart", "--max-lag", "0"], "--on-update"),
         (["--max-staleness", "4"], "--max-staleness"),
     ],
 )

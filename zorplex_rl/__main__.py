@@ -13,7 +13,7 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130
+BAD_INPUT, INTERRUPTED = 2, 130
 IMPORTS = "<frozen importlib._bootstrap>"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 0.1
@@ -25,6 +25,14 @@ _is_waiting = False
 def main() -> int:
     """Run the command line. Returns the exit code."""
     _open_standard_files()
+    try:
+        os.getcwd()
+    except OSError as error:
+        # Libraries fail without one in ways that nobody understands.
+        print(
+            f"zorplex-rl: the working directory cannot be found ({error.strerror}); cd to another one", file=sys.stderr
+        )
+        return BAD_INPUT
     for number in STOPS:
         # A program that was started with the signal ignored (``nohup``) is to ignore it.
         if signal.getsignal(number) != signal.SIG_IGN:

@@ -38,6 +38,7 @@ LossName = Literal[
 ]
 TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
 OrderName = Literal["oldest", "freshest", "windowed"]
+OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -85,6 +86,11 @@ class LearnerConfig:
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises linearly to its full height."""
+    scale_rate: float = 0.0
+    """Learning rate of the logits' scale, a number that is learned beside the weights, by Adam on
+    its logarithm. Above 0 the policy soon is as sure as its rewards justify, so that sampled
+    answers are nearly as good as greedy ones; too high it stops exploring. 0 leaves it to the
+    weights. For Llama and Qwen2 models; 0.1 goes with --learning-rate 5e-4 on the embedded one."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -213,8 +219,9 @@ class Config:
     """How many versions old a group's weights may be when it is trained on. At 0 generation and
     training take turns, on-policy; above 0 they run side by side."""
     order: OrderName = "oldest"
-    """Which of the groups that wait is trained on first, within --max-lag: oldest, freshest, or
-    windowed (by number, waiting for slow ones sooner). replay.py says what each prefers."""
+    """Which of the groups that wait is trained on first, within --max-lag: oldest; freshest (slow
+    groups, with long answers or slow tools, are trained on later and staler); or windowed (by
+    number: slow groups are hardly staler, and the trainer waits more)."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -235,8 +242,15 @@ class Config:
     together once no other can, so that the weights do not depend on how fast tools answer."""
     tool_latency_variation: float = 1.5
     """Coefficient of variation of that time."""
-    update: Literal["groups", "in-flight"] = "groups"
-    """When new weights are taken: groups (between groups) or in-flight (between decode steps)."""
+    on_update: OnUpdate = "wait"
+    """What new weights do to episodes under way. wait: the generator first ends the groups that it
+    has begun. The others take the weights between two tokens. continue: episodes go on with them,
+    and what was read with the old ones stays read. keep-prefix: what is written stays, and is read
+    again with the new weights. restart: they are thrown away and begin again, so data are
+    fresher."""
+    salvage: bool = False
+    """Keep the finished turns of episodes whose generator dies: another one goes on from them, as
+    long as they are not too old. They are sent to the replay buffer as they are finished."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
     (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
@@ -342,8 +356,16 @@ class Config:
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
-        if self.order != Config.order and self.max_lag == 0:
+        if self.max_lag == 0 and self.order != Config.order:
             raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
+        if self.max_lag == 0 and self.on_update != Config.on_update:
+            raise ConfigError(
+                f"--on-update is {self.on_update}, but at --max-lag 0 no episode is under way when weights come; leave it out"
+            )
+        if learner.scale_rate and self.services.trainer_processes > 1:
+            raise ConfigError(
+                "--scale-rate needs the last norm's gain in one process; use --trainer-processes 1, or leave it out"
+            )
         if self.full_weights_every > 1 and self.services.trainer_processes > 1:
             raise ConfigError(
                 f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
@@ -385,7 +407,8 @@ class Config:
         """Make a configuration of what a run folder's JSON file holds.
 
         Groups may be missing, as in earlier versions, whose settings are one list. Some had a
-        ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says.
+        ``mode``: sync is now ``max_lag`` 0, and async what their ``max_lag`` says. Some had an
+        ``update``: groups is now ``on_update`` wait, and in-flight continue.
 
         Raises ConfigError for no JSON object, an unknown field or a value of the wrong type.
         """
@@ -403,6 +426,10 @@ class Config:
                 raise ConfigError(f"the configuration's mode is {_kind(mode)}; expected sync or async")
             if mode == "sync":
                 values["max_lag"] = 0
+        if "update" in values:
+            if (update := values.pop("update")) not in ("groups", "in-flight"):
+                raise ConfigError(f"the configuration's update is {_kind(update)}; expected groups or in-flight")
+            values["on_update"] = "continue" if update == "in-flight" and values.get("max_lag") != 0 else "wait"
         types = _types()
         if unknown := sorted(values.keys() - types.keys()):
             raise ConfigError(f"the configuration has a field {unknown[0]!r} that this version does not know")
@@ -427,7 +454,10 @@ _AT_LEAST_ONE = (
     "tool_replicas reward_replicas trainer_processes "
     "eval_every eval_tasks checkpoint_every threads start_seconds full_weights_every"
 ).split()
-_AT_LEAST_ZERO = "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus".split()
+_AT_LEAST_ZERO = (
+    "max_lag warmup_steps scale_rate weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host "
+    "pod_gpus"
+).split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 """Far more than any run needs. Beyond them it only stops answering: all is there at once."""
 # A rate is at most 1. A call of more than an hour, or a spread beyond a thousand times the mean,

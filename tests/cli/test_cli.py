@@ -41,7 +41,7 @@ CANNOT_WORK = """
 --task sudoku
 --difficulty brutal
 --loss sgd
---update never
+--on-update never
 --transport pigeon
 --steps 0
 --steps -3
@@ -55,6 +55,8 @@ CANNOT_WORK = """
 --max-lag -1
 --tool-latency -0.1
 --learning-rate nan
+--scale-rate -0.1
+--scale-rate 0.1 --trainer-processes 2
 --learning-rate inf
 --learning-rate 1e39
 --temperature 0
@@ -298,6 +300,16 @@ def test_a_model_that_is_no_causal_lm_is_refused(capsys, tmp_path):
     (tmp_path / "bert" / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
     said = refused(capsys, tmp_path, "train", "--out", str(tmp_path / "run"), "--policy", str(tmp_path / "bert"))
     assert "not a causal language model but BertModel" in said
+
+
+def test_no_command_begins_in_a_folder_that_is_gone(tmp_path):
+    here = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd()); from zorplex_rl.__main__ import program; program()"
+    for command in (["eval"], ["--version"]):
+        (tmp_path / "gone").mkdir()
+        done = subprocess.run([sys.executable, "-c", here, *command], capture_output=True, text=True)
+        assert done.returncode == 2
+        said = "the working directory cannot be found (No such file or directory); cd to another one"
+        assert done.stderr == f"zorplex-rl: {said}\n"
 
 
 def test_a_model_without_a_chat_template_is_refused(capsys, tmp_path):

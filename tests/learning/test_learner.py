@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.learning import train_simple
 from zorplex_rl.learning.advantages import group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
@@ -297,15 +297,42 @@ def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     assert all(p.dtype == torch.bfloat16 for p in policy.model.parameters())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype):
-    straight = Learner(fresh(embedded, dtype))
+def test_the_scale_of_the_logits_alone_makes_what_is_better_than_expected_likelier(embedded, episodes, advantages):
+    policy, fixed = fresh(embedded), fresh(embedded)
+    still = LearnerConfig(learning_rate=1e-30, warmup_steps=1)
+    learner = Learner(policy, replace(still, scale_rate=0.1))
+    losses = [learner.step(episodes, advantages)["loss"] for _ in range(2)]
+    Learner(fixed, still).step(episodes, advantages)
+    ratio = policy.model.model.norm.weight / fixed.model.model.norm.weight
+    # Two steps of Adam in one direction, each of its rate at most.
+    assert 0.11 < abs(ratio.log().mean().item()) < 0.21
+    assert ratio.std() < 0.01
+    assert losses[1] < losses[0]
+
+
+def test_the_scale_of_the_logits_is_learned_where_they_are_linear_in_the_last_gain(embedded):
+    policy = fresh(embedded)
+    policy.model.config.model_type = "gemma2"
+    with pytest.raises(ConfigError, match="--scale-rate works with Llama and Qwen2 models, not with 'gemma2'"):
+        Learner(policy, LearnerConfig(scale_rate=0.1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config"),
+    [
+        (torch.float32, LearnerConfig()),
+        (torch.bfloat16, LearnerConfig()),
+        (torch.float32, LearnerConfig(scale_rate=0.1)),
+    ],
+)
+def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype, config):
+    straight = Learner(fresh(embedded, dtype), config)
     for _ in range(2):
         straight.step(episodes, advantages)
-    interrupted = Learner(fresh(embedded, dtype))
+    interrupted = Learner(fresh(embedded, dtype), config)
     interrupted.step(episodes, advantages)
     save_learner(interrupted, tmp_path / "checkpoint")
-    resumed = Learner(fresh(embedded, dtype))
+    resumed = Learner(fresh(embedded, dtype), config)
     load_learner(resumed, tmp_path / "checkpoint")
     resumed.step(episodes, advantages)
     assert resumed.version == straight.version == 2

@@ -33,7 +33,17 @@ class AnyInterleaving(RuleBasedStateMachine):
         generator = data.draw(st.integers(0, len(self.versions) - 1))
         version = self.versions[generator]
         for number in self.buffer.admit(version, count):
-            self.holding[generator][number] = version
+            # Who goes on from what is kept samples a group as old as that.
+            self.holding[generator][number] = min([version, *self.buffer.kept(number)])
+
+    @rule(data=st.data(), key=st.integers(0, 2))
+    def end_a_turn(self, data, key):
+        generator = data.draw(st.integers(0, len(self.versions) - 1))
+        if self.holding[generator]:
+            number = data.draw(st.sampled_from(sorted(self.holding[generator])))
+            oldest = self.holding[generator][number]
+            version = data.draw(st.integers(oldest, max(oldest, self.versions[generator])))
+            self.buffer.keep(number, key, version, version)
 
     @rule(data=st.data())
     def deliver(self, data):
@@ -95,7 +105,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                         number, self.holding[generator][number], (number, self.holding[generator].pop(number))
                     )
                 for number in self.buffer.admit(self.versions[generator], 2):
-                    self.holding[generator][number] = self.versions[generator]
+                    self.holding[generator][number] = min([self.versions[generator], *self.buffer.kept(number)])
             self.train()
         assert self.buffer.finished
         assert sorted(self.trained) == list(range(self.total))
@@ -236,3 +246,24 @@ def test_a_window_waits_for_a_slow_group_sooner_than_the_age_does():
     assert [taken(windowed) for _ in range(3)] == [[1, 2], None, None]  # 3 is within the window, 4 is not
     windowed.add(0, 0, "")
     assert [taken(windowed) for _ in range(3)] == [[0, 3], [4, 5], [6, 7]]
+
+
+def test_what_is_kept_of_a_group_goes_to_the_next_generator_unless_it_would_be_too_old():
+    buffer = ReplayBuffer(groups_per_step=2, max_lag=1, total_groups=8)
+    assert buffer.admit(version=0, count=4) == [0, 1, 2, 3]
+    for key, part in enumerate(["a", "b"]):
+        buffer.keep(3, key, version=key, part=part)
+    buffer.keep(2, "x", version=0, part="of a group that is then done")
+    for number in (0, 1, 2):
+        buffer.add(number, 0, "group")
+    buffer.abandon([3])
+    buffer.take()
+    # At version 1 a group of version 0 can still be trained on.
+    assert buffer.admit(version=1, count=3) == [3, 4, 5]
+    assert (buffer.kept(3), buffer.kept(2)) == (["a", "b"], [])
+    buffer.abandon([3])
+    buffer.add(4, 1, "group")
+    buffer.take()
+    # At version 2 only what began at version 1.
+    assert buffer.admit(version=2, count=1) == [3]
+    assert buffer.kept(3) == ["b"]

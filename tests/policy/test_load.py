@@ -14,7 +14,7 @@ from conftest import babbler
 from zorplex_rl.policy import chat_template
 from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
@@ -253,13 +253,37 @@ def test_an_unknown_architecture_is_refused(broken):
             "makes no prompt within 1 s",
         ),
         ("{{ 'x' * 10**11 }}", "has a chat template that fails: MemoryError"),
-        ("{{ 'x' * 1000000 }}", "makes 1,000,000 characters of a question of nine"),
+        ("{{ 'x' * 1000000 }}", "makes 1,000,000 characters of a question of 9"),
     ],
 )
 def test_a_chat_template_without_an_end_is_refused(broken, template, said, monkeypatch):
     monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 1.0)
     (broken / "chat_template.jinja").write_text(template)
     assert said in refusal(broken)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 10**(10**(10 if 'Count' in messages[1].content else 0)) }}", "makes no prompt within 1 s"),
+        (
+            "{{ messages[1].content * (10**6 if 'Count' in messages[1].content else 1) }}",
+            "characters of a question of 6",
+        ),
+    ],
+)
+def test_a_chat_template_without_an_end_for_one_question_alone_is_refused_when_that_is_asked(
+    broken, template, said, monkeypatch
+):
+    monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 1.0)
+    (broken / "chat_template.jinja").write_text(template)
+    tokenizer = load_policy(str(broken)).tokenizer
+    question, other = (
+        [{"role": "system", "content": ""}, {"role": "user", "content": text}] for text in ("Count.", "1")
+    )
+    with pytest.raises(PolicyError, match=said):
+        prompt_of(tokenizer, question)
+    assert prompt_of(tokenizer, other) in ("10", "1")
 
 
 def test_a_model_without_chat_template_is_refused(broken):

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -411,7 +412,8 @@ def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_chec
 
 def test_the_task_in_the_readme_passes_the_checks_except_that_the_embedded_policy_cannot_learn_it(env_check):
     readme = (EXAMPLES.parent / "README.md").read_text()
-    code, found = env_check(readme.partition("```python\n")[2].partition("```")[0])
+    (task,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "(Environment)" in block)
+    code, found = env_check(task)
     assert [name for name, line in found.items() if line.startswith("no")] == ["policy"] and code == 1
     assert "none of 64 episodes called a tool; perhaps the policy cannot write" in found["policy"]
 

@@ -11,6 +11,7 @@
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
     zorplex-rl replay RUN [--loss …]              execute a run again; the same, or with one thing changed
+    zorplex-rl speedrun ENTRY.py                  run a speedrun's entry on secret seeds, and judge it
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl open 05                            open a notebook of the course; in a copy of yours, from a wheel
     zorplex-rl course --to FOLDER                 write the course's notebooks, examples and workshop kit
@@ -45,6 +46,7 @@ from zorplex_rl.cli.output import Output
 from zorplex_rl.cli.policy import Policy, build_or_show
 from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
+from zorplex_rl.cli.speedrun import Speedrun, speedrun
 from zorplex_rl.cli.status import Status, status
 from zorplex_rl.cli.train import Train, cluster_of, train
 from zorplex_rl.cli.worker import Worker, work
@@ -57,7 +59,7 @@ DEBUG = "--debug"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
 Commands = (
     Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Replay | Check | Size
-    | Course | Open
+    | Course | Open | Speedrun
 )  # fmt: skip
 
 
@@ -111,6 +113,7 @@ def _run(given: list[str]) -> int:
             Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
             Env: check_environment, Export: export, Status: status,
             Replay: partial(replay, given=given), Check: check, Size: size, Course: copy, Open: open_notebook,
+            Speedrun: speedrun,
         }  # fmt: skip
         return programs[type(parsed)](parsed)
     except ConfigError as error:

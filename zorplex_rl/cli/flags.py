@@ -9,7 +9,7 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -41,6 +41,7 @@ def parse_command(
     value. ``--help`` prints the help and exits."""
     words = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
     complaint = io.StringIO()
+    _check_no_value_is_empty(arguments, f"{prog} {' '.join(words[:1])}")
     try:
         with contextlib.redirect_stderr(complaint):
             parsed, unknown = tyro.cli(
@@ -59,6 +60,15 @@ def parse_command(
         known = {*_flags(type(parsed)), "--help"}
         raise ConfigError(_unknown(unknown[0], known, f"{prog} {words[0]}"))
     return parsed
+
+
+def _check_no_value_is_empty(arguments: Sequence[str], prog: str) -> None:
+    """Raise ConfigError if an argument behind the command is empty, which is nothing's value."""
+    for before, argument in pairwise(arguments):
+        flag, value = (argument[:-1], "") if re.fullmatch("--[^=]+=", argument) else (before, argument)
+        if not value.strip():
+            what = flag if flag.startswith("-") else "an argument"
+            raise ConfigError(f"{what} is empty; give it a value, or leave it out; see {prog} --help")
 
 
 def _unknown(token: str, known: Collection[str], prog: str) -> str:
@@ -131,17 +141,15 @@ def _reader(kind: type, expected: str) -> Any:
             return None
         shown = value if len(value) <= 60 else value[:60] + "…"
         try:
-            if value.strip():
-                found = kind(value)
-                if kind is Path:
-                    # Only the system knows which names are too long or hold forbidden characters.
-                    found.exists()
-                return found
+            found = kind(value)
+            if kind is Path:
+                # Only the system knows which names are too long or hold forbidden characters.
+                found.exists()
+            return found
         except OSError as error:
             raise ValueError(f"{shown!r} cannot be looked at ({error.strerror})") from error
         except ValueError:
-            pass
-        raise ValueError(f"{shown!r} is not {expected}" if value.strip() else f"it is empty; expected {expected}")
+            raise ValueError(f"{shown!r} is not {expected}") from None
 
     def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
         if info.type is not kind and info.type != kind | None:

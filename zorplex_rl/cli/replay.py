@@ -138,6 +138,10 @@ def _unchanged(recording: Recording, console: Console) -> int:
     }
     told = ", ".join(f"{same} of {all_} {name}" for name, (same, all_) in counts.items())
     console.print(f"the same, bit for bit: {told}")
+    if found.kept_tokens:
+        console.print(
+            f"{found.kept_tokens:,} tokens, kept of generators that died (--salvage), were taken from the journal"
+        )
     if found.is_equal:
         return DONE
     console.print(f"the first difference: {found.first_difference}")

@@ -96,7 +96,8 @@ def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Conf
         console.print(f"  {name}: " + ", ".join(f"{part} {value:.2g} s" for part, value in shares if value > 0))
     if config.max_lag:
         # A generator samples its share of a step at once, so a step is one round.
-        lag = mean_lag(1, 1, config.max_lag, sum(sample.values()), sum(learn.values()), 0.0)
+        ahead = config.on_update == "wait"
+        lag = mean_lag(1, 1, config.max_lag, sum(sample.values()), sum(learn.values()), 0.0, ahead)
         who = "generators wait" if sum(sample.values()) < sum(learn.values()) else "the trainer waits"
         console.print(f"side by side {who}, and the data's lag will be {lag:g} (--max-lag {config.max_lag})")
 

@@ -25,7 +25,7 @@ DONE, NOTHING_TO_SEE = 0, 1
 QUERY_SECONDS = 60.0
 SILENT_SECONDS = 10.0
 """A controller that has not reported for so long is busy with something else, or hangs."""
-SLOWEST, LATEST_RESTARTS = 12, 5
+SLOWEST, LATEST = 12, 5
 Rows = list[dict[str, Any]]
 
 # Monarch's histograms are sums since the last row, so they add up. Without its own actors.
@@ -76,9 +76,11 @@ def status(command: Status) -> int:
     report, is_under_way = _report_of(folder), folder.is_under_way
     if report is None or not is_under_way:
         print(_why_nothing(folder, report, is_under_way))
+        _print_warnings(folder)
         return NOTHING_TO_SEE
 
     print(_headline(path, report))
+    _print_warnings(folder)
     # What the controller knows comes first, and also where Monarch does not answer.
     _print_table("replicas", _replicas(report["services"]))
     ask = partial(_query, report["url"])
@@ -91,7 +93,7 @@ def status(command: Status) -> int:
     except (OSError, ValueError, RuntimeError) as error:
         print(f"Monarch's tables cannot be read at {report['url']}: {error}")
         return NOTHING_TO_SEE
-    for row in [row for row in folder.metrics() if row["event"] == "restart"][-LATEST_RESTARTS:]:
+    for row in [row for row in folder.metrics() if row["event"] == "restart"][-LATEST:]:
         seconds = f"{row['recovery_seconds']:.1f} s"
         print(f"step {row['step']}: {row['died']} died ({row['reason']}); {row['took_over']} took over after {seconds}")
     return DONE
@@ -130,6 +132,12 @@ def _headline(path: Path, report: dict[str, Any]) -> str:
     silent = time.time() - report["at"]
     late = f"; its controller has not reported for {silent:.0f} s" if silent > SILENT_SECONDS else ""
     return f"the run in {path} is at step {report['step']} of {report['steps']}{late}"
+
+
+def _print_warnings(folder: RunFolder) -> None:
+    """Print the latest of what the run's user should know."""
+    for row in [row for row in folder.metrics() if row["event"] == "warning"][-LATEST:]:
+        print(f"step {row['step']}: {row['text']}")
 
 
 def _replicas(services: Rows) -> Rows:

@@ -2,9 +2,8 @@
 
     benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► the phase diagram of notebook 09
 
-The first line of a file says what its trials share; each line below is one finished trial. A line
-is written when its trial is done, so a recording that was stopped can go on, and a file is a study
-at any time: ``Study.cells`` has only the cells that have as many seeds as asked for.
+The first line of a file says what its trials share; each line below is one finished trial, so a
+recording that was stopped can go on.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Row:
     ended_at: int | None = None
     """The step after which a trial that had collapsed for good was ended."""
     series: dict[str, list[float]] = field(default_factory=dict)
-    """Other diagnostics of each step by their names in ``Learner.step``; empty in older studies."""
+    """Other diagnostics of each step, by their names in ``Learner.step``; none in older studies."""
 
     @property
     def key(self) -> tuple[str, int, float, int]:
@@ -80,9 +79,9 @@ class Study:
 
     @property
     def dates(self) -> str:
-        """The day of the recording, or its first and last day."""
+        """The days of the recording."""
         days = sorted({row.date for row in self.rows})
-        return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        return " to ".join(dict.fromkeys((days[0], days[-1])))
 
     @property
     def whole_seeds(self) -> int:

@@ -3,11 +3,8 @@
     trained         0  1  2  3  4  5 …
     sampled with    0  0  0  1  2  3 …      at lag 2
 
-In the first ``lag`` steps there is no version that is so old. They train on data of version 0, so
-the mean lag of a trial is below its ``lag``: 5.2 at lag 8 in 13 steps (``TrialResult.mean_lag``).
-
-The lag of an asynchronous run depends on its timing and differs from run to run. Here it is fixed,
-and on a CPU with the same number of threads the same trial gives the same result again.
+The first ``lag`` steps train on data of version 0, so the mean lag of a trial is below its ``lag``:
+5.2 at lag 8 in 13 steps. On a CPU with one number of threads a trial gives the same result again.
 """
 
 from collections import deque
@@ -63,7 +60,7 @@ class Trial:
 
     loss: LossName
     lag: int
-    """The largest lag, in versions; the mean is ``TrialResult.mean_lag``."""
+    """The largest lag, in versions."""
     seed: int
 
 
@@ -75,19 +72,13 @@ class TrialResult:
     accuracy: float
     mean_lag: float
     """Mean lag of all episodes trained on, in versions."""
-    effective_sample_size: float
-    """That of the tokens (``ratios.effective_sample_size``): the mean over first updates."""
-    max_logp_difference: float
-    """The largest change of a sampled token's log-prob between sampling and training."""
 
 
 def train_with_lag(
     trial: Trial, conditions: Conditions, watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None
 ) -> TrialResult:
-    """Train on data that are ``trial.lag`` versions old, at first of version 0.
-
-    ``watch`` is called after each step with the learner and the step's diagnostics.
-    """
+    """Train on data that are ``trial.lag`` versions old, at first of version 0. ``watch`` is called
+    after each step with the learner and the step's diagnostics."""
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
@@ -99,13 +90,8 @@ def train_with_lag(
         metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples, trial.loss)))
         newest.append((learner.version, weights_of(learner.policy)))
         watch(learner, metrics[-1])
-    return TrialResult(
-        trial,
-        held_out_accuracy(learner.policy, environment, conditions),
-        fmean(row["lag_mean"] for row in metrics),
-        fmean(row["effective_sample_size"] for row in metrics),
-        max(row["max_logp_difference"] for row in metrics),
-    )
+    accuracy = held_out_accuracy(learner.policy, environment, conditions)
+    return TrialResult(trial, accuracy, fmean(row["lag_mean"] for row in metrics))
 
 
 def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
@@ -151,5 +137,4 @@ def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo"
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
     """Sample one episode of each held-out task. Returns the share of correct ones."""
     tasks = environment.tasks(tier_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out")
-    sampling = Sampling(max_tokens=conditions.max_tokens)
-    return accuracy(play(policy, environment, tasks, EVALUATION_SEED, sampling))
+    return accuracy(play(policy, environment, tasks, EVALUATION_SEED, Sampling(max_tokens=conditions.max_tokens)))

@@ -32,7 +32,7 @@ from zorplex_rl.task.episode import Episode
 
 TURN = 3
 """A turn is its start, its end and its version."""
-VALUES = {"submit": list, "answers": list, "version": int}
+VALUES = {"submit": list, "answers": list, "kept": list, "version": int}
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import CheckpointError, TrainingDiverged
+from zorplex_rl.errors import CheckpointError, ConfigError, TrainingDiverged
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty
 from zorplex_rl.learning.masks import SECOND_MOMENT, onward, second_moment_bound
@@ -70,6 +70,8 @@ class Learner:
             # One kernel, not a dozen a tensor, and no temporaries. None (a CPU) is a loop.
             fused=True if policy.model.device.type == "cuda" else None,
         )
+        self._gain = self._gain_of_last_norm() if config.scale_rate else None
+        self._slope = torch.zeros(2)
         for master in self._masters:
             # Created here, not by AdamW's first step: every checkpoint has the same entries.
             moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
@@ -221,16 +223,40 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self.config.max_grad_norm).item()
         # Checked before the update, so gradients that are not finite never reach the weights.
         self._expect_finite("norm of the gradient", norm)
-        rate = self.config.learning_rate * schedule(self.version, self.config.warmup_steps, self.decay_steps)
+        share = factor * schedule(self.version, self.config.warmup_steps, self.decay_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = factor * rate
+            group["lr"] = share * self.config.learning_rate
+        scale = self._next_scale(share)
         self.optimizer.step()
+        if self._gain is not None:
+            self._gain.data.mul_(scale)
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             for parameter, master in zip(self._parameters, self._masters, strict=True):
                 if master is not parameter:
                     parameter.copy_(master)
         return norm
+
+    def _gain_of_last_norm(self) -> Tensor:
+        """Return the master of the gain that the logits are linear in."""
+        model = self.policy.model
+        if model.config.model_type not in ("llama", "qwen2"):
+            raise ConfigError(
+                f"--scale-rate works with Llama and Qwen2 models, not with {model.config.model_type!r}; leave it out"
+            )
+        pairs = zip(self._parameters, self._masters, strict=True)
+        return next(master for parameter, master in pairs if parameter is model.base_model.norm.weight)
+
+    def _next_scale(self, share: float) -> float:
+        """Return the factor for the logits' scale, from the gradients: a step of Adam (Kingma, Ba
+        2015, algorithm 1) on its logarithm, whose gradient is Σ gain · gradient of the gain."""
+        if self._gain is None or self._gain.grad is None:
+            return 1.0
+        slope = (self._gain.detach() * self._gain.grad).sum().item()
+        kept = torch.tensor([0.9, 0.95])
+        self._slope.copy_(kept * self._slope + (1 - kept) * torch.tensor([slope, slope**2]))
+        mean, square = (self._slope / (1 - kept ** (self.optimizer.state[self._gain]["step"].cpu() + 1))).tolist()
+        return math.exp(-self.config.scale_rate * share * mean / (math.sqrt(square) + 1e-12))
 
     def _expect_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -240,7 +266,7 @@ class Learner:
         """Return all that the next step depends on, by name: masters, optimizer and version. The
         first two are the learner's own tensors, not copies. The rest of the optimizer is
         configuration; its learning rate follows from the version."""
-        state = {"version": torch.tensor(self.version)}
+        state = {"version": torch.tensor(self.version)} | ({} if self._gain is None else {"slope": self._slope})
         for i, master in enumerate(self._masters):
             state[f"masters.{i}"] = master.detach()
             of_optimizer = self.optimizer.state[master].items()

@@ -25,6 +25,10 @@ when, and so in the lag of a group that took long to sample:
     freshest   the newest weights first, older ones when their deadline demands it: a slow group is staler still
     windowed   by number, at most ``WINDOW`` steps' groups beyond the first that is missing: slow groups are hardly staler, the trainer waits more
 
+In the simulator (4 generators, 8 groups a step, lag 6, log-normal times with variation 1, a training
+step of 0.9 of the sampling time) the quickest and the slowest tenth of the groups have lag 1.7 and
+2.5 with oldest, 1.4 and 2.9 with freshest, 3.5 and 3.7 with windowed, which takes 6 % more seconds.
+
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
 >>> buffer.admit(version=0, count=8)        # two groups can be trained on at version 0, not more
 [0, 1]
@@ -99,6 +103,7 @@ class ReplayBuffer(Generic[Group]):
         self._generating: dict[int, int] = {}
         self._ready: dict[int, tuple[int, Group]] = {}
         self._taken: deque[tuple[int, list[int]]] = deque()
+        self._kept: dict[int, dict[Any, tuple[int, Any]]] = {}
 
     @property
     def ready(self) -> int:
@@ -122,16 +127,21 @@ class ReplayBuffer(Generic[Group]):
 
     def admit(self, version: int, count: int) -> list[int]:
         """Return up to ``count`` group numbers that a generator with weights ``version`` may start
-        now. Groups to be generated again come first."""
+        now. Groups to be generated again come first, with the parts that are kept of them as far as
+        these are young enough: such a group is as old as its oldest part."""
         admitted: list[int] = []
         in_flight = (*self._generating.values(), *(started for started, _ in self._ready.values()))
         deadlines = [started + self.max_lag for started in in_flight]
         while len(admitted) < count and (self._again or self._next_group < self.total_groups):
-            deadlines = sorted([*deadlines, version + self.max_lag])
-            if not self._feasible(deadlines, self.version):
+            kept = self._kept.get(self._again[0], {}).values() if self._again else ()
+            ages = sorted({version, *(of_part for of_part, _ in kept if of_part < version)})
+            with_each = {age: sorted([*deadlines, age + self.max_lag]) for age in ages}
+            age = next((age for age in ages if self._feasible(with_each[age], self.version)), None)
+            if age is None:
                 break
+            deadlines = with_each[age]
             group = self._again.popleft() if self._again else self._new_group()
-            self._generating[group] = version
+            self._generating[group] = age
             self.counters.started += 1
             admitted.append(group)
         return admitted
@@ -143,8 +153,20 @@ class ReplayBuffer(Generic[Group]):
             self.counters.refused += 1
             return False
         self._ready[number] = (version, group)
+        self._kept.pop(number, None)
         self.counters.added += 1
         return True
+
+    def keep(self, number: int, key: Any, version: int, part: Any) -> None:
+        """Keep ``part`` of a group that is being generated, in the place of an earlier one with this
+        ``key``. Its oldest token was sampled at ``version``."""
+        if number in self._generating or number in self._again:
+            self._kept.setdefault(number, {})[key] = version, part
+
+    def kept(self, number: int) -> list[Any]:
+        """Return the parts from which group ``number``, which was admitted, may go on."""
+        oldest = self._generating.get(number, self.version)
+        return [part for version, part in self._kept.get(number, {}).values() if version >= oldest]
 
     def abandon(self, numbers: Iterable[int]) -> None:
         """Give up groups whose generator has died. They will be generated again."""
@@ -195,6 +217,7 @@ class ReplayBuffer(Generic[Group]):
         self._generating.clear()
         self._ready.clear()
         self._taken.clear()
+        self._kept.clear()
 
     def _choose(self) -> list[int] | None:
         """Return the groups of the next step: those that the order prefers, and in the place of the

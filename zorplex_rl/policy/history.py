@@ -9,18 +9,20 @@ weights came. A slow tool's answer is noted, too: a row that waits for one is no
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from zorplex_rl.policy.tool_loop import RolloutRequest
-from zorplex_rl.task.episode import Task
+from zorplex_rl.task.episode import Finish, Prefix, Task
 
 Event = tuple[int | None, str, Any]
 """(steps since the event before; what; value). None stands for: until the engine is idle.
 
 submit    group numbers, all samples of each
+kept      place among the next submitted, tokens and end (in ``ENDS``) of each that another generator had begun, in one row
 version   of the weights that the model has from now on
 answers   tickets of the rows whose tool has answered
 """
+ENDS: tuple[Finish | None, ...] = (None, *get_args(Finish))
 EVALUATION_SEED = 1_000_003
 
 
@@ -30,12 +32,16 @@ def episode_seed(run_seed: int, group: int, sample: int) -> int:
     return (run_seed * 1_000_003 + group) * 1_009 + sample
 
 
-def group_requests(tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int) -> list[RolloutRequest]:
-    """Return the requests for ``group_size`` episodes of each (group number, task)."""
+def group_requests(
+    tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int, kept: Iterable[Prefix] = ()
+) -> list[RolloutRequest]:
+    """Return the requests for ``group_size`` episodes of each (group number, task), from the
+    prefixes that are ``kept`` of some."""
+    of_seed = {prefix.episode.seed: prefix for prefix in kept}
     return [
-        RolloutRequest(task, episode_seed(run_seed, number, sample), number)
+        RolloutRequest(task, seed, number, of_seed.get(seed))
         for number, task in tasks
-        for sample in range(group_size)
+        for seed in (episode_seed(run_seed, number, sample) for sample in range(group_size))
     ]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.policy.chat_template import check_chat_template
+from zorplex_rl.policy.chat_template import run_template_apart
 from zorplex_rl.policy.decoder import project
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
         raise PolicyError(f"policy {name!r} lacks {len(missing)} weights, {missing[0]!r} first; download it again")
     # The embedded policy and its descendants have the template that the package ships.
     if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
-        check_chat_template(name, tokenizer)
+        run_template_apart(name, tokenizer)
     _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
     model.to(device).eval()
     # One pass over the memory of the device takes far less time than reading the weights from disk.

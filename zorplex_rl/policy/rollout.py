@@ -10,6 +10,8 @@ An active row has a slot of the cache. A ``step`` has three parts:
 
 1. ``_fill_slots``: rows that wait for a slow tool leave their slots. Rows whose result has come
    enter free slots, then new requests do, with the prompt's part of the cache and its logits.
+   With new weights all rows may have left their slots (``Sampling.on_update``): to be read again
+   by them, or to begin again as new requests.
 2. ``_sample``: each row with logits draws its next token. ``tool_loop.py`` reads the text, calls
    tools and appends results. Episodes that have ended leave.
 3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
@@ -36,11 +38,11 @@ import torch
 
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
-from zorplex_rl.policy.history import Event
+from zorplex_rl.policy.history import ENDS, Event
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.episode import Episode, Prefix, Task
 
 # kv_cache.py needs transformers, which loads for seconds: it is imported where a model is there.
 if TYPE_CHECKING:
@@ -74,12 +76,15 @@ class RolloutEngine:
         self.policy, self.sampling, self._version = policy, sampling, 0
         self._history: deque[Event] = deque()
         self._steps = self._taken = 0
+        self.tokens = 0
+        """Tokens sampled so far."""
         self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
         self._active: list[PartialEpisode] = []  # The row at index i is in slot i of the cache.
         self._parked: list[PartialEpisode] = []
+        self._ended: list[PartialEpisode] = []  # By another engine.
 
     @property
     def version(self) -> int:
@@ -91,11 +96,12 @@ class RolloutEngine:
         if version != self._version:
             self._version = version
             self._note("version", version)
+            self._take_out()
 
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting, active or parked."""
-        return not (self._waiting or self._active or self._parked)
+        return not (self._waiting or self._active or self._parked or self._ended)
 
     @property
     def calls(self) -> dict[int, Future[str]]:
@@ -114,16 +120,20 @@ class RolloutEngine:
     def _calls_if_all_wait(self) -> list[Future[str]]:
         """Return every row's tool call if all rows wait for one, else an empty list."""
         calls = [row.pending for row in (*self._active, *self._parked)]
-        return [] if self._waiting or None in calls else [call for call in calls if call]
+        return [] if self._waiting or self._ended or None in calls else [call for call in calls if call]
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns it with the episode."""
-        prompts: dict[Task, Prompt] = {}
-        arrived = [(next(self._tickets), r, prompts.setdefault(r.task, Prompt(r.task))) for r in requests]
-        self._waiting += arrived
+        arrived = [(next(self._tickets), request) for request in requests]
+        self._waiting += _with_prompts(pair for pair in arrived if not pair[1].prefix)
+        kept = [(place, ticket, r.prefix) for place, (ticket, r) in enumerate(arrived) if r.prefix]
+        for _, ticket, prefix in kept:
+            (self._ended if prefix.finish else self._parked).append(self._tool_loop.resume(ticket, prefix))
+        if kept:
+            self._note("kept", [n for i, _, p in kept for n in (i, len(p.episode.token_ids), ENDS.index(p.finish))])
         if arrived:
-            self._note("submit", list(dict.fromkeys(request.group for _, request, _ in arrived)))
-        return [ticket for ticket, _, _ in arrived]
+            self._note("submit", list(dict.fromkeys(request.group for _, request in arrived)))
+        return [ticket for ticket, _ in arrived]
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
@@ -150,6 +160,11 @@ class RolloutEngine:
                 on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
+    def finished_turns(self) -> list[Prefix]:
+        """Return a prefix of each episode that has ended a turn since the last such call."""
+        rows = (row for row in (*self._active, *self._parked) if row.turn_start > row.told)
+        return [self._tool_loop.finished_turns(row) for row in rows]
+
     def take_history(self) -> tuple[int, list[Event]]:
         """Take out what the engine was told so far, also while it runs in another thread. Returns
         how many events were taken out before, and these."""
@@ -163,6 +178,19 @@ class RolloutEngine:
         """Note that the engine is told something after ``_steps`` steps."""
         self._history.append((self._steps, what, value))
         self._steps = 0
+
+    def _take_out(self) -> None:
+        """Take the rows out of their slots if new weights are to read them again, or all anew."""
+        rows = [*self._active, *self._parked]
+        match self.sampling.on_update:
+            case "keep-prefix":
+                for row in rows:
+                    row.snapshot = row.logits = None
+                self._active, self._parked = [], rows
+            case "restart":
+                again = [(r.ticket, RolloutRequest(r.episode.task, r.episode.seed, r.episode.group)) for r in rows]
+                self._waiting.extendleft(reversed(_with_prompts(again)))
+                self._active, self._parked = [], []
 
     def _fill_slots(self) -> None:
         """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
@@ -179,19 +207,29 @@ class RolloutEngine:
                 self._parked.append(row)
                 self._leave(slot)
         answered = [row for row in self._parked if not row.pending]
-        for row in answered[: self.sampling.slots - len(self._active)]:
+        entering = answered[: self.sampling.slots - len(self._active)]
+        self._read_again([row for row in entering if row.snapshot is None])
+        for row in entering:
             self._parked.remove(row)
             self._enter(row)
         if self._waiting and len(self._active) < self.sampling.slots:
             self._start()
+
+    def _read_again(self, rows: Sequence[PartialEpisode]) -> None:
+        """Run the model on all that it has run on before in each row, with the present weights."""
+        read = [[*row.episode.prompt_ids, *row.episode.token_ids][: row.cached] for row in rows]
+        if rows:
+            self._reserve(row.episode.prompt_ids for row in rows)
+        results = prefill(self.policy.model, read) if rows else []
+        for row, (snapshot, logits) in zip(rows, results, strict=True):
+            row.snapshot, row.logits, row.version = snapshot, None if row.unfed else logits, self.version
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""
         free = self.sampling.slots - len(self._active)
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         self._prefill([prompt for _, _, prompt in entering])
-        longest = max(len(prompt.ids) for _, _, prompt in entering) + self.sampling.max_tokens
-        self._cache.reserve(-(-longest // 32) * 32)
+        self._reserve(prompt.ids for _, _, prompt in entering)
         now = time.monotonic()
         for ticket, request, prompt in entering:
             task, seed, group = request.task, request.seed, request.group
@@ -200,6 +238,11 @@ class RolloutEngine:
             row = PartialEpisode(ticket, episode, random.Random(seed), now, self.version)
             row.snapshot, row.logits = prompt.snapshot, prompt.logits
             self._enter(row)
+
+    def _reserve(self, prompts: Iterable[list[int]]) -> None:
+        """Make room in the slots for whatever may follow these prompts."""
+        longest = max(map(len, prompts)) + self.sampling.max_tokens
+        self._cache.reserve(-(-longest // 32) * 32)
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:
         """Run ``prompts`` and some needed next: a batch costs little more than one prompt."""
@@ -216,6 +259,7 @@ class RolloutEngine:
     def _sample(self) -> list[tuple[int, Episode]]:
         """Draw a token for every active row with logits. Removes and returns ended episodes."""
         ready = [(row, row.logits) for row in self._active if row.logits is not None]
+        self.tokens += len(ready)
         if ready:
             logits = torch.stack([logits for _, logits in ready]).float()
             drawn = draw(logits, self.sampling.temperature, [row.rng.random() for row, _ in ready])
@@ -228,7 +272,8 @@ class RolloutEngine:
         finished = [(self._active[slot].ticket, self._tool_loop.end(self._active[slot])) for slot in ended]
         for slot in reversed(ended):
             self._leave(slot)
-        return finished
+        before, self._ended = self._ended, []
+        return finished + [(row.ticket, self._tool_loop.end(row)) for row in before]
 
     def _forward(self) -> None:
         """Run the model on the unfed tokens of every active row. Sets the next token's logits."""
@@ -254,6 +299,12 @@ class RolloutEngine:
         if slot < len(self._active):
             self._cache.move(len(self._active), slot, last.cached)
             self._active[slot] = last
+
+
+def _with_prompts(requests: Iterable[tuple[int, RolloutRequest]]) -> list[tuple[int, RolloutRequest, Prompt]]:
+    """Return (ticket, request, prompt); requests with the same task share one."""
+    prompts: dict[Task, Prompt] = {}
+    return [(ticket, r, prompts.setdefault(r.task, Prompt(r.task))) for ticket, r in requests]
 
 
 def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:

@@ -5,17 +5,19 @@
     model_lock ──────────────────────┘   held for a few steps; between them others change the model
 
 A slow tool or a long answer does not delay the next batch: both use the same slots. If new weights
-are copied in during an episode, it continues with them. Its ``first_version`` and ``last_version``
-say so, and each log-prob is that of the weights that sampled the token.
+are copied in during an episode, it continues with them, unless ``Sampling.on_update`` has it begin
+again. Its ``first_version`` and ``last_version`` say so, and each log-prob is that of the weights
+that sampled the token.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from zorplex_rl.policy.history import Event
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.episode import Episode, Prefix
 
 STEPS_AT_ONCE = 16
 """Steps for which the lock is held: tens of milliseconds, a hundred times what taking it costs."""
@@ -23,17 +25,21 @@ STEPS_AT_ONCE = 16
 
 class RolloutStream:
     """Runs ``make_engine()`` in a thread for many callers at once. The model runs only while
-    ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes,
-    ``in_thread`` calls a function in a thread."""
+    ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes; a
+    dictionary in it gets the number of ``tokens``. ``in_thread`` calls a function in a thread.
+    ``keep`` is given what is finished of episodes, and those that have ended, as soon as they are.
+    """
 
     def __init__(
         self,
         make_engine: Callable[[], RolloutEngine],
         model_lock: asyncio.Lock,
-        busy: Callable[[], AbstractContextManager[object]] = nullcontext,
+        busy: Callable[[], AbstractContextManager[dict[str, Any] | None]] = nullcontext,
         in_thread: Callable[..., Awaitable[list[tuple[int, Episode]]]] = asyncio.to_thread,
+        keep: Callable[[list[Prefix]], None] | None = None,
     ) -> None:
         self._make_engine, self._model_lock, self._busy, self._in_thread = make_engine, model_lock, busy, in_thread
+        self._keep = keep
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}
@@ -43,6 +49,8 @@ class RolloutStream:
     def use_version(self, version: int) -> None:
         """Set the version of the weights. Call this after changing them, still with the lock."""
         self._engine.version = version
+        # Rows that waited for tools may go on, from their beginning.
+        self._wake.set()
 
     def take_history(self) -> tuple[int, list[Event]]:
         """Take out what the engine was told so far; see ``RolloutEngine.take_history``."""
@@ -67,6 +75,9 @@ class RolloutStream:
                     tickets = self._engine.submit(request for request, _ in arrived)
                     self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
                     finished = await self._in_thread(self._advance)
+                    if self._keep:
+                        ended = [Prefix(episode, episode.finish) for _, episode in finished]
+                        self._keep(ended + self._engine.finished_turns())
                 for ticket, episode in finished:
                     if not (promise := self._promised.pop(ticket)).done():
                         promise.set_result(episode)
@@ -89,9 +100,12 @@ class RolloutStream:
 
     def _advance(self) -> list[tuple[int, Episode]]:
         finished: list[tuple[int, Episode]] = []
-        with self._busy():
+        with self._busy() as span:
+            before = self._engine.tokens
             for _ in range(STEPS_AT_ONCE):
                 if self._engine.idle or self._engine.stalled_on:
                     break
                 finished += self._engine.step()
+            if span is not None:
+                span["tokens"] = self._engine.tokens - before
         return finished

@@ -5,6 +5,7 @@
     loop.answer(row)                     adds the result of a slow tool
     loop.has_ended(row)                  says whether the episode is over
     loop.end(row)                        returns it
+    loop.finished_turns(row)             returns the part of it from which loop.resume goes on, here or in another process
 
 The text is read only when a token closes a bracket or a line, and then only from that line's start.
 """
@@ -16,9 +17,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, OnUpdate
+from zorplex_rl.policy.chat_template import APART
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Finish, Task, Turn
+from zorplex_rl.task.episode import Episode, Finish, Prefix, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
@@ -38,13 +40,15 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 class Sampling:
     """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too.
     ``in_rounds``: rows that wait for slow tools go on together, once no other row can and all their
-    results are there. So the speed of tools does not change which rows are decoded together."""
+    results are there. So the speed of tools does not change which rows are decoded together.
+    ``on_update``: what new weights do to episodes under way; see ``Config``."""
 
     temperature: float = Config.temperature
     max_tokens: int = Config.max_tokens
     max_turns: int = Config.max_turns
     slots: int = Config.slots
     in_rounds: bool = False
+    on_update: OnUpdate = "continue"
 
     @classmethod
     def of(cls, config: Config, temperature: float | None = None) -> Self:
@@ -54,16 +58,20 @@ class Sampling:
         tools answer.
         """
         at = config.temperature if temperature is None else temperature
-        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0)
+        return cls(
+            at, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0, on_update=config.on_update
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One episode to sample: the task, the seed of its random draws, and its group."""
+    """One episode to sample: the task, the seed of its random draws, and its group. ``prefix`` is
+    what another generator has finished of it."""
 
     task: Task
     seed: int = 0
     group: int = 0
+    prefix: Prefix | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +81,8 @@ class PartialEpisode:
     The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a
     tool's result behind it. ``logits`` [V] of its next token come from the weights of ``version``;
     None while that token is not to be sampled. ``snapshot`` is its part of the cache while it has
-    no slot. ``pending`` is the result of a slow tool, called at time ``called``.
+    no slot. ``pending`` is the result of a slow tool, called at time ``called``. ``told`` is the
+    length of the prefix that others know.
     """
 
     ticket: int
@@ -89,6 +98,7 @@ class PartialEpisode:
     called: float = 0.0
     turn_start: int = 0
     line_start: int = 0
+    told: int = 0
 
     @property
     def cached(self) -> int:
@@ -99,7 +109,15 @@ class PartialEpisode:
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt and question in the model's chat template."""
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
-    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return encode_text(tokenizer, prompt_of(tokenizer, messages))
+
+
+def prompt_of(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]]) -> str:
+    """Return the prompt that the model's chat template makes. Raises PolicyError if one from
+    elsewhere, which has a process of its own (``chat_template.py``), makes none."""
+    if apart := getattr(tokenizer, APART, None):
+        return str(apart(messages))
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
@@ -147,6 +165,25 @@ class ToolLoop:
         episode.seconds = time.monotonic() - row.started
         return episode
 
+    def finished_turns(self, row: PartialEpisode) -> Prefix:
+        """Return a copy of the episode up to the end of its last turn or result."""
+        row.told = row.turn_start
+        return Prefix(replace(_copy(row.episode, row.turn_start), seconds=time.monotonic() - row.started))
+
+    def resume(self, ticket: int, prefix: Prefix) -> PartialEpisode:
+        """Return the row that goes on from ``prefix``; the model has read none of it yet."""
+        length = len(prefix.episode.token_ids)
+        episode = _copy(prefix.episode, length)
+        started, rng = time.monotonic() - episode.seconds, random.Random(episode.seed)
+        for _ in range(sum(episode.sampled)):
+            rng.random()
+        row = PartialEpisode(ticket, episode, rng, started, finish=prefix.finish)
+        row.turn_start = row.line_start = row.told = length
+        turn = episode.turns[-1]
+        if not row.finish and turn.result is None and (call := find_call(turn.call or "", self._tools)):
+            self._call(row, call)
+        return row
+
     def _read(self, row: PartialEpisode, token: int) -> Finish | None:
         """Read the line or the call that ``token`` closes. Returns what ends the episode."""
         if token in self._policy.eos_ids:
@@ -156,16 +193,19 @@ class ToolLoop:
             self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
                 return "turns"
-            result = self._execute(row.episode.task, call)
-            if isinstance(result, Future):
-                row.pending, row.called = result, time.monotonic()
-            else:
-                self._feed(row, result)
+            self._call(row, call)
         elif answer_is_complete(line, self._find_answer):
             return "answer"
         elif "\n" in line:
             row.line_start = len(row.episode.token_ids)
         return None
+
+    def _call(self, row: PartialEpisode, call: ToolCall) -> None:
+        result = self._execute(row.episode.task, call)
+        if isinstance(result, Future):
+            row.pending, row.called = result, time.monotonic()
+        else:
+            self._feed(row, result)
 
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
@@ -186,6 +226,12 @@ class ToolLoop:
         episode.logprobs += [0.0] * len(ids)
         row.unfed += len(ids)
         row.turn_start = row.line_start = len(episode.token_ids)
+
+
+def _copy(episode: Episode, length: int) -> Episode:
+    """Return a copy of ``episode`` with its first ``length`` tokens, where a turn or result ends."""
+    ids, sampled, logprobs = episode.token_ids[:length], episode.sampled[:length], episode.logprobs[:length]
+    return replace(episode, token_ids=ids, sampled=sampled, logprobs=logprobs, turns=[*episode.turns])
 
 
 def _token_marks(policy: "Policy") -> frozenset[int]:

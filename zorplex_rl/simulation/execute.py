@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -30,16 +30,17 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES
+from zorplex_rl.learning.journal import Written
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.history import Event, group_requests, held_out_requests
+from zorplex_rl.policy.history import ENDS, group_requests, held_out_requests
 from zorplex_rl.policy.load import DTYPES, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
-from zorplex_rl.policy.tool_loop import Sampling
-from zorplex_rl.simulation.schedule import Schedule
+from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling, encode_prompt
+from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.environment import Environment
-from zorplex_rl.task.episode import Episode, Task
-from zorplex_rl.task.parser import ToolCall
+from zorplex_rl.task.episode import Episode, Prefix, Task, Turn
+from zorplex_rl.task.parser import ToolCall, find_call
 from zorplex_rl.task.rewards import accuracy
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
@@ -65,24 +66,26 @@ class Trained:
 
 
 class Generator:
-    """One generator of the run: an engine with weights of its own, that is told what ``events``
-    say."""
+    """One generator of the run: an engine with weights of its own, that is told what its history in
+    ``part`` says."""
 
     def __init__(
         self,
         policy: Policy,
         config: Config,
         source: EnvironmentSource,
-        events: Sequence[Event],
+        part: Part,
+        name: str,
         task_of: Callable[[int], Task],
         is_exact: bool,
     ) -> None:
         self.policy, self.config, self.started = policy, config, 0
-        self._events, self._at, self._ahead = events, 0, 0
+        self._events, self._at, self._ahead = part.histories[name], 0, 0
         self._task_of, self._environment = task_of, source.make()
+        self._written, self._kept = part.written, list[int]()
         # Without slow tools, and in rounds, it does not matter when an answer comes.
         self._holds_answers = is_exact and config.max_lag > 0
-        self._runs_out = not is_exact and config.update == "groups"
+        self._runs_out = not is_exact and config.on_update == "wait"
         self._engine = RolloutEngine(policy, self._execute, Sampling.of(config), self._environment)
         self._answers: dict[Future[str], str] = {}
         self._tickets: dict[int, list[int]] = {}
@@ -100,6 +103,8 @@ class Generator:
             if what == "version":
                 take_weights(self.policy)
                 self._engine.version = value
+            elif what == "kept":
+                self._kept = value
             elif what == "submit":
                 self._submit(value)
             elif self._holds_answers:
@@ -120,9 +125,33 @@ class Generator:
     def _submit(self, numbers: list[int]) -> None:
         size = self.config.group_size
         requests = group_requests([(n, self._task_of(n)) for n in numbers], size, self.config.seed)
+        for place, tokens, end in zip(*[iter(self._kept)] * 3, strict=False):
+            if place < len(requests) and (written := self._written.get(requests[place].group)):
+                requests[place] = self._begun(requests[place], written[place % size], tokens, end)
+        self._kept = []
         tickets = self._engine.submit(requests)
         self._tickets |= {n: tickets[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
         self.started = max(self.started, *(n + 1 for n in numbers))
+
+    def _begun(self, request: RolloutRequest, written: Written, tokens: int, end: int) -> RolloutRequest:
+        """Return ``request`` with its first ``tokens`` as the run has written them."""
+        policy, ids = self.policy, written.token_ids[:tokens]
+        bounds = [turn for turn in written.turns if turn[1] <= len(ids)]
+        turns = []
+        for (start, stop, version), after in zip(bounds, [*(b[0] for b in bounds[1:]), len(ids)], strict=True):
+            text, result = (
+                policy.tokenizer.decode(part, skip_special_tokens=True) for part in (ids[start:stop], ids[stop:after])
+            )
+            call = find_call(text.rpartition("\n")[2], self._environment.tools)
+            turns.append(Turn(text, start, stop, str(call) if call else None, result or None, version))
+        if not turns or end >= len(ENDS):
+            return request
+        prompt, logprobs = encode_prompt(policy.tokenizer, request.task), written.logprobs[:tokens]
+        episode = Episode(
+            request.task, prompt, ids, written.sampled[:tokens], logprobs, turns, "tokens", request.seed,
+            request.group, written.first_version,
+        )  # fmt: skip
+        return replace(request, prefix=Prefix(episode, ENDS[end]))
 
     def _step(self, steps: int | None) -> None:
         """Take ``steps`` steps after the event before, or as many as there are until it is idle."""
@@ -183,11 +212,10 @@ class Execution:
         evaluator = self._load(config.sampled_in)
         for part in self.schedule.parts:
             self.learner.decay_steps = part.decay_steps
+            own = (self._task_of, self.schedule.is_exact)
             generators = {
-                name: Generator(
-                    self._load(config.sampled_in), config, self.source, events, self._task_of, self.schedule.is_exact
-                )
-                for name, events in part.histories.items()
+                name: Generator(self._load(config.sampled_in), config, self.source, part, name, *own)
+                for name in part.histories
             }
             for generator in generators.values():
                 # With weights that travel in another type, also the first ones are rounded.

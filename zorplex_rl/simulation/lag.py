@@ -20,10 +20,17 @@ and the mean of the R rounds is the mean lag: about (t + s) / b. The bound does 
 latencies vary, some groups of step v begin while step v − 1 still waits for its slowest group, so
 their lag is larger.
 
+That is for generators that take their next groups when they begin them. With ``--on-update wait`` a
+real one takes them *ahead*: all that the bound allows, of steps up to n + L with version n, and
+pulls when the last is done. At T = b that is c = ⌈(t + s) / b⌉ steps after the version that is then
+the newest, so the lags of the steps in between are c, c + 1, … L, and their mean is (c + L) / 2.
+
 >>> mean_lag(generators=4, groups_per_step=8, max_lag=4, generation=1.0, training=1.0, sync=0.5)
 1.0
 >>> mean_lag(generators=4, groups_per_step=8, max_lag=4, generation=1.0, training=3.0, sync=0.5)
 4.0
+>>> mean_lag(generators=4, groups_per_step=8, max_lag=4, generation=1.0, training=1.0, sync=0.5, ahead=True)
+2.5
 """
 
 from math import ceil
@@ -31,10 +38,17 @@ from statistics import fmean
 
 
 def mean_lag(
-    generators: int, groups_per_step: int, max_lag: int, generation: float, training: float, sync: float
+    generators: int,
+    groups_per_step: int,
+    max_lag: int,
+    generation: float,
+    training: float,
+    sync: float,
+    ahead: bool = False,
 ) -> float:
     """Return the mean lag, in versions, of the groups of a long run whose latencies (seconds) do
     not vary: ``generation`` of a group, ``training`` of a step, ``sync`` of the weights' way.
+    ``ahead``: generators take all groups that they may at once, as with ``--on-update wait``.
 
     Exact where ``generators`` divides ``groups_per_step``; else rounds are taken for even shares.
     """
@@ -44,6 +58,8 @@ def mean_lag(
         return float(max_lag)
     if batch == 0:
         return 0.0
+    if ahead:
+        return (ceil((training + sync) / batch - 1e-9) + max_lag) / 2
     begun = [number / rounds for number in range(rounds)]
     # A hair less, because a version that arrives in that moment is there.
     return fmean(max(ceil((training + sync) / batch - share - 1e-9), 0) for share in begun)

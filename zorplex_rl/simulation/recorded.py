@@ -81,6 +81,7 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         deliver=spans.deliver(),
         turnaround=spans.turnaround(),
         share=config.share,
+        ahead=config.on_update == "wait",
     )
     setting = Setting(
         generators=config.services.generators,

@@ -37,6 +37,9 @@ class Details:
     """Pause of the trainer between two steps."""
     share: int = 1
     """Groups (not seconds) that a generator takes and returns together."""
+    ahead: bool = False
+    """Whether a generator takes all shares at once that its weights may sample, and takes no newer
+    weights before the last of them is done, as with ``--on-update wait``."""
 
     def __post_init__(self) -> None:
         if self.share < 1:

@@ -25,7 +25,7 @@ asynchronous run it can delay a step on its own).
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -109,6 +109,8 @@ class _Generator:
     version: int = -1
     idle_since: float | None = -1.0
     """Time since which it is idle; None while it is busy."""
+    queue: deque[list[int]] = field(default_factory=deque)
+    """Shares that it has taken ahead."""
     admitted: list[int] = field(default_factory=list)
     """Groups of its share that are not begun."""
     begun: list[int] = field(default_factory=list)
@@ -117,6 +119,8 @@ class _Generator:
     """Time at which it began its share."""
     ready: float = 0.0
     """Time at which all groups begun so far will be finished."""
+    done: float = 0.0
+    """Time at which all shares begun so far will be finished."""
 
 
 class _Async:
@@ -174,13 +178,24 @@ class _Async:
             if generator.idle_since is None or self.newest < 0:
                 continue
             if not generator.admitted:
-                if self.load(generator, now):
-                    continue
-                share = min(self.details.share, self.buffer.left_of_step)
-                generator.admitted = self.buffer.admit(generator.version, share)
+                if not generator.queue:
+                    if self.details.ahead and generator.version != self.newest and generator.done > now:
+                        self.keep_busy(generator, generator.done)
+                        continue
+                    if self.load(generator, now):
+                        continue
+                generator.admitted = generator.queue.popleft() if generator.queue else self.admit(generator)
                 generator.began = generator.ready = now
             if generator.admitted:
                 self.sample(generator, now)
+        takers = [generator for generator in self.generators if self.details.ahead and generator.version == self.newest]
+        while shares := [(taker, share) for taker in takers if (share := self.admit(taker))]:
+            for taker, share in shares:
+                taker.queue.append(share)
+
+    def admit(self, generator: _Generator) -> list[int]:
+        """Return the groups of a share that ``generator`` may sample, none if there is none."""
+        return self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
 
     def load(self, generator: _Generator, now: float) -> bool:
         """Load the newest weights if ``generator`` lacks them. Returns True if that takes time."""
@@ -204,6 +219,7 @@ class _Async:
         generator.begun.append(group)
         generator.ready = max(generator.ready, end, generator.began + self.details.latency.get(group, 0.0))
         if not generator.admitted:
+            generator.done = max(generator.done, generator.ready)
             share, generator.begun = generator.begun, []
             self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share, version))
         self.keep_busy(generator, end)

@@ -148,3 +148,16 @@ class Episode:
     def text(self) -> str:
         """The whole transcript for people to read, with the tools' results."""
         return "".join(turn.text + (turn.result or "") for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """An episode up to the end of a turn, from which another generator can go on: its next random
+    draw follows from the number of its sampled tokens.
+
+    It may end with a call whose result is missing: the tool is then asked again. ``finish`` is what
+    has ended the episode, None if nothing has.
+    """
+
+    episode: Episode
+    finish: Finish | None = None

@@ -33,7 +33,7 @@ from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.task.call_limit import ask, in_thread
 from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.episode import Episode, Finish, Score, Task
+from zorplex_rl.task.episode import Episode, Finish, Prefix, Score, Task
 from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.source import EnvironmentSource
@@ -255,6 +255,19 @@ class ReplayBufferActor(Actor):
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
             self._changed.notify_all()
             return added
+
+    @concurrent_endpoint
+    async def keep(self, parts: list[Prefix]) -> None:
+        """Keep what a generator has finished of episodes, in case it dies."""
+        for part in parts:
+            self._buffer.keep(part.episode.group, part.episode.seed, part.episode.first_version, part)
+
+    @concurrent_endpoint
+    async def kept(self, numbers: list[int], version: int) -> list[Prefix]:
+        """Return the prefixes from which a generator with weights ``version`` may go on."""
+        parts = (part for number in numbers for part in self._buffer.kept(number))
+        # Turns are of versions that do not fall.
+        return [part for part in parts if part.episode.turns[-1].version <= version]
 
     @concurrent_endpoint
     async def abandon(self, numbers: list[int]) -> None:

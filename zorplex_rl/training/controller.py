@@ -16,7 +16,8 @@ this file comes up twice on the way: it puts a group into the replay buffer (``s
 A whole episode is pickled and sent four times: generator → controller → replay buffer → controller
 → trainer: 45 kB for a batch of 64, a hundredth of their sampling time. Why so:
 
-    to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group
+    to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group.
+                            With --salvage generators send it each finished turn, and the group comes back with these
     to the trainer          it keeps the batches since the last checkpoint, from which a trainer that died takes its steps again
 
 The reward service gets texts; advantages come from rewards; only a reference gets episodes again.
@@ -34,6 +35,7 @@ from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import zero_variance_share
+from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.learning.learning_signal import LearningSignal
 from zorplex_rl.run_folder import MetricsRow
 from zorplex_rl.services.options import ServiceOptions
@@ -109,7 +111,7 @@ class Controller:
         self.under_way = False
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
         self._next_evaluation = 0
-        self._signal = LearningSignal()
+        self._signal, self._alarm = LearningSignal(), Alarm()
         self._around = contextlib.AsyncExitStack()
         self._state_lock = asyncio.Lock()
         """Held while an evaluation is written down, and while a checkpoint is gathered."""
@@ -137,6 +139,8 @@ class Controller:
                 await run_together(*(service.open() for service in services))
                 if "tools" in controller.services:
                     await register_service(controller.services["tools"])
+                if config.salvage:
+                    await register_service(controller.replay)
                 yield controller
             finally:
                 await asyncio.shield(controller._stop())
@@ -221,7 +225,8 @@ class Controller:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True)
+            kept = await self.replay.kept.route(numbers, generator.version) if self.config.salvage else []
+            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True, kept)
         except ReplicaFailed:
             await self.replay.abandon.route(numbers)
             return []
@@ -259,8 +264,9 @@ class Controller:
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
-        if nothing_learned := self._signal.note(batch.episodes, batch.advantages):
-            self.log.warn(self.step, nothing_learned)
+        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics)):
+            if warning:
+                self.log.warn(self.step, warning)
         # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
         if to_be_saved or self.stop_requested:
             await self._checkpoint()

@@ -76,7 +76,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
     async with asyncio.TaskGroup() as side:
         while True:
             if controller.is_behind(generator):
-                if controller.config.update == "groups":
+                if controller.config.on_update == "wait":
                     # A group is of one version, so it ends before the weights change.
                     await asyncio.gather(*sampling)
                 if not await controller.refresh(generator):

@@ -1,0 +1,275 @@
+"""Judge diagnostics as predictors of a collapse, on the trials of the laboratory, by the rule of
+``VERDICTS.md``.
+
+    python benchmarks/alarms.py           print the tables, and append them to the log
+
+    trials of even seeds ──► for each diagnostic and form the bound with the most hits ──► the alarm
+    trials of odd seeds  ──► what that alarm would have done
+
+By the rule a hit rings at least 10 steps before the collapse; the alarm of a run is chosen among
+those that ring before it at all. The forms and their smoothing are those of
+``zorplex_rl/learning/alarm.py``, which a run uses.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, combinations, pairwise
+from statistics import median
+
+import tyro
+from laboratory import EASY, HARD
+from log import Report, append_report, print_report
+
+from zorplex_rl.course.recorded_study import Row, read_study
+from zorplex_rl.learning.alarm import Form, Limit, Smoothed, value_of
+
+ASKED = "Which diagnostics announce a collapse at least 10 steps before the accuracy halves, and how often do they ring in healthy trials?"
+EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healthy trials alarmed, on the seeds that it was not chosen on."
+AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
+CANDIDATES: dict[str, tuple[str, ...]] = {
+    "sample size, tokens": ("effective_sample_size",),
+    "sample size, episodes": ("episode_sample_size",),
+    "second moment of log r": ("second_moment",),
+    "share left out": (
+        "clip_fraction_low",
+        "clip_fraction_high",
+        "masked_fraction_low",
+        "masked_fraction_high",
+        "truncated_fraction",
+    ),
+    "entropy": ("entropy",),
+    "gradient norm": ("grad_norm",),
+    "length": ("response_tokens",),
+    "format rate": ("format_rate",),
+    "KL to behaviour": ("mismatch_kl",),
+    "reward": ("reward",),
+}
+FORMS: tuple[tuple[Form, bool], ...] = (("level", True), ("level", False), ("fall", False), ("rise", True))
+"""Forms, each with whether values above its bound ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What an alarm did in some trials. ``leads`` are the steps from its ringing to each collapse
+    that it rang before."""
+
+    collapses: int
+    leads: tuple[int, ...]
+    healthy: int
+    false_alarms: int
+    dipped: int
+    dipped_alarmed: int
+    ahead: int = AHEAD
+
+    @property
+    def hits(self) -> int:
+        """The collapses that it announced early enough."""
+        return sum(lead >= self.ahead for lead in self.leads)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it rang in few enough healthy trials."""
+        return self.false_alarms <= MOST_FALSE * self.healthy
+
+    @property
+    def cells(self) -> list[str]:
+        """Hits, collapses announced at all, median lead, false alarms, dipped trials alarmed."""
+        lead = f"{median(self.leads):g}" if self.leads else "–"
+        return [
+            f"{sum(lead >= AHEAD for lead in self.leads)} of {self.collapses}",
+            f"{len(self.leads)} of {self.collapses}",
+            lead,
+            f"{self.false_alarms} of {self.healthy}",
+            f"{self.dipped_alarmed} of {self.dipped}",
+        ]
+
+
+def collapsed_at(row: Row) -> int | None:
+    """Return the step of the first of two evaluations in a row with less than half of the highest
+    accuracy before; else where the training diverged; None if it did not collapse."""
+    return _fell_below(row, 0.5) or row.diverged_at
+
+
+def is_healthy(row: Row) -> bool:
+    """Return whether no two evaluations in a row had less than three quarters of the highest
+    before."""
+    return not (_fell_below(row, 0.75) or row.diverged_at)
+
+
+def _fell_below(row: Row, share: float) -> int | None:
+    highest = 0.0
+    for step, (accuracy, following) in zip(row.eval_steps, pairwise(row.accuracies), strict=False):
+        if max(accuracy, following) < share * highest:
+            return step
+        highest = max(highest, accuracy)
+    return None
+
+
+def diagnostics(row: Row) -> list[dict[str, float]]:
+    """Return what was recorded of each step, by the names of ``Learner.step``."""
+    sizes = {"effective_sample_size": row.token_sample_sizes, "episode_sample_size": row.episode_sample_sizes}
+    series = sizes | row.series
+    return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+
+
+def readings(row: Row, names: Sequence[str], form: Form) -> list[float]:
+    """Return the smoothed diagnostic of each step; nothing if the trial's loss has none of these."""
+    smoothed, found = Smoothed(), []
+    for metrics in diagnostics(row):
+        if (value := value_of(names, metrics)) is not None:
+            smoothed.note(value)
+            found.append(smoothed.read(form))
+    return found
+
+
+def rings_at(values: Iterable[float], limit: Limit) -> int | None:
+    """Return the first step whose value crosses ``limit``, or None.
+
+    >>> rings_at([1.0, 0.5, 0.3], Limit(("entropy",), "level", bound=0.4, above=False))
+    3
+    """
+    return next((step for step, value in enumerate(values, start=1) if limit.is_crossed(value)), None)
+
+
+def judge(trials: Iterable[tuple[Row, int | None]], after: int = 0, ahead: int = AHEAD) -> Judged:
+    """Count what an alarm did that rang in each trial at the step beside it, or not. Collapses at
+    step ``after`` and before are left out; a hit is at least ``ahead`` steps before the collapse."""
+    fallen, healthy, dipped = [], [], []
+    for row, rang in trials:
+        if (collapse := collapsed_at(row)) is None:
+            (healthy if is_healthy(row) else dipped).append(rang is not None)
+        elif collapse > after:
+            fallen.append(None if rang is None or rang >= collapse else collapse - rang)
+    leads = tuple(lead for lead in fallen if lead is not None)
+    return Judged(len(fallen), leads, len(healthy), sum(healthy), len(dipped), sum(dipped), ahead)
+
+
+def apply(rows: Iterable[Row], limits: Sequence[Limit]) -> list[tuple[Row, int | None]]:
+    """Return each trial with the step at which the first of ``limits`` rings in it, or None."""
+    found = []
+    for row in rows:
+        rang = [rings_at(readings(row, limit.names, limit.form), limit) for limit in limits]
+        found.append((row, min((step for step in rang if step is not None), default=None)))
+    return found
+
+
+def best_limit(
+    rows: Sequence[Row], names: tuple[str, ...], form: Form, above: bool, ahead: int = AHEAD
+) -> tuple[Limit, Judged] | None:
+    """Return the bound with the most hits among those that are quiet in healthy trials; of equals
+    that with the longer median lead, then the one that is harder to cross. None if all are loud or
+    never ring in time."""
+    sign = 1 if above else -1
+    # The highest so far, of each trial's steps: it crosses a bound when the readings first do.
+    series = [
+        (row, list(accumulate((-math.inf if math.isnan(v) else sign * v for v in readings(row, names, form)), max)))
+        for row in rows
+    ]
+    values = sorted({value for _, found in series for value in found if math.isfinite(value)})
+    best = None
+    for low, high in pairwise(values):
+        rounded = float(f"{(low + high) / 2:.3g}")
+        bound = rounded if low <= rounded < high else (low + high) / 2
+        rang = [bisect_right(found, bound) for _, found in series]
+        steps = [step + 1 if step < len(found) else None for (_, found), step in zip(series, rang, strict=True)]
+        judged = judge(zip(rows, steps, strict=True), ahead=ahead)
+        score = (judged.hits, median(judged.leads) if judged.leads else 0, bound)
+        if judged.is_quiet and judged.hits and (best is None or score > best[0]):
+            best = (score, Limit(names, form, sign * bound, above), judged)
+    return None if best is None else best[1:]
+
+
+def choose(rows: Sequence[Row], ahead: int = AHEAD) -> tuple[list[tuple[str, Limit, Judged]], list[Limit]]:
+    """Return the best limit of each candidate and form, best first, and the alarm: the limit, or
+    two or three of the best five, with the most hits."""
+    found = []
+    for name, names in CANDIDATES.items():
+        for form, above in FORMS:
+            if best := best_limit(rows, names, form, above, ahead):
+                found.append((name, *best))
+    found.sort(key=lambda one: (-one[2].hits, -median(one[2].leads)))
+    top = [limit for _, limit, _ in found[:5]]
+    together = [combination for parts in (1, 2, 3) for combination in combinations(top, parts)]
+    quiet = [(limits, judge(apply(rows, limits), ahead=ahead)) for limits in together]
+    quiet = [(limits, judged) for limits, judged in quiet if judged.is_quiet]
+    if not quiet:
+        return found, []
+    # The first of equals: singles come before pairs, better ones before worse.
+    return found, list(max(quiet, key=lambda one: one[1].hits)[0])
+
+
+def described(limit: Limit) -> str:
+    """Return ``limit`` in words.
+
+    >>> described(Limit(("entropy",), "fall", bound=0.4, above=False))
+    'share of its highest below 0.4'
+    """
+    form = {"level": "", "fall": "share of its highest ", "rise": "multiple of its lowest "}[limit.form]
+    return f"{form}{'above' if limit.above else 'below'} {limit.bound:.3g}"
+
+
+def tables(rows: Sequence[Row]) -> list[Report]:
+    """Return the table of all candidates, and those of the rule's alarm and the run's."""
+    chosen_on = [row for row in rows if row.seed % 2 == 0]
+    reported = [row for row in rows if row.seed % 2]
+    columns = [f"{AHEAD} steps before", "before at all", "median lead", "false alarms", "dipped"]
+    found = []
+    for ahead, what in (
+        (AHEAD, "The alarm by the rule"),
+        (AT_ALL, "The alarm of a run: the most collapses announced at all"),
+    ):
+        singles, alarm = choose(chosen_on, ahead)
+        table = [
+            [name, described(limit), *judged.cells[:2], judged.cells[3], *judge(apply(reported, [limit])).cells]
+            for name, limit, judged in singles
+        ]
+        silent = sorted(set(CANDIDATES) - {name for name, _, _ in singles})
+        found.append(
+            Report(
+                f"Each candidate in its forms, chosen to ring {ahead} steps before or earlier on even seeds, and judged on odd seeds",
+                ["candidate", "rings", *(f"{name} (even)" for name in (*columns[:2], columns[3])), *columns],
+                table,
+                [f"No quiet bound with a hit on even seeds: {', '.join(silent)}."] if silent else [],
+            )
+        )
+        halves = [
+            ("even, chosen on", chosen_on, 0),
+            ("odd", reported, 0),
+            (f"odd, collapses after step {LATE}", reported, LATE),
+        ]
+        together = [[name, *judge(apply(some, alarm), after).cells] for name, some, after in halves]
+        names = {limit.names: name for name, limit, _ in singles}
+        parts = "; or ".join(f"{names[limit.names]} {described(limit)}" for limit in alarm)
+        found.append(Report(f"{what}: {parts or 'none'}", ["seeds", *columns], together))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to do with the tables."""
+
+    log: bool = True
+    """Append them to LOG.md."""
+
+
+def recorded() -> list[Row]:
+    """Return the trials that count: those of easy and hard tasks that are recorded by now."""
+    return [row for file in (EASY.out, HARD.out) if file.exists() for row in read_study(file).rows]
+
+
+def main(options: Options) -> None:
+    """Judge all trials that are recorded by now."""
+    rows = recorded()
+    reports = tables(rows)
+    for report in reports:
+        print_report(report)
+    if options.log:
+        append_report("benchmarks/alarms.py", ASKED, EXPECTED, {"trials": len(rows)}, reports)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,93 @@
+"""An entry in its own process: what it is given, what is refused to it there, and what it cannot
+change from there."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from zorplex_rl.learning.referee import attempt, verdict
+
+HEAD = "from zorplex_rl.learning.entry import Entry, Episode\n\n\nclass Mine(Entry):\n    prompts, group_size = 2, 2\n"
+
+
+def judge(folder: Path, body: str):
+    return attempt(HEAD + body, folder, tasks=24, draw=random.Random(7))
+
+
+def test_two_processes_train_the_same_policy_and_its_curve_is_kept(tmp_path):
+    found = judge(tmp_path, "    processes, most_steps = 2, 2\n")
+    assert found.refused is None
+    assert [line["step"] for line in found.curve] == [1, 2]
+    assert found.seconds > found.curve[-1]["seconds"]
+    assert 0 <= found.right < 18
+    assert "held-out answers" in str(verdict([found]).refused)
+
+
+TRAINS_ON_OTHERS = """
+    def train(self, run):
+        (task,) = run.draw(1)
+        for word in task.words:
+            task.table[word] += 1
+        try:
+            run.sample([task], 2)
+        except Exception:
+            pass
+        run.log(accuracy=1.0)
+"""
+
+
+def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it_hides_the_error(tmp_path):
+    assert "none of the training tasks that it was given" in str(judge(tmp_path, TRAINS_ON_OTHERS).refused)
+
+
+CLAIMS = """
+    def train(self, run):
+        Episode.scored = property(lambda episode: Episode.best)
+        run.sample(run.draw(8), 8)
+        run.log(accuracy=1.0, seconds=0.0)
+"""
+
+
+def test_an_entry_that_patches_its_scorer_and_its_clock_changes_neither(tmp_path):
+    found = judge(tmp_path, CLAIMS)
+    assert found.refused is None
+    assert found.curve == [{"step": 0, "seconds": 0.0, "accuracy": 1.0}]
+    assert found.seconds > 0.05
+    assert found.right < 18
+    assert verdict([found]).refused
+
+
+GUARDED = """
+import os, pathlib, socket, subprocess, sys
+from zorplex_rl.learning.entry import guard
+from zorplex_rl.policy.load import EMBEDDED_PATH
+folder = pathlib.Path(sys.argv[1])
+guard(folder)
+(folder / "own").write_text("allowed")
+for attempt in (
+    lambda: open(EMBEDDED_PATH / "model.safetensors", "rb"),
+    lambda: open("/etc/hostname"),
+    lambda: open(folder.parent / "elsewhere", "w"),
+    lambda: socket.create_connection(("127.0.0.1", 9)),
+    lambda: subprocess.run(["true"]),
+    lambda: os.fork(),
+):
+    try:
+        attempt()
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_files_elsewhere_the_shipped_weights_the_network_and_other_programs_are_refused(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    done = subprocess.run([sys.executable, "-c", GUARDED, str(folder)], capture_output=True, text=True, timeout=120)
+    said = done.stdout.splitlines()
+    assert said.count("Refused") == 6, done
+    assert len([line for line in said if line.startswith("refused it opened")]) == 3
+    assert (folder / "own").read_text() == "allowed"
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,136 @@
+"""What the referee of a speedrun refuses, and what it keeps from the entry."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from zorplex_rl.learning.referee import (
+    LARGEST_FILE,
+    Attempt,
+    complaints,
+    disguised,
+    draw_tasks,
+    reference_seconds,
+    take_over,
+    verdict,
+)
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.task.parser import ToolCall, find_call
+from zorplex_rl.task.specs import ZORPLEX_WORDS, run_tool
+
+ENTRIES = sorted((Path(__file__).parents[2] / "speedrun" / "entries").glob("*.py"))
+SMALLEST = "from zorplex_rl.learning.entry import Entry\n\n\nclass Mine(Entry):\n    prompts = 4\n"
+WITHIN = SMALLEST + "\n    def is_done(self, right):\n        return {}\n"
+ATTEMPT = Attempt(seconds=10.0, calibrated=20.0, right=380, tasks=400, curve=[])
+
+
+def parsed(call: str) -> ToolCall:
+    found = find_call(call)
+    assert found is not None
+    return found
+
+
+def a_start(seed: int = 0) -> dict[str, torch.Tensor]:
+    return disguised(load_policy().model.state_dict(), torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.stem)
+def test_the_entries_of_this_repository_keep_the_rules(entry):
+    assert list(complaints(entry.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (WITHIN.format('open("weights.bin").read()'), "it uses open"),
+        (WITHIN.format('__import__("os")'), "it uses __import__"),
+        (WITHIN.format("self.train.__globals__"), "it uses __globals__"),
+        (WITHIN.format("torch.load"), "it uses load"),
+        (WITHIN.format(f"'{'a' * 201}'"), "it has a text of 201 characters; at most 200 are allowed"),
+        (WITHIN.format(list(range(300))), "it has 301 numbers; at most 200 are allowed"),
+        (WITHIN.format("1  # " + "a" * LARGEST_FILE), f"at most {LARGEST_FILE} are allowed"),
+        (WITHIN.format("'What is blip?'"), "it names 'blip', a word of the tasks"),
+        ("import time\n" + SMALLEST, "it imports time"),
+        ("from zorplex_rl.task.specs import HELD_OUT_WORDS\n" + SMALLEST, "it imports zorplex_rl.task.specs"),
+        ("from zorplex_rl.learning.entry import rollout\n" + SMALLEST, "it imports rollout; Entry, Run,"),
+        ("from torch import load as read\n" + SMALLEST, "it uses load"),
+        (SMALLEST + "    warm = sum(range(10))\n", "it computes in line 6, outside of its functions"),
+        ("class Mine(:", "it is no Python"),
+    ],
+)
+def test_an_entry_that_reaches_around_the_rules_is_refused_before_it_starts(source, said):
+    assert said in next(complaints(source))
+
+
+def test_the_starting_policy_computes_the_same_with_other_weights():
+    policy = load_policy()
+    ids = torch.arange(60)[None]
+    expected, own = policy.model(input_ids=ids).logits, policy.model.state_dict()
+    start, other = a_start(), a_start(seed=1)
+    moved = [name for name, values in start.items() if not torch.equal(values, own[name])]
+    assert len(moved) == len([name for name in start if not name.endswith("bias")])
+    assert not torch.equal(start["model.norm.weight"], other["model.norm.weight"])
+    policy.model.load_state_dict(start, strict=False)
+    torch.testing.assert_close(policy.model(input_ids=ids).logits, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_a_change_of_weights_that_was_found_elsewhere_does_not_fit():
+    policy, ids = load_policy(), torch.arange(60)[None]
+    own = {name: values.clone() for name, values in policy.model.state_dict().items()}
+    change = {name: 0.02 * torch.randn_like(values) for name, values in own.items() if name.endswith("proj.weight")}
+    logits = {}
+    for seed, start in ((None, own), (0, a_start(0)), (1, a_start(1))):
+        policy.model.load_state_dict({n: w + change.get(n, 0) for n, w in start.items()}, strict=False)
+        logits[seed] = policy.model(input_ids=ids).logits
+    assert (logits[0] - logits[None]).abs().max() > 0.1
+    assert (logits[1] - logits[0]).abs().max() > 0.1
+
+
+def test_which_words_are_held_out_is_drawn_and_their_tables_are_in_no_training_task():
+    renamed = dict(zip(ZORPLEX_WORDS, random.Random(3).sample(ZORPLEX_WORDS, 32), strict=True))
+    training, held_out = (draw_tasks(5, split, 50, renamed) for split in ("train", "held_out"))
+    words = [{word for task in tasks for word in task.table} for tasks in (training, held_out)]
+    assert len(words[0]) == len(words[1]) == 16
+    assert not words[0] & words[1]
+    for task in (*training, *held_out):
+        assert all(word in task.question.split() or f"{word}?" in task.question.split() for word in task.words[:3])
+        results = [int(run_tool(task, parsed(f"LOOKUP[{word}]"))) for word in task.words]
+        signs = [1] + [1 if sign == "+" else -1 for sign in task.question.split() if sign in ("+", "-")]
+        assert task.answer == sum(sign * value for sign, value in zip(signs, results, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model.norm.weight": torch.ones(127)}, "other names, shapes or types"),
+        ({"more": torch.ones(1)}, "other names, shapes or types"),
+        ({"model.norm.weight": torch.full((128,), torch.nan)}, "not finite"),
+    ],
+)
+def test_weights_of_another_policy_are_refused(changed, said):
+    policy, start = load_policy(), a_start()
+    assert said in str(take_over(policy, start, save(start | changed)))
+    assert "can be read" in str(take_over(policy, start, b""))
+    assert take_over(policy, start, save(start)) is None
+
+
+def test_the_target_is_reached_by_a_one_sided_bound_over_all_seeds_and_refuted_on_none():
+    good = verdict([ATTEMPT] * 8)
+    assert (good.refused, good.seconds, good.calibrated, good.accuracy) == (None, 10.0, 20.0, 0.95)
+    assert 0.94 < good.bound < 0.95
+    barely = verdict([replace(ATTEMPT, right=362)] * 8)
+    assert barely.refused == "2896 of 3200 held-out answers are right; that is not 90% with 95% confidence"
+    one_bad = verdict([ATTEMPT] * 7 + [replace(ATTEMPT, right=340)])
+    assert one_bad.refused == "on one seed 340 of 400 held-out answers are right, and 90% are expected"
+    assert verdict([ATTEMPT, replace(ATTEMPT, refused="it opened 'x'")]).refused == "it opened 'x'"
+
+
+def test_twice_the_reference_workload_takes_longer():
+    once, thrice = (min(reference_seconds(rounds) for _ in range(3)) for rounds in (20, 200))
+    assert thrice > 2 * once

@@ -1,0 +1,102 @@
+"""``zorplex-rl speedrun ENTRY.py``: run an entry on secret seeds, and say whether it counts.
+
+    seed 1   14.2 s   11.9 calibrated   371 of 400 held-out answers right
+    …
+    reached: 93.1% right (92.3% or more, with 95 % confidence), median 14.0 s, 11.8 calibrated
+
+``learning/referee.py`` holds clock and scorer, ``learning/entry.py`` runs the entry, and the rules
+are in speedrun/RULES.md.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from zorplex_rl.cli.flags import Command
+from zorplex_rl.config import check_range
+from zorplex_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zorplex_rl.learning.referee import Attempt
+
+
+@dataclass(frozen=True)
+class Speedrun(Command):
+    """Run a speedrun's entry on secret seeds, and judge it. Exit code 1: refused."""
+
+    entry: Annotated[Path, tyro.conf.Positional]
+    """The entry's file (speedrun/RULES.md)."""
+    seeds: int = 8
+    """Runs, each on a fresh secret seed."""
+    to: Path | None = None
+    """Folder for the entry's card and a line in RECORDS.md; None writes nothing. If its card is
+    there, the entry goes on after its last run."""
+
+
+def speedrun(command: Speedrun) -> int:
+    """Run the entry and print a line for each run, and the verdict. Returns the exit code."""
+    check_range("seeds", command.seeds, 1)
+    if not command.entry.is_file():
+        raise ConfigError(f"there is no file {str(command.entry)!r}; give the entry's file")
+    import tempfile
+
+    from zorplex_rl.learning.referee import Attempt, attempt, verdict
+
+    source, attempts = command.entry.read_text(), list[Attempt]()
+    card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
+    if card and card.is_file() and (earlier := json.loads(card.read_text()))["source"] == source:
+        attempts = [Attempt(**row) for row in earlier["attempts"]]
+    begun = len(attempts)
+    while not attempts or (len(attempts) < command.seeds and not attempts[-1].refused):
+        with tempfile.TemporaryDirectory() as folder:
+            found = attempt(source, Path(folder))
+        attempts.append(found)
+        said = f"{found.seconds:6.1f} s   {found.calibrated:6.1f} calibrated   {found.right} of {found.tasks} held-out answers right"
+        print(f"seed {len(attempts)}   {found.refused or said}", flush=True)
+        if card:
+            card.parent.mkdir(parents=True, exist_ok=True)
+            card.write_text(
+                json.dumps(_card(command.entry, source, attempts, asdict(verdict(attempts))), indent=1) + "\n"
+            )
+    judged = verdict(attempts)
+    share = f"{judged.accuracy:.1%} right ({judged.bound:.1%} or more, with 95 % confidence)"
+    print(
+        f"refused: {judged.refused}"
+        if judged.refused
+        else f"reached: {share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
+    )
+    if command.to and begun < len(attempts) and not judged.refused:
+        cells = [f"{judged.calibrated:.1f}", f"{judged.seconds:.1f}", f"{judged.accuracy:.1%}", str(len(attempts))]
+        with (command.to / "RECORDS.md").open("a") as records:
+            records.write(
+                f"| {date.today()} | `{command.entry.stem}` | {' | '.join(cells)} | {_commit(command.entry)} |\n"
+            )
+    return 1 if judged.refused else 0
+
+
+def _card(entry: Path, source: str, attempts: "list[Attempt]", judged: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of ``entry``: figures, commit and text, the machine, the curves."""
+    import torch
+
+    versions = (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    about = {"entry": entry.stem, "date": date.today().isoformat(), "commit": _commit(entry), "machine": versions}
+    return about | {"verdict": judged, "attempts": [asdict(a) for a in attempts], "source": source}
+
+
+def _commit(entry: Path) -> str:
+    """Return the commit that last changed ``entry``, or that there is none."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(entry.resolve().parent), *words, "--", entry.name]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    return (not git("status", "--porcelain") and git("log", "-1", "--format=%h")) or "not committed"

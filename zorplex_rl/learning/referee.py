@@ -1,0 +1,263 @@
+"""The referee of a speedrun: it starts an entry on secret seeds, and holds the clock and the scorer.
+
+    secret seed ──► words split at random, tables, order of the neurons
+         ├──► training tasks, disguised starting policy ──► the entry's process ──► trained weights
+         └──► 400 held-out tasks, drawn when that process has ended ──────────────► right or wrong
+
+The entry's process cannot misuse what is not in it. The held-out tables do not exist before it has
+ended, and which half of the words is held out is drawn for each run. The starting policy computes
+what the embedded one does, but its neurons have another order and other signs: a change of weights
+that was found elsewhere does not fit. Only numbers come back, in ``trained.safetensors``.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from zorplex_rl.learning.entry import ENTRY, LOG, OFFERED, READY, START, TASKS, TRAINED
+from zorplex_rl.policy.evaluate import evaluate
+from zorplex_rl.policy.intervals import exact_interval
+from zorplex_rl.policy.load import Policy, largest_magnitude, load_policy
+from zorplex_rl.task.episode import Task
+from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool
+
+KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
+TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 1_000, 400, 1_200.0
+LARGEST_FILE, LONGEST_TEXT, MOST_NUMBERS = 16_384, 200, 200
+"""Bytes of an entry, characters of a text in it, and numbers in it: too few to hold weights."""
+MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
+FORBIDDEN = (
+    "open exec eval compile getattr setattr delattr globals locals vars input breakpoint from_file load hub jit ops "
+    "serialization cpp_extension multiprocessing library package"
+).split()
+"""Names that an entry must not use: they read files, or reach around what this program checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of an entry: seconds by the wall clock, and as multiples of the reference workload,
+    right answers among ``tasks``, the entry's own curve, and which rule it broke."""
+
+    seconds: float
+    calibrated: float
+    right: int
+    tasks: int
+    curve: list[dict[str, float]]
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What attempts come to: medians of their times, accuracy with its one-sided lower bound."""
+
+    refused: str | None
+    seconds: float
+    calibrated: float
+    accuracy: float
+    bound: float
+
+
+def attempt(source: str, folder: Path, tasks: int = HELD_OUT_TASKS, draw: random.Random | None = None) -> Attempt:
+    """Run the entry ``source`` once in the empty ``folder``, and judge what it has trained. Secrets
+    come from the system, or from ``draw``."""
+    draw, policy = draw or random.SystemRandom(), load_policy()
+    seed, renamed = draw.getrandbits(62), dict(zip(ZORPLEX_WORDS, draw.sample(ZORPLEX_WORDS, 32), strict=True))
+    start = disguised(policy.model.state_dict(), torch.Generator().manual_seed(draw.getrandbits(62)))
+    if broken := next(complaints(source), None):
+        return Attempt(0.0, 0.0, 0, tasks, [], broken)
+    (folder / ENTRY).write_text(source)
+
+    def hand_over() -> None:
+        save_file(start, folder / START)
+        training = draw_tasks(seed, "train", TRAINING_TASKS, renamed)
+        (folder / TASKS).write_text(json.dumps([asdict(task) for task in training]))
+
+    before = reference_seconds()
+    seconds, broken = run_apart(folder, hand_over)
+    # At once: what it may have left running gets no more time.
+    trained = (folder / TRAINED).read_bytes() if (folder / TRAINED).is_file() else b""
+    calibrated, right = seconds / fmean((before, reference_seconds())), 0
+    if not broken and not (broken := take_over(policy, start, trained)):
+        held_out = draw_tasks(draw.getrandbits(62), "held_out", tasks, renamed)
+        report, _ = evaluate(policy, KIND, held_out, run_tool, seed=draw.getrandbits(20))
+        right = round(report.accuracy * tasks)
+    log = folder / LOG
+    curve = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    return Attempt(seconds, calibrated, right, tasks, curve, broken)
+
+
+def verdict(attempts: Sequence[Attempt]) -> Verdict:
+    """Return whether the target is reached: over all attempts by a one-sided bound, and so that no
+    single attempt refutes it."""
+    # One end of a two-sided interval of 2c − 1 is a one-sided bound of c.
+    right, tasks = sum(a.right for a in attempts), sum(a.tasks for a in attempts)
+    bound = exact_interval(right, tasks, 2 * CONFIDENCE - 1)[0]
+    refused = next((a.refused for a in attempts if a.refused), None)
+    for a in attempts:
+        if not refused and exact_interval(a.right, a.tasks, 2 * CONFIDENCE - 1)[1] < TARGET:
+            refused = f"on one seed {a.right} of {a.tasks} held-out answers are right, and {TARGET:.0%} are expected"
+    if not refused and bound < TARGET:
+        refused = (
+            f"{right} of {tasks} held-out answers are right; that is not {TARGET:.0%} with {CONFIDENCE:.0%} confidence"
+        )
+    times = median(a.seconds for a in attempts), median(a.calibrated for a in attempts)
+    return Verdict(refused, *times, right / tasks, bound)
+
+
+def complaints(source: str) -> Iterator[str]:
+    """Yield what the rules forbid in an entry's ``source``, as far as a program sees it."""
+    if len(source.encode()) > LARGEST_FILE:
+        yield f"it has {len(source.encode())} bytes; at most {LARGEST_FILE} are allowed"
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        yield f"it is no Python: {error}"
+        return
+    notes = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    constants = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in notes]
+    if (numbers := sum(isinstance(value, int | float | complex) for value in constants)) > MOST_NUMBERS:
+        yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
+    for text in (value for value in constants if isinstance(value, str | bytes)):
+        if len(text) > LONGEST_TEXT:
+            yield f"it has a text of {len(text)} characters; at most {LONGEST_TEXT} are allowed"
+        yield from (
+            f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in re.split(r"\W", str(text))
+        )
+    inside = {id(part) for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda) for part in ast.walk(node)}
+    for node in nodes:
+        names = [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "zorplex_rl.learning.entry":
+            yield from (
+                f"it imports {a.name}; {', '.join(OFFERED)} are offered" for a in node.names if a.name not in OFFERED
+            )
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            yield from (f"it imports {module}" for module in modules if module.split(".")[0] not in MODULES)
+            names = [part for a in node.names for part in a.name.split(".")] if modules != ["__future__"] else []
+        elif isinstance(node, ast.Call | ast.For | ast.While | ast.comprehension) and id(node) not in inside:
+            yield f"it computes in line {getattr(node, 'lineno', '?')}, outside of its functions, before the clock runs"
+        yield from (f"it uses {name}" for name in names if name in FORBIDDEN or name.startswith("_"))
+
+
+def draw_tasks(seed: int, split: Split, count: int, renamed: dict[str, str]) -> list[Task]:
+    """Return ``count`` tasks of ``split`` with other words. ``renamed`` maps all words to each
+    other, so it also says which of them are held out."""
+    spec, word = get_spec(KIND, seed, DIFFICULTY), re.compile(rf"\b({'|'.join(ZORPLEX_WORDS)})\b")
+    return [
+        replace(
+            task,
+            question=word.sub(lambda found: renamed[found[0]], task.question),
+            words=tuple(renamed[word] for word in task.words),
+            table={renamed[word]: value for word, value in task.table.items()},
+        )
+        for task in (spec.task(index, split) for index in range(count))
+    ]
+
+
+def disguised(state: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    """Return the parameters of ``state``, a Qwen2 with tied embeddings, with the hidden dimensions
+    in another order and with other signs, and the neurons of each MLP in another order. The logits
+    stay the same but for rounding."""
+    hidden = state["model.norm.weight"].numel()
+    order, found = torch.randperm(hidden, generator=generator), dict[str, Tensor]()
+    sign = torch.randint(2, (hidden,), generator=generator) * 2.0 - 1
+    neurons = defaultdict[str, Tensor](
+        lambda: torch.randperm(len(state["model.layers.0.mlp.up_proj.weight"]), generator=generator)
+    )
+    for name, values in ((name, values) for name, values in state.items() if name != "lm_head.weight"):
+        block, part, _ = name.rsplit(".", 2)
+        if part.endswith("norm"):
+            values = values[order]
+        elif part in ("o_proj", "down_proj"):
+            values = values[order] * sign[:, None]
+        elif name.endswith(".weight"):
+            values = values[:, order] * sign
+        if part == "down_proj":
+            values = values[:, neurons[block]]
+        elif part in ("gate_proj", "up_proj"):
+            values = values[neurons[block]]
+        found[name] = values.contiguous()
+    return found
+
+
+def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str | None]:
+    """Run the entry in ``folder`` in a process of its own. Returns the seconds from the word *go*,
+    given after ``hand_over``, to its end, and which rule it broke."""
+    program = "import sys, pathlib; from zorplex_rl.learning.entry import main; main(pathlib.Path(sys.argv[1]))"
+    command, alone = [sys.executable, "-c", program, str(folder)], os.environ | {"OMP_NUM_THREADS": "1"}
+    seconds = 0.0
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(
+            command, cwd=folder, env=alone, stdin=subprocess.PIPE, stdout=said, text=True, start_new_session=True
+        )
+        try:
+            while child.poll() is None and not (folder / READY).exists():
+                time.sleep(0.01)
+            if child.poll() is None:
+                hand_over()
+                began = time.monotonic()
+                child.communicate("go\n", MOST_SECONDS)
+                seconds = time.monotonic() - began
+        except subprocess.TimeoutExpired:
+            return MOST_SECONDS, f"it was not done after {MOST_SECONDS:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        said.seek(0)
+        broken = next((line[8:].strip() for line in said if line.startswith("refused ")), None)
+    return seconds, broken or (f"it ended with exit code {child.returncode}" if child.returncode else None)
+
+
+def take_over(policy: Policy, start: dict[str, Tensor], written: bytes) -> str | None:
+    """Load the trained weights, ``written`` as safetensors, into ``policy``. Returns which rule
+    they break."""
+    try:
+        trained = load(written)
+    except SafetensorError:
+        return f"it left no {TRAINED} that can be read"
+    if {n: (t.shape, t.dtype) for n, t in trained.items()} != {n: (t.shape, t.dtype) for n, t in start.items()}:
+        return "its trained weights have other names, shapes or types than those that it was given"
+    if not math.isfinite(largest_magnitude(trained.values())):
+        return "its trained weights are not finite numbers"
+    policy.model.load_state_dict(trained, strict=False)
+    return None
+
+
+def reference_seconds(rounds: int = 500) -> float:
+    """Return the seconds of a fixed workload: products at the policy's shapes in two threads."""
+
+    def work(_: int) -> None:
+        x, up, down = torch.ones(256, 128), torch.full((128, 384), 0.01), torch.full((384, 128), 0.01)
+        for _ in range(rounds):
+            x = torch.tanh(torch.nn.functional.silu(x @ up) @ down)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+    torch.set_num_threads(before)
+    return time.monotonic() - began
