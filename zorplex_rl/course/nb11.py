@@ -3,6 +3,9 @@
 make_run  folder_of    the run of notebook 08 if the reader has kept it, else a short one of this page
 said                   a run, executed again as it was and changed ──► the paired difference in words
 worth                  advice for every recorded run ──► what runs came to that took it
+wrong_records          a fault: an engine whose log-probs are off
+what_it_rang_for       recorded runs ──► how often the alarm rang, and how early
+by_lag                 a recorded study ──► how each loss ended at each lag
 change_slider          a step of training ──► what it changes at each learning rate
 draw_run  draw_change  draw_tokens      arguments for the checks of the exercises
 """
@@ -14,7 +17,7 @@ import math
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -26,7 +29,9 @@ from torch import Tensor
 from zorplex_rl.course import nb08
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
+from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 
 RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
@@ -90,6 +95,55 @@ def worth(study: Study, advise: Advice, numerics: Sequence[float]) -> list[dict[
     ]
 
 
+def wrong_records(share: float, spread: float, noise: list[float]) -> Callable[[list[Episode]], None]:
+    """Return what adds noise to the recorded log-probs of a ``share`` of the sampled tokens. ``noise``
+    gets log π_v − log μ of every one."""
+    draw = random.Random(0)
+
+    def spoil(episodes: list[Episode]) -> None:
+        for episode in episodes:
+            off = [spread * draw.gauss(0, 1) * (draw.random() < share) * sampled for sampled in episode.sampled]
+            episode.logprobs = [logp - wrong for logp, wrong in zip(episode.logprobs, off, strict=True)]
+            noise.extend(wrong for wrong, sampled in zip(off, episode.sampled, strict=True) if sampled)
+
+    return spoil
+
+
+def what_it_rang_for(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return a row for runs that collapsed, dipped and stayed healthy: in how many of them a run's
+    alarm rings, at all, before the collapse, and ten steps before it."""
+    leads: dict[str, list[float]] = {"collapsed": [], "dipped": [], "healthy": []}
+    for row in rows:
+        alarm = Alarm()
+        rang = next((step for step, found in enumerate(row.diagnostics, 1) if alarm.note(found)), math.inf)
+        kind = "collapsed" if row.collapsed_at else "healthy" if row.is_healthy else "dipped"
+        # Without a collapse any step is before it; never is before nothing.
+        leads[kind].append((row.collapsed_at or math.inf) - rang if rang < math.inf else -math.inf)
+    columns = {"the alarm rang": -math.inf, "before the collapse": 0, "ten steps before": 9}
+    return [
+        {"runs that": kind, "runs": len(found)}
+        | {
+            name: sum(lead > least for lead in found) if kind == "collapsed" or least < 0 else "–"
+            for name, least in columns.items()
+        }
+        for kind, found in leads.items()
+    ]
+
+
+def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each loss that has all ``lags``: its mean accuracy at the end, and how many
+    seeds collapsed at the last of them. The best there comes first."""
+    cells = {(cell.loss, cell.lag): cell for cell in study.cells() if cell.learning_rate == rate}
+    losses = [loss for loss in {loss for loss, _ in cells} if all((loss, lag) in cells for lag in lags)]
+    return [
+        {"loss": f"`{loss}`"}
+        | {f"lag {lag}": f"{cells[loss, lag].accuracy:.0%}" for lag in lags}
+        | {f"collapsed at {lags[-1]}": f"{sum(row.collapsed_at is not None for row in rows)} of {len(rows)}"}
+        for loss in sorted(losses, key=lambda loss: (-cells[loss, lags[-1]].accuracy, loss))
+        for rows in [cells[loss, lags[-1]].rows]
+    ]
+
+
 def flat(weights: dict[str, Tensor]) -> Tensor:
     """Return all weights, float32 [n]."""
     return torch.cat([weights[name].float().flatten() for name in sorted(weights)])
@@ -119,11 +173,12 @@ def change_slider(
 
 
 def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]]:
-    """Draw the arguments of ``advise``: runs that fall and that do not, ratios near and far."""
+    """Draw the arguments of ``advise``: runs that fall, that never rise, and that end well; ratios
+    near and far."""
 
     def run() -> list[float]:
         path = [draw.uniform(0.3, 0.9) for _ in range(draw.randint(2, 5))]
-        path[draw.randrange(len(path))], best = 1.0, draw.uniform(0.4, 1.0)
+        path[draw.randrange(len(path))], best = 1.0, draw.choice((0.3, 0.5, 0.8, 0.95))
         return [round(best * share, 3) for share in (*path, draw.choice((0.2, 0.45, 0.55, 0.9)))]
 
     far = draw.choice((0, 1, 2, 3, 6))

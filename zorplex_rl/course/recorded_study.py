@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,6 +47,33 @@ class Row:
     def key(self) -> tuple[str, int, float, int]:
         """Identify the trial: loss, lag, learning rate, seed."""
         return self.loss, self.lag, self.learning_rate, self.seed
+
+    @property
+    def collapsed_at(self) -> int | None:
+        """The step of the first of two evaluations in a row with less than half of the highest
+        accuracy before; else where the training diverged; None if it did not collapse."""
+        return self._fell_below(0.5) or self.diverged_at
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no two evaluations in a row had less than three quarters of the highest
+        before."""
+        return not (self._fell_below(0.75) or self.diverged_at)
+
+    def _fell_below(self, share: float) -> int | None:
+        highest = 0.0
+        for step, (accuracy, following) in zip(self.eval_steps, pairwise(self.accuracies), strict=False):
+            if max(accuracy, following) < share * highest:
+                return step
+            highest = max(highest, accuracy)
+        return None
+
+    @property
+    def diagnostics(self) -> list[dict[str, float]]:
+        """What was recorded of each step, by the names of ``Learner.step``."""
+        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
+        series = sizes | self.series
+        return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
