@@ -4,7 +4,6 @@ make_run  folder_of    the run of notebook 08 if the reader has kept it, else a 
 said                   a run, executed again as it was and changed ──► the paired difference in words
 worth                  advice for every recorded run ──► what runs came to that took it
 wrong_records          a fault: an engine whose log-probs are off
-what_it_rang_for       recorded runs ──► how often the alarm rang, and how early
 by_lag                 a recorded study ──► how each loss ended at each lag
 change_slider          a step of training ──► what it changes at each learning rate
 draw_run  draw_change  draw_tokens      arguments for the checks of the exercises
@@ -17,7 +16,7 @@ import math
 import os
 import random
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -29,7 +28,6 @@ from torch import Tensor
 from zorplex_rl.course import nb08
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
-from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
@@ -109,39 +107,20 @@ def wrong_records(share: float, spread: float, noise: list[float]) -> Callable[[
     return spoil
 
 
-def what_it_rang_for(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return a row for runs that collapsed, dipped and stayed healthy: in how many of them a run's
-    alarm rings, at all, before the collapse, and ten steps before it."""
-    leads: dict[str, list[float]] = {"collapsed": [], "dipped": [], "healthy": []}
-    for row in rows:
-        alarm = Alarm()
-        rang = next((step for step, found in enumerate(row.diagnostics, 1) if alarm.note(found)), math.inf)
-        kind = "collapsed" if row.collapsed_at else "healthy" if row.is_healthy else "dipped"
-        # Without a collapse any step is before it; never is before nothing.
-        leads[kind].append((row.collapsed_at or math.inf) - rang if rang < math.inf else -math.inf)
-    columns = {"the alarm rang": -math.inf, "before the collapse": 0, "ten steps before": 9}
-    return [
-        {"runs that": kind, "runs": len(found)}
-        | {
-            name: sum(lead > least for lead in found) if kind == "collapsed" or least < 0 else "–"
-            for name, least in columns.items()
-        }
-        for kind, found in leads.items()
-    ]
-
-
 def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each loss that has all ``lags``: its mean accuracy at the end, and how many
-    seeds collapsed at the last of them. The best there comes first."""
+    """Return a row for each loss that has all ``lags``: its mean accuracy at the end of each, and how
+    many runs at these lags collapsed. The best at the last lag comes first."""
     cells = {(cell.loss, cell.lag): cell for cell in study.cells() if cell.learning_rate == rate}
-    losses = [loss for loss in {loss for loss, _ in cells} if all((loss, lag) in cells for lag in lags)]
-    return [
-        {"loss": f"`{loss}`"}
-        | {f"lag {lag}": f"{cells[loss, lag].accuracy:.0%}" for lag in lags}
-        | {f"collapsed at {lags[-1]}": f"{sum(row.collapsed_at is not None for row in rows)} of {len(rows)}"}
-        for loss in sorted(losses, key=lambda loss: (-cells[loss, lags[-1]].accuracy, loss))
-        for rows in [cells[loss, lags[-1]].rows]
-    ]
+    found = []
+    for loss in {loss for loss, lag in cells if lag == lags[-1]}:
+        own = [cells[loss, lag] for lag in lags if (loss, lag) in cells]
+        fell = [row.collapsed_at is not None for cell in own for row in cell.rows]
+        means = {f"lag {cell.lag}": f"{cell.accuracy:.0%}" for cell in own}
+        if len(own) == len(lags):
+            found.append(
+                (-own[-1].accuracy, {"loss": f"`{loss}`", **means, "collapsed": f"{sum(fell)} of {len(fell)}"})
+            )
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
 def flat(weights: dict[str, Tensor]) -> Tensor:
