@@ -20,8 +20,8 @@ with app.setup(hide_code=True):
 
     import marimo as mo
     import torch
+    from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-    from zorplex_rl.cli.replay import curves_of
     from zorplex_rl.course import nb09, nb11
     from zorplex_rl.course import staleness as lab
     from zorplex_rl.course.figures import drawing_of, lines
@@ -29,7 +29,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.drawing.two_runs import two_runs
     from zorplex_rl.learning.alarm import Alarm
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
@@ -61,20 +60,16 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack(
-        [
-            mo.md("""
+    _asked = lesson.md("""
     ## From a symptom to a correction
 
     A run went wrong. Was it old data, too large a rate, or an engine that computes otherwise? Each has
     another cure. This page measures its way down this tree; it builds on notebooks 08 and 09.
-    """),
-            lesson.figure(
-                drawing_of("decision.svg"),
-                "The control is the same run on fresh data. A ratio is far off outside 0.8 … 1.2.",
-            ),
-        ]
+    """)
+    _said = (
+        "The control is the same run on fresh data. A ratio is far off outside 0.8 … 1.2."
     )
+    mo.vstack([_asked, lesson.figure(drawing_of("decision.svg"), _said)])
     return
 
 
@@ -110,19 +105,15 @@ def _():
     start_run = lesson.start_button(
         "Replay my run of notebook 08" if own else "Make a run, and replay it", seconds=30
     )
-    mo.vstack(
-        [
-            mo.md("""
+    _told = lesson.md("""
     ## The same run again
 
     The package keeps a **journal** of every run: which weights sampled which group, who died, and
     what each step was trained on. From it one process can execute the run again, without Monarch.
     If you ran notebook 08, this is *your* run, the one with the killed generator. Else the page
     makes a short one.
-    """),
-            start_run,
-        ]
-    )
+    """)
+    mo.vstack([_told, start_run])
     return own, start_run
 
 
@@ -199,12 +190,7 @@ def _(ask_change, compared):
     Where do they part? In the first seed {compared.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
     """,
         shows=[
-            lesson.figure(
-                two_runs(
-                    list(map(curves_of, compared.pairs)), compared.change, compared.why
-                ),
-                "Thin: a seed. Thick: their mean. The dotted line: where the weights part.",
-            )
+            lesson.figure(_told.drawn, "Thin: a seed. Thick: the mean. Dotted: they part.")
         ],
     )
     return
@@ -231,9 +217,7 @@ def _():
 def train(config, conditions, loss_of, watch):
     """Train the embedded policy on its own samples. Returns it, and all its versions."""
     policy, environment = load_policy(config.policy), Zorplex(config.seed)
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.0
-    )
+    optimizer = torch.optim.Adam(policy.model.parameters(), config.rate, (0.9, 0.95))
     versions = [lab.weights_of(policy)]
     for step in range(config.taught_steps):
         watch(step, policy, None)
@@ -243,7 +227,7 @@ def train(config, conditions, loss_of, watch):
         for batch in batches:
             logp, _ = token_logprobs(policy, batch)
             loss_of(logp, batch, tokens).backward()
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         versions.append(lab.weights_of(policy))
@@ -291,13 +275,21 @@ def _(config, environment, then, versions):
         _product = seen[dtype].numerics.exp() * seen[dtype].staleness.exp()
         _whole = factors(_episodes, moved).numerics.exp()  # π/μ, computed by itself
         apart = max(apart, (_product / _whole - 1).abs().max().item())
-    return apart, seen
+    sizes = {
+        dtype: {part: found["second_moment"] for part, found in look.describe().items()}
+        for dtype, look in seen.items()
+    }
+    return apart, seen, sizes
 
 
 @app.cell(hide_code=True)
-def _(apart, ask_factor, config, seen):
-    _low = seen["bfloat16"]
-    _times = (_low.staleness.square().mean() / _low.numerics.square().mean()).item()
+def _(apart, ask_factor, config, sizes):
+    _low = sizes["bfloat16"]
+    _times = _low["staleness"] / _low["numerics"]
+    _rows = [
+        {"generator": dtype} | {part: lesson.tiny(size) for part, size in look.items()}
+        for dtype, look in sizes.items()
+    ]
     lesson.reveal(
         ask_factor,
         right=0 if _times < 1 else 1 if _times <= 100 else 2,
@@ -309,18 +301,7 @@ def _(apart, ask_factor, config, seen):
     (notebook 09's run with wrong records). So look before you choose.
     """,
         shows=[
-            lesson.table(
-                f"Mean of (log ratio)², data {config.age} versions old",
-                [
-                    {
-                        "generator": dtype,
-                        "numerics": lesson.tiny(look.numerics.square().mean().item()),
-                        "staleness": f"{look.staleness.square().mean().item():.2f}",
-                        "largest numerics": f"{look.numerics.abs().max().exp().item():.3f}",
-                    }
-                    for dtype, look in seen.items()
-                ],
-            )
+            lesson.table(f"Mean of (log ratio)², data {config.age} versions old", _rows)
         ],
     )
     return
@@ -351,17 +332,12 @@ def advise(accuracies, control, numerics):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: advise,
-        check_advise,
-        advise_solution,
-        level="core",
-        minutes=8,
-        lines=8,
+        lambda: advise, check_advise, advise_solution, level="core", minutes=8, lines=8,
         hints=(
             "What is asked of two lists? And is 0.8 a bound of the ratio, or of its logarithm?",
             "`best = max([*accuracies, *control])`. The share of `numerics` whose `math.exp` is outside 0.8 … 1.2, compared with 0.01. Then the questions from top to bottom, each with a `return`.",
         ),
-    )
+    )  # fmt: skip
     return
 
 
@@ -379,18 +355,15 @@ def _(seen):
 @app.cell(hide_code=True)
 def _(advice, before, study, whose_rule):
     _fresh = next(c for c in study.cells() if c[:3] == ("reinforce", 0, 8e-4)).accuracies
-    mo.vstack(
-        [
-            lesson.md(f"""
+    _asked = lesson.md(f"""
     We asked {whose_rule}, about all {len(study.rows)} runs of notebook 09's study, and looked up
     what runs of the same seed came to that did as told. Advice is one step: who lowers the rate on
     old data may have to clip next. Why *lower the rate*? At 8e-4 plain on *fresh* data ends below
     the {before:.0%} before training in {sum(found < before for found in _fresh)} of {len(_fresh)} seeds.
     There the lag is not to blame.
-    """),
-            lesson.table(f"Recorded {study.dates} with `python {study.command}`", advice),
-        ]
-    )
+    """)
+    _caption = f"Recorded {study.dates} with `python {study.command}`"
+    mo.vstack([_asked, lesson.table(_caption, advice)])
     return
 
 
@@ -398,25 +371,28 @@ def _(advice, before, study, whose_rule):
 def _(config):
     start_fall = lesson.start_button("Train five runs", seconds=50)
     fall_curve = LiveCurve(config.study.steps, title="Right of 40 held-out tasks")
-    mo.vstack(
-        [
-            mo.md("""
+    _told = lesson.md("""
     ## Two leaves, live, with an alarm
 
     *Clip*: plain on data 20 versions old. *Mask*: fresh data, but an engine that records a tenth of
     the log-probs wrongly, a fault that we plant. Both have the same control. The package's **alarm**
     watches each step's diagnostics: today one bound, the effective sample size of the episodes,
     smoothed, below 0.22. Recorded runs with even seeds chose it.
-    """),
-            start_fall,
-            *([] if lesson.unattended() else [fall_curve]),
-        ]
+    """)
+    ask_alarm = lesson.predict(
+        "Recorded runs with odd seeds did not choose it. Before how many of their collapses does it ring?",
+        "nearly all",
+        "about half",
+        "a third, or fewer",
     )
-    return fall_curve, start_fall
+    mo.vstack(
+        [_told, ask_alarm, start_fall, *([] if lesson.unattended() else [fall_curve])]
+    )
+    return ask_alarm, fall_curve, start_fall
 
 
 @app.cell
-def _(config, fall_curve, start_fall):
+def _(config, exact, fall_curve, rule, start_fall):
     lesson.wait_for(start_fall)
     fall_curve.clear()
     rang, noise, world = {}, [], Zorplex(config.fallen_seed)
@@ -440,54 +416,33 @@ def _(config, fall_curve, start_fall):
 
         _trial = lab.Trial(_loss, _lag, config.fallen_seed)
         lab.train_with_lag(_trial, config.study, _watch, *_spoil)
-    return noise, rang, runs
+    drawn = nb09.points(fall_curve)
+    old, control, clipped, wrong, masked = ([y for _, y in run] for run in drawn.values())
+    advised = rule(old, control, exact), rule(wrong, control, noise)
+    ends = [run[-1] for run in (old, clipped, wrong, masked, control)]
+    return advised, drawn, ends, rang, runs
 
 
 @app.cell(hide_code=True)
-def _(before, config, exact, fall_curve, noise, rang, recorded, rule, runs, whose_rule):
-    _confirmed, _drawn = (
-        read_study(recorded / "confirmed_20.jsonl"),
-        nb09.points(fall_curve),
-    )
-    _old, _control, _clipped, _wrong, _masked = (
-        [y for _, y in run] for run in _drawn.values()
-    )
+def _(advised, before, config, drawn, ends, rang, recorded, runs, whose_rule):
+    _confirmed = read_study(recorded / "confirmed_20.jsonl")
     _thin = {name: (loss, lag, 3e-4) for name, loss, lag, *_ in runs[:3]}
     _five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
-    mo.vstack(
-        [
-            lesson.md(f"""
-    Of the first run, with its control and exact records, {whose_rule} says *{rule(_old, _control, exact)}*:
-    {_old[-1]:.0%} becomes {_clipped[-1]:.0%}. Of the clipped run with wrong records it says
-    *{rule(_wrong, _control, noise)}*: {_wrong[-1]:.0%} becomes {_masked[-1]:.0%}. Fresh data with right records
-    end at {_control[-1]:.0%}. In the mean of the five recorded seeds, plain on old data ends at
+    _said = lesson.md(f"""
+    Of the first run, with its control and exact records, {whose_rule} says *{advised[0]}*:
+    {ends[0]:.0%} becomes {ends[1]:.0%}. Of the clipped run with wrong records it says
+    *{advised[1]}*: {ends[2]:.0%} becomes {ends[3]:.0%}. Fresh data with right records
+    end at {ends[4]:.0%}. In the mean of the five recorded seeds, plain on old data ends at
     {_five["reinforce", 20]:.0%}, clipped at {_five["grpo", 20]:.0%}, and `dppo`, of which more below, at {_five["dppo", 20]:.0%}.
 
     The alarm rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none of them"}. Wrong
     records lower the sample size, too, whether a mask cures them or not: which of the two it is, the
     microscope tells, not the alarm.
-    """),
-            lesson.figure(
-                lines.runs_chart(
-                    _drawn, before, nb09.recorded(_confirmed, _thin), height=420
-                ),
-                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of the first three. 40 held-out tasks a point.",
-            ),
-        ]
-    )
+    """)
+    _chart = lines.runs_chart(drawn, before, nb09.recorded(_confirmed, _thin), height=420)
+    _caption = f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of the first three. 40 held-out tasks a point."
+    mo.vstack([_said, lesson.figure(_chart, _caption)])
     return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_alarm = lesson.predict(
-        "Recorded runs with odd seeds did not choose the bound. Before how many of their collapses does the alarm ring?",
-        "nearly all",
-        "about half",
-        "a third, or fewer",
-    )
-    ask_alarm
-    return (ask_alarm,)
 
 
 @app.cell
@@ -530,9 +485,7 @@ def _(recorded):
     _kinds = Counter(stack.cells[list(AXES).index("correction")].kind for stack in STACKS)
     _ends = nb11.by_lag(_study, 4e-4, (0, 8, 32))
     _of = {row["loss"]: row["collapsed"] for row in _ends}
-    mo.vstack(
-        [
-            lesson.md(f"""
+    _chosen = lesson.md(f"""
     ### What sixteen systems chose
 
     The sources of sixteen open stacks, read on 2026-11-25, say what their losses do by default:
@@ -540,19 +493,15 @@ def _(recorded):
     {_kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
     [Sixteen stacks](stacks.html) has each with its source. And these losses on our task, two updates
     a batch, on short episodes with equal engines; `zorplex-rl train --help` says what each one does:
-    """),
-            lesson.table(
-                f"Accuracy after 60 steps at 4e-4; recorded {_study.dates} with `python {_study.command}`",
-                _ends,
-            ),
-            lesson.md(f"""
+    """)
+    _caption = f"Accuracy after 60 steps at 4e-4; recorded {_study.dates} with `python {_study.command}`"
+    _disputed = lesson.md(f"""
     DPPO's authors say that CISPO collapses; ScaleRL's chose it. Of its runs in the table {_of["`cispo`"]}
     collapsed, of DPPO's {_of["`dppo`"]}. By the rule that we had written down before, CISPO collapses at
     lag 32, and lag 8 is undecided (`benchmarks/VERDICTS.md`). A mask like IcePop's, the cure for wrong
     records, is none for old data here. `--ess-control` lowers the rate with the sample size.
-    """),
-        ]
-    )
+    """)
+    mo.vstack([_chosen, lesson.table(_caption, _ends), _disputed])
     return
 
 
@@ -584,17 +533,12 @@ def bytes_of_change(changed, weights):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: bytes_of_change,
-        check_bytes_of_change,
-        bytes_of_change_solution,
-        level="warm-up",
-        minutes=3,
-        lines=1,
+        lambda: bytes_of_change, check_bytes_of_change, bytes_of_change_solution, level="warm-up", minutes=3, lines=1,
         hints=(
             "How many bytes is a mask of all weights? When is it smaller than the indices?",
             "`min(4 * changed, weights / 8)`, and the values.",
         ),
-    )
+    )  # fmt: skip
     return
 
 
@@ -603,17 +547,11 @@ def _(config, versions):
     _bytes_of, _whose = exercise.running(
         lambda: bytes_of_change, check_bytes_of_change, bytes_of_change_solution
     )
-    _last, _new = map(nb11.flat, versions[-2:])
-    mo.vstack(
-        [
-            lesson.md(
-                f"The last step of the run above, scaled to other rates and rounded. The bytes are by {_whose}. Where does the mask take over?"
-            ),
-            nb11.change_slider(
-                _last, _new - _last, config.rate, _bytes_of, "execute" in mo.cli_args()
-            ),
-        ]
-    )
+    _last, _new = (parameters_to_vector(found.values()) for found in versions[-2:])
+    _step, _static = _new - _last, "execute" in mo.cli_args()
+    _slider = nb11.change_slider(_last, _step, config.rate, _bytes_of, _static)
+    _said = f"The last step of the run above, scaled to other rates and rounded. The bytes are by {_whose}. Where does the mask take over?"
+    mo.vstack([lesson.md(_said), _slider])
     return
 
 
@@ -649,17 +587,12 @@ def distill(logp, teacher_logp, mask, tokens):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: distill,
-        check_distill,
-        distill_solution,
-        level="stretch",
-        minutes=5,
-        lines=2,
+        lambda: distill, check_distill, distill_solution, level="stretch", minutes=5, lines=2,
         hints=(
             "In 05 an advantage weighs ∇ log π, and is a constant. What is the constant here?",
             "`gap = (logp - teacher_logp).detach()`. Then a sum of `gap * logp * mask`. A token that the teacher likes less has a positive gap, and is to become rarer.",
         ),
-    )
+    )  # fmt: skip
     return
 
 
@@ -671,9 +604,7 @@ def _(config):
         "at the same time",
         "later, or never",
     )
-    start_taught = lesson.start_button(
-        f"Teach a student, {config.taught_steps} steps", seconds=8
-    )
+    start_taught = lesson.start_button("Teach a student", seconds=8)
     taught_curve = LiveCurve(config.taught_steps, title="Right of 100 held-out tasks")
     mo.vstack([ask_taught, start_taught, *([] if lesson.unattended() else [taught_curve])])
     return ask_taught, start_taught, taught_curve
@@ -714,8 +645,7 @@ def _(ask_taught, before, both, config, grpo_at, taught_at, whose_loss):
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(both, before),
-                "Right of 100 held-out tasks. The same tasks and random draws in both.",
+                lines.runs_chart(both, before), "The same tasks and random draws."
             )
         ],
     )
@@ -749,13 +679,14 @@ def _(compared, grpo_at, taught_at):
         "A run that can be replayed bit for bit can be asked what if. Pairs on the same draws need few seeds, but more than one.",
         "A ratio is numerics times staleness. Measure both before you correct either.",
         "Symptom, control, correction: clip for old data, mask for wrong records, lower the rate where fresh data fall, too.",
+        "An alarm has misses and false alarms: ask for both counts, on runs that did not choose it.",
         "In bfloat16 a low rate changes few weights: cheap to send, and lost without float32 masters.",
         "A teacher's log-probs say something about every token, where a reward says one number.",
     )
     _headline = lesson.headline(
         f"With {compared.change}, accuracy over the run was {nb11.said(compared).words}; a student had 90 % after {taught_at:g} steps, GRPO after {grpo_at:g}."
     )
-    mo.vstack([lesson.predicted(5), _recap, _headline, lesson.links(__file__)])
+    mo.vstack([lesson.predicted(4), _recap, _headline, lesson.links(__file__)])
     return
 
 
@@ -789,9 +720,8 @@ def bytes_of_change_solution(changed, weights):
 
 @app.function(hide_code=True)
 def check_distill(distill):
-    exercise.agree(
-        distill, distill_solution, nb11.draw_tokens, gradients=True, values=False
-    )
+    _only = {"gradients": True, "values": False}
+    exercise.agree(distill, distill_solution, nb11.draw_tokens, **_only)
 
 
 @app.function(hide_code=True)

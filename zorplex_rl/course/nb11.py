@@ -1,12 +1,8 @@
 """Drive notebook 11, the laboratory: a run to replay, draws for its checks, what the study says.
 
-make_run  folder_of    the run of notebook 08 if the reader has kept it, else a short one of this page
-said                   a run, executed again as it was and changed ──► the paired difference in words
-worth                  advice for every recorded run ──► what runs came to that took it
-wrong_records          a fault: an engine whose log-probs are off
-by_lag                 a recorded study ──► how each loss ended at each lag
-change_slider          a step of training ──► what it changes at each learning rate
-draw_run  draw_change  draw_tokens      arguments for the checks of the exercises
+make_run, said        a run ──► executed as it was and changed ──► the paired difference
+worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
+wrong_records         a planted fault        change_slider    what a step changes at each rate
 """
 
 from __future__ import annotations
@@ -25,9 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zorplex_rl.cli.replay import curves_of
 from zorplex_rl.course import nb08
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.drawing.two_runs import two_runs
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
@@ -57,20 +55,18 @@ async def make_run(config: SimpleNamespace) -> Path:
 
 
 def said(found: Comparison) -> SimpleNamespace:
-    """Return the paired difference over all evaluations: in words, and as 0 (lower), 1 (no clear
-    difference) or 2 (higher)."""
+    """Return the paired difference over all evaluations: in words, as 0 (lower), 1 (no clear
+    difference) or 2 (higher), and drawn."""
     measure = "sampled, mean of all evaluations"
     (before, after), (mean, interval) = found.means(measure), found.difference(measure)
     low, high = interval or (-math.inf, math.inf)
     words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
-    return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1)
+    drawn = two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why)
+    return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1, drawn=drawn)
 
 
-Advice = Callable[[Sequence[float], Sequence[float], Sequence[float]], str]
-
-
-def worth(study: Study, advise: Advice, numerics: Sequence[float]) -> list[dict[str, Any]]:
+def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -> list[dict[str, Any]]:
     """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
     seed came to that took it."""
     runs = {row.key: row for row in study.rows}
@@ -121,11 +117,6 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
                 (-own[-1].accuracy, {"loss": f"`{loss}`", **means, "collapsed": f"{sum(fell)} of {len(fell)}"})
             )
     return [row for _, row in sorted(found, key=lambda one: one[0])]
-
-
-def flat(weights: dict[str, Tensor]) -> Tensor:
-    """Return all weights, float32 [n]."""
-    return torch.cat([weights[name].float().flatten() for name in sorted(weights)])
 
 
 def change_slider(
