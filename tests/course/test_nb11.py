@@ -4,6 +4,7 @@ what advice is worth by a recorded study."""
 from __future__ import annotations
 
 import random
+from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
@@ -11,17 +12,15 @@ import torch
 
 from zorplex_rl.course import nb08, nb11
 from zorplex_rl.course.recorded_study import Row, Study
-from zorplex_rl.learning.microscope import in_type
-from zorplex_rl.policy.load import load_policy
 from zorplex_rl.weights.delta import HEAD, encode
-from zorplex_rl.weights.layout import Layout
 
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
-    rows = [
-        Row(loss, lag, rate, 0, path[-1], None, lag, 1.0, "2026-01-02", [3, 6], path, [1.0] * 6, [1.0] * 6)
-        for (loss, lag, rate), path in accuracies.items()
-    ]
+    rows = []
+    for (loss, lag, rate), path in accuracies.items():
+        steps = [3 * (index + 1) for index in range(len(path))]
+        sizes = [1.0] * steps[-1]
+        rows.append(Row(loss, lag, rate, 0, path[-1], None, lag, 1.0, "2026-01-02", steps, path, sizes, sizes))
     return Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, tuple(rows))
 
 
@@ -56,8 +55,8 @@ def test_drawn_runs_reach_every_leaf_of_the_tree_and_both_sides_of_every_bound()
     drawn = [nb11.draw_run(random.Random(seed)) for seed in range(80)]
     shares = {sum(abs(log) >= 0.3 for log in logs) / len(logs) for *_, logs in drawn}
     assert min(shares) == 0.0 and 0.01 in shares and max(shares) > 0.01
-    falls = [tuple(run[-1] < max(run) / 2 for run in runs) for *runs, _ in drawn]
-    assert set(falls) == {(False, False), (False, True), (True, False), (True, True)}
+    ill = [tuple(run[-1] < max(*runs[0], *runs[1]) / 2 for run in runs) for *runs, _ in drawn]
+    assert set(ill) == {(False, False), (False, True), (True, False), (True, True)}
 
 
 def test_drawn_changes_lie_on_both_sides_of_the_border_between_indices_and_mask():
@@ -100,9 +99,30 @@ def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
     assert nb08.create(run).path != nb08.create(run).path
 
 
-def test_all_weights_of_a_policy_are_flat():
-    policy = load_policy("embedded")
-    weights = policy.model.state_dict()
-    assert len(nb11.flat(weights)) == sum(weight.numel() for weight in weights.values())
-    assert nb11.flat(in_type(policy, "bfloat16").model.state_dict()).dtype == torch.float32
-    assert Layout.of(policy.model, torch.bfloat16).size >= 2 * policy.model.num_parameters()
+def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
+    noise: list[float] = []
+    spoil = nb11.wrong_records(0.1, 5.0, noise)
+    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
+    spoil(episodes)
+    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
+    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
+    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
+    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
+    assert {e.logprobs[1] for e in episodes} == {-1.0}
+
+
+def test_losses_stand_in_the_order_of_their_accuracy_at_the_last_lag_if_they_have_every_lag():
+    study = study_of(
+        {
+            ("tis", 0, 4e-4): [0.9, 0.9, 0.9],
+            ("tis", 8, 4e-4): [0.9, 0.1, 0.1],
+            ("gspo", 0, 4e-4): [0.9, 0.8, 0.8],
+            ("gspo", 8, 4e-4): [0.9, 0.8, 0.8],
+            ("dapo", 8, 4e-4): [0.9, 0.9, 0.9],
+            ("gspo", 8, 2e-4): [0.9, 0.9, 0.9],
+        }
+    )
+    assert nb11.by_lag(study, 4e-4, (0, 8)) == [
+        {"loss": "`gspo`", "lag 0": "80%", "lag 8": "80%", "collapsed": "0 of 2"},
+        {"loss": "`tis`", "lag 0": "90%", "lag 8": "10%", "collapsed": "1 of 2"},
+    ]

@@ -9,101 +9,86 @@ import torch
 # From a symptom to a correction.
 
 
-def fell(run):
-    return run[-1] < max(run) / 2
+def ill(run, other):
+    return run[-1] < max([*run, *other]) / 2
 
 
 def far(numerics, low=0.8, high=1.2):
     return sum(not low <= math.exp(log) <= high for log in numerics) / len(numerics)
 
 
+def by_the_tree(is_ill, is_far, control_is_ill):
+    return "leave it" if not is_ill else "mask" if is_far else "lower the rate" if control_is_ill else "clip"
+
+
 def advise_ignores_the_control(accuracies, control, numerics):
-    return "leave it" if not fell(accuracies) else "mask" if far(numerics) > 0.01 else "clip"
+    return by_the_tree(ill(accuracies, control), far(numerics) > 0.01, False)
 
 
 def advise_ignores_the_numerics(accuracies, control, numerics):
-    return "leave it" if not fell(accuracies) else "lower the rate" if fell(control) else "clip"
+    return by_the_tree(ill(accuracies, control), False, ill(control, accuracies))
 
 
 def advise_asks_for_the_numerics_before_the_symptom(accuracies, control, numerics):
-    if far(numerics) > 0.01:
-        return "mask"
-    return "leave it" if not fell(accuracies) else "lower the rate" if fell(control) else "clip"
+    return "mask" if far(numerics) > 0.01 else advise_ignores_the_numerics(accuracies, control, numerics)
 
 
 def advise_asks_for_the_control_before_the_numerics(accuracies, control, numerics):
-    if not fell(accuracies):
-        return "leave it"
-    return "lower the rate" if fell(control) else "mask" if far(numerics) > 0.01 else "clip"
+    if ill(accuracies, control) and ill(control, accuracies):
+        return "lower the rate"
+    return advise_ignores_the_control(accuracies, control, numerics)
 
 
 def advise_bounds_the_logarithm(accuracies, control, numerics):
     off = sum(abs(log) > 0.2 for log in numerics) / len(numerics)
-    return (
-        "leave it" if not fell(accuracies) else "mask" if off > 0.01 else "lower the rate" if fell(control) else "clip"
-    )
+    return by_the_tree(ill(accuracies, control), off > 0.01, ill(control, accuracies))
 
 
 def advise_takes_logarithms_for_ratios(accuracies, control, numerics):
     off = sum(not 0.8 <= log <= 1.2 for log in numerics) / len(numerics)
-    return (
-        "leave it" if not fell(accuracies) else "mask" if off > 0.01 else "lower the rate" if fell(control) else "clip"
-    )
+    return by_the_tree(ill(accuracies, control), off > 0.01, ill(control, accuracies))
 
 
 def advise_counts_only_large_ratios(accuracies, control, numerics):
-    off = far(numerics, low=0.0)
-    return (
-        "leave it" if not fell(accuracies) else "mask" if off > 0.01 else "lower the rate" if fell(control) else "clip"
-    )
+    return by_the_tree(ill(accuracies, control), far(numerics, low=0.0) > 0.01, ill(control, accuracies))
 
 
 def advise_compares_a_count(accuracies, control, numerics):
-    off = far(numerics) * len(numerics)
-    return "leave it" if not fell(accuracies) else "mask" if off > 1 else "lower the rate" if fell(control) else "clip"
+    return by_the_tree(ill(accuracies, control), far(numerics) * len(numerics) > 1, ill(control, accuracies))
+
+
+def advise_compares_each_run_with_its_own_best(accuracies, control, numerics):
+    return by_the_tree(ill(accuracies, []), far(numerics) > 0.01, ill(control, []))
+
+
+def advise_compares_with_the_end_of_the_control(accuracies, control, numerics):
+    return by_the_tree(accuracies[-1] < control[-1] / 2, far(numerics) > 0.01, ill(control, accuracies))
 
 
 def advise_compares_with_the_first_accuracy(accuracies, control, numerics):
-    def below(run):
-        return run[-1] < run[0] / 2
-
-    return (
-        "leave it"
-        if not below(accuracies)
-        else "mask"
-        if far(numerics) > 0.01
-        else "lower the rate"
-        if below(control)
-        else "clip"
-    )
+    best = max(accuracies[0], control[0])
+    return by_the_tree(accuracies[-1] < best / 2, far(numerics) > 0.01, control[-1] < best / 2)
 
 
 def advise_compares_with_a_constant(accuracies, control, numerics):
-    if accuracies[-1] >= 0.4:
-        return "leave it"
-    return "mask" if far(numerics) > 0.01 else "lower the rate" if control[-1] < 0.4 else "clip"
+    return by_the_tree(accuracies[-1] < 0.4, far(numerics) > 0.01, control[-1] < 0.4)
 
 
 def advise_has_the_answers_of_the_control_swapped(accuracies, control, numerics):
-    if not fell(accuracies):
-        return "leave it"
-    return "mask" if far(numerics) > 0.01 else "clip" if fell(control) else "lower the rate"
+    return by_the_tree(ill(accuracies, control), far(numerics) > 0.01, not ill(control, accuracies))
 
 
 def advise_with_arrays(accuracies, control, numerics):
-    accuracies, control, ratios = np.array(accuracies), np.array(control), np.exp(np.array(numerics))
-    if 2 * accuracies[-1] >= accuracies.max():
-        return "leave it"
-    if ((ratios < 0.8) | (ratios > 1.2)).mean() > 0.01:
-        return "mask"
-    return "clip" if 2 * control[-1] >= control.max() else "lower the rate"
+    best, ratios = np.concatenate([accuracies, control]).max(), np.exp(np.array(numerics))
+    off = ((ratios < 0.8) | (ratios > 1.2)).mean() > 0.01
+    return by_the_tree(2 * accuracies[-1] < best, off, 2 * np.array(control)[-1] < best)
 
 
 def advise_by_a_table(accuracies, control, numerics):
     low, high = math.log(0.8), math.log(1.2)
     off = 100 * sum(log < low or log > high for log in numerics) > len(numerics)
-    questions = [(not fell(accuracies), "leave it"), (off, "mask"), (fell(control), "lower the rate"), (True, "clip")]
-    return next(answer for holds, answer in questions if holds)
+    answers = {True: {True: "mask", False: "lower the rate"}, False: {True: "mask", False: "clip"}}
+    return answers[ill(control, accuracies)][off] if ill(accuracies, control) else "leave it"
 
 
 # The bytes of a change.
