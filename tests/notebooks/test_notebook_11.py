@@ -74,6 +74,7 @@ def test_every_recorded_run_gets_advice_and_who_clips_is_better_off():
 def test_the_page_counts_what_the_benchmark_counts_of_the_alarm():
     _, found = notebook.alarms.run(recorded=ROOT / "benchmarks")
     told = found["told"]
+    assert [(limit.names, limit.form) for limit in LIMITS] == [(("episode_sample_size",), "level")]
     judged = alarms.judge(alarms.apply([row for row in alarms.recorded() if row.seed % 2], LIMITS))
     assert (told["collapsed"], told["before"]) == (judged.collapses, len(judged.leads))
     assert told["ten_before"] == judged.hits < told["before"] < told["collapsed"]

@@ -111,11 +111,9 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
     for loss in {loss for loss, lag in cells if lag == lags[-1]}:
         own = [cells[loss, lag] for lag in lags if (loss, lag) in cells]
         fell = [row.collapsed_at is not None for cell in own for row in cell.rows]
-        means = {f"lag {cell.lag}": f"{cell.accuracy:.0%}" for cell in own}
+        row = {"loss": f"`{loss}`"} | {f"lag {cell.lag}": f"{cell.accuracy:.0%}" for cell in own}
         if len(own) == len(lags):
-            found.append(
-                (-own[-1].accuracy, {"loss": f"`{loss}`", **means, "collapsed": f"{sum(fell)} of {len(fell)}"})
-            )
+            found.append((-own[-1].accuracy, row | {"collapsed": f"{sum(fell)} of {len(fell)}"}))
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
