@@ -304,7 +304,7 @@ def _():
     ### Exercise 1: the tree
 
     Write the drawing at the top as a function. It gets the held-out `accuracies` of a run over its
-    course, those of its `control`, the same run on fresh data with right records, and `numerics`:
+    course and those of its `control`, the same run on fresh data with right records. `numerics` are
     log π_v − log μ of some tokens. Of both runs take the `best` accuracy: a run is ill if its last
     one is below half of that. Return `"leave it"`, `"mask"`, `"lower the rate"` or `"clip"`.
     """)
