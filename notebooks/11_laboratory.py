@@ -77,7 +77,7 @@ def settings():
         prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=100,
         # The two policies that this page trains in one process, and the age at which it looks.
         rate=3e-4, taught_steps=20, age=4, eval_every=2,
-        # The runs that fall: the study's live setting, and the first of the seeds that confirmed it.
+        # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
         fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,
     )  # fmt: skip
@@ -280,7 +280,8 @@ def _(apart, ask_factor, config, sizes):
     _low = sizes["bfloat16"]
     _times = _low["staleness"] / _low["numerics"]
     _rows = [
-        {"generator": dtype} | {part: lesson.tiny(size) for part, size in look.items()}
+        {"generator": dtype, "numerics": lesson.tiny(look["numerics"])}
+        | {part: f"{look[part]:.3f}" for part in ("staleness", "whole")}
         for dtype, look in sizes.items()
     ]
     lesson.reveal(
@@ -315,7 +316,7 @@ def _():
 def advise(accuracies, control, numerics):
     """Name what to change.
 
-    advise([0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1]) is "clip": it is ill, its control is not.
+    advise([0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1]) is "clip".
     """
     ...
 
@@ -424,11 +425,11 @@ def _(advised, before, config, drawn, ends, rang, recorded, runs, whose_rule):
     _thin = {name: (loss, lag, 3e-4) for name, loss, lag, *_ in runs[:3]}
     _five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
     _said = lesson.md(f"""
-    Of the first run, with its control and exact records, {whose_rule} says *{advised[0]}*:
-    {ends[0]:.0%} becomes {ends[1]:.0%}. Of the clipped run with wrong records it says
-    *{advised[1]}*: {ends[2]:.0%} becomes {ends[3]:.0%}. Fresh data with right records
-    end at {ends[4]:.0%}. In the mean of the five recorded seeds, plain on old data ends at
-    {_five["reinforce", 20]:.0%}, clipped at {_five["grpo", 20]:.0%}, and `dppo`, of which more below, at {_five["dppo", 20]:.0%}.
+    We ask {whose_rule}. Of plain on old data it says *{advised[0]}*, and clipped ends at
+    {ends[1]:.0%} instead of {ends[0]:.0%}. Of clipped with wrong records it says *{advised[1]}*, and
+    masked ends at {ends[3]:.0%} instead of {ends[2]:.0%}. The control ends at {ends[4]:.0%}. In the mean
+    of five recorded seeds old data end at {_five["reinforce", 20]:.0%} with plain, at {_five["grpo", 20]:.0%} with
+    clipped, at {_five["dppo", 20]:.0%} with `dppo` (below).
 
     The alarm rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none of them"}. Wrong
     records lower the sample size, too, whether a mask cures them or not: which of the two it is, the
@@ -465,9 +466,8 @@ def _(ask_alarm, told):
         why=f"""
     Before {told["before"]} of {told["collapsed"]}; ten steps before, so that one could still act, in
     {told["ten_before"]}. It rang in vain in {told["in_vain"]} of {told["healthy"]} healthy runs. So what it says is
-    worth hearing, and its silence promises little. Of ten diagnostics, in four forms each, it announced
-    most on the even seeds. Ten steps ahead none that is quiet in healthy runs says much
-    (`benchmarks/LOG.md`).
+    worth hearing, and its silence promises little. Of ten diagnostics it announced most on the even
+    seeds. Ten steps ahead, none that is quiet in healthy runs says much (`benchmarks/LOG.md`).
     """,
     )
     return
@@ -486,7 +486,7 @@ def _(recorded):
     {_kinds["clips"]} clip, {_kinds["truncates"]} truncate weights, {_kinds["masks"]} masks tokens, and
     {_kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
     [Sixteen stacks](stacks.html) has each with its source. And these losses on our task, two updates
-    a batch, on short episodes with equal engines; `zorplex-rl train --help` says what each one does:
+    a batch, short episodes, equal engines. What each does: `zorplex-rl train --help`.
     """)
     _caption = f"Accuracy after 60 steps at 4e-4; recorded {_study.dates} with `python {_study.command}`"
     _disputed = lesson.md(f"""
@@ -572,8 +572,8 @@ def _():
 def distill(logp, teacher_logp, mask, tokens):
     """Return the loss of a batch, a tensor with one number. ``logp`` [B, T] has a gradient.
 
-    Where student and teacher agree, nothing is pushed. With logp [[-1.0]], teacher_logp [[-3.0]],
-    mask [[1.0]] and 4 tokens, the gradient with respect to logp is 0.5.
+    Where student and teacher agree, nothing is pushed. With logp [[-1.0]], mask [[1.0]],
+    teacher_logp [[-3.0]] and 4 tokens, the gradient with respect to logp is 0.5.
     """
     ...
 
