@@ -202,8 +202,7 @@ def _():
 
     π/μ = (π_v/μ) · (π/π_v).
 
-    First a policy that moves: GRPO's loss, a batch of its own samples each step. We keep every
-    version.
+    First a policy that moves: GRPO's loss on its own samples. We keep every version.
     """)
     return
 
