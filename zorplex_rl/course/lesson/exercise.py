@@ -93,7 +93,7 @@ def agree(
         assert not values or same(found, right, tolerance), _unlike(called, found, right)
         assert not whole or isinstance(_plain(found), int), _unlike(called, found, right)
         if gradients:
-            said = f"the result of {called} is right, but its gradient" if values else f"the gradient of {called}"
+            said = f"the result of {called} is right, but" if values else f"for {called}"
             _compare_gradients(said, (found, theirs), (right, ours), tolerance)
 
 
@@ -101,10 +101,10 @@ def _compare_gradients(said: str, found: tuple[Any, Any], right: tuple[Any, Any]
     """Compare what flows back to the arguments of two calls, each given as (result, arguments)."""
     flows = [_gradients(result, arguments) for result, arguments in (found, right)]
     for number, (theirs, ours) in enumerate(zip(*flows, strict=True), 1):
-        about = f"{said} with respect to argument {number} is"
-        assert ours is None or theirs is not None, f"{about} nothing: is it detached?"
+        nothing = f"{said} no gradient flows back to argument {number}: is it detached?"
+        assert ours is None or theirs is not None, nothing
         assert ours is None or same(theirs, ours, tolerance), (
-            f"{about} {quote(_short(theirs))}, and should be {quote(_short(ours))}"
+            f"{said} its gradient with respect to argument {number} is {quote(_short(theirs))}, and should be {quote(_short(ours))}"
         )
 
 
