@@ -21,7 +21,7 @@ import tyro
 from log import Report, append_report, print_report
 
 from zorplex_rl.sizing.measured_size import Case, Measured, make_model, measure_all, workload_of
-from zorplex_rl.sizing.sizing import ModelShape, generator_memory, trainer_memory
+from zorplex_rl.sizing.sizing import Memory, ModelShape, generator_memory, trainer_memory
 from zorplex_rl.sizing.step_time import Machine, sample_seconds, train_seconds
 
 ASKED = "Does the computed memory of a trainer and a generator agree with the measured one, and the computed time of a step?"
@@ -136,12 +136,16 @@ def predict(case: Case, found: Measured) -> tuple[int, float, float]:
     step or of the whole sampling."""
     shape, work = workload_of(case, found)
     machine = Machine(**found.machine)
+
+    def bytes_of(memory: Memory) -> int:
+        return memory.total if case.device == "cpu" else memory.on_gpu()
+
     if case.role == "trainer":
         parts = train_seconds(shape, work, machine, case.updates_per_batch)
-        return trainer_memory(shape, work).total, sum(parts.values()), found.seconds[f"step {case.steps}"]
+        return bytes_of(trainer_memory(shape, work)), sum(parts.values()), found.seconds[f"step {case.steps}"]
     parts = sample_seconds(shape, work, machine, found.decode_steps)
     taken = found.seconds["first step"] + found.seconds["sample"]
-    return generator_memory(shape, work).total, sum(parts.values()), taken
+    return bytes_of(generator_memory(shape, work)), sum(parts.values()), taken
 
 
 def main(options: Options) -> None:

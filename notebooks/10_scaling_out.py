@@ -14,6 +14,7 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import contextlib
+    import json
     import os
     import socket
     import subprocess
@@ -21,6 +22,7 @@ with app.setup(hide_code=True):
     import time
     from dataclasses import replace
     from functools import partial
+    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
@@ -367,6 +369,21 @@ def _():
     too much. **Activation checkpointing** keeps only the input of each layer, and computes the
     rest again in the backward pass.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    _runs = json.loads(
+        (Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json").read_text()
+    )
+    lesson.folded(
+        "Recorded with a pre-trained model",
+        "\n\n".join(
+            "\n".join(f"- {what}: {value}" for what, value in run.items()) for run in _runs
+        )
+        or "Nothing yet, neither with a GPU nor without: `.ci/gpu FOLDER` records it.",
+    )
     return
 
 

@@ -84,8 +84,14 @@ _HABITS: dict[str, dict[str, float]] = {
 }
 
 
-def babbler(tokenizer, architecture: str = "qwen2", dtype: torch.dtype = torch.float32, seed: int = 0) -> Policy:
-    """A tiny random model that leans towards ``_HABITS``; its random layers make every context
+def babbler(
+    tokenizer,
+    architecture: str = "qwen2",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    habits: dict[str, dict[str, float]] = _HABITS,
+) -> Policy:
+    """A tiny random model that leans towards ``habits``; its random layers make every context
     count."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -109,7 +115,7 @@ def babbler(tokenizer, architecture: str = "qwen2", dtype: torch.dtype = torch.f
     )
     axes = torch.linalg.qr(torch.randn(64, 64))[0]
     with torch.no_grad():
-        for axis, (before, odds) in zip(axes, _HABITS.items(), strict=False):
+        for axis, (before, odds) in zip(axes, habits.items(), strict=False):
             model.model.embed_tokens.weight[tokenizer.convert_tokens_to_ids(before)] = 12 * axis
             for after, share in odds.items():
                 model.lm_head.weight[tokenizer.convert_tokens_to_ids(after)] += (

@@ -13,6 +13,8 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
+from zorplex_rl.services import orphans
+
 BAD_INPUT, INTERRUPTED = 2, 130
 IMPORTS = "<frozen importlib._bootstrap>"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,10 +56,12 @@ def program() -> NoReturn:
     """Run the command line, and end the process with its exit code."""
     code = 1
 
-    # All that it starts inherits this.
+    # All that it starts inherits this, and stays below it.
     os.environ[MARK] = secrets.token_hex(8)
+    orphans.adopt()
 
     def leave() -> None:
+        orphans.end()
         if processes := sys.modules.get("zorplex_rl.services.processes"):
             processes.kill_marked(f"{MARK}={os.environ[MARK]}")
         # Monarch's threads may still run Python at the interpreter's end: the process would abort.

@@ -194,9 +194,9 @@ class Config:
 
     task: TaskName | str = "compositional"
     """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
-    it has one such class), or what an installed package names in its entry points
-    (zorplex_rl.environments). Its code runs with your rights, here and on every host. README, "Your
-    own task"."""
+    it has one such class), what an installed package names in its entry points
+    (zorplex_rl.environments), or reasoning-gym:NAME. Its code runs with your rights, here and on
+    every host. README, "Your own task"."""
     task_data: str | None = None
     """A text file for a task of your own; its text goes to every process and the run's folder."""
     task_timeout: float = 60.0

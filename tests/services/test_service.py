@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -492,6 +493,36 @@ def test_a_service_whose_set_up_never_ends_says_how_long_it_was_waited_for():
     async def scenario():
         with pytest.raises(GivenUp, match=r"unready_0 could not be started: it was not ready within 1\.5 s$"):
             async with Service("unready", replicas_of(Unready), ServiceOptions(start_timeout=1.5, max_failures=0)):
+                pass
+
+    asyncio.run(scenario())
+
+
+class Unmade(Actor):
+    """Has no ``setup``. Its ``__init__`` does what it is told."""
+
+    def __init__(self, does: str) -> None:
+        match does:
+            case "sleep":
+                time.sleep(600)
+            case "cancel":
+                raise asyncio.CancelledError
+        raise OSError("no such model")
+
+    @concurrent_endpoint
+    async def ask(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [("raise", "OSError: no such model"), ("cancel", "not ready within 5 s"), ("sleep", "not ready within 5 s")],
+)
+def test_an_actor_whose_init_raises_or_never_returns_is_not_ready(does, why):
+    async def scenario():
+        options = ServiceOptions(start_timeout=5, max_failures=0)
+        with pytest.raises(GivenUp, match=why):
+            async with Service("unmade", replicas_of(Unmade, does), options):
                 pass
 
     asyncio.run(scenario())

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 IN_CLONE = (PACKAGE.parent / "notebooks" / "05_rl_intro.py").is_file()
 FILES = PACKAGE.parent if IN_CLONE else PACKAGE / "course" / "kit"
 """The folder that has ``PARTS``."""
-RECORDED = ("LOG.md", "VERDICTS.md", "lags.jsonl", "shaped_rewards.json", "staleness.jsonl")
+RECORDED = ("LOG.md", "VERDICTS.md", "lags.jsonl", "real_model.json", "shaped_rewards.json", "staleness.jsonl")
 RECORDED += ("confirmed_20.jsonl", "laboratory.jsonl", "laboratory_hard.jsonl")
 PARTS = ("notebooks", "examples", "workshop", *(f"benchmarks/{name}" for name in RECORDED))
 """What the wheel carries for the learner."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from zorplex_rl.services.endpoint_error import EndpointError
 from zorplex_rl.services.load import Load, load_of_nobody, load_of_this_process
-from zorplex_rl.services.monarch_settings import ReplicaDied, monarch
+from zorplex_rl.services.monarch_settings import MethodSpecifier, ReplicaDied, monarch
 from zorplex_rl.services.tasks import is_being_cancelled
 
 
@@ -34,6 +34,12 @@ def endpoint(method: Callable[..., Any]) -> Any:
 def uncounted_endpoint(method: Callable[..., Any]) -> Any:
     """Mark an async method as a concurrent endpoint that is no load, and answers while draining."""
     return monarch.actor.concurrent_endpoint(explicit_response_port=True)(_answering(method, load_of_nobody))
+
+
+def is_made(mesh: Any) -> Any:
+    """Return an endpoint of the actors ``mesh``, which answers once ``__init__`` has returned. Every
+    class has this method; what its own ``__init__`` does, Monarch reports to nobody."""
+    return mesh._endpoint(MethodSpecifier.ReturnsResponse("__sizeof__"), lambda actor: None, None)
 
 
 def _answering(method: Callable[..., Any], load_of: Callable[[], Load]) -> Any:

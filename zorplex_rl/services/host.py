@@ -84,51 +84,70 @@ class Host:
         return not self.lost.is_set()
 
     @property
+    def rank(self) -> tuple[str, str]:
+        """Return its place in the order in which controllers claim hosts."""
+        return (self.info.hostname, self.info.worker) if self.info else ("", "")
+
+    @property
+    def is_lent(self) -> bool:
+        """Return whether a worker program lends it."""
+        return bool(self.info and self.info.worker)
+
+    @property
     def occupants(self) -> int:
         """Return how many processes of replicas live here."""
         self.tenants = [tenant for tenant in self.tenants if not tenant.has_ended()]
         return sum(tenant.processes for tenant in self.tenants)
 
-    async def open(self) -> None:
-        """Start its keeper. Raises HostError if the host is silent, taken or of another version."""
-        asked_at = time.monotonic()
-        try:
-            async with asyncio.timeout(GREETING_SECONDS):
-                saying = asyncio.create_task(self._say_what_is_waited_for())
-                try:
-                    await self.mesh.initialized
-                    self.info = await self._ask_info(asked_at)
-                    token = await self._ask_for_token(0.0)
-                finally:
-                    saying.cancel()
-        except TimeoutError:
-            raise HostError(f"host {self.name} does not answer; make sure that {self.needed}") from None
-        there, here = self.info, source_digest()
-        if there.taken:
-            raise HostError(
-                f"host {self.name} is in use by {there.taken}; wait until that run is over, or leave the host out"
-            )
+    async def greet(self) -> None:
+        """Start its keeper. Raises HostError if the host is silent or of another version."""
+        self.info = there = await self._from_keeper(lambda: self.agent.info.call_one().as_asyncio())
+        here = source_digest()
         if (there.version, there.digest) != (__version__, here):
             raise HostError(
                 f"host {self.name} has zorplex-rl {there.version} ({there.digest}), and this is {__version__} ({here}); install the same there"
             )
+
+    async def claim(self) -> None:
+        """Become its owner, from now on under a lease. Raises HostError if it is another run's."""
+
+        async def ask() -> tuple[str, float]:
+            taken = await self.agent.claim.call_one(_this_run()).as_asyncio()
+            return taken, 0.0 if taken else await self._ask_for_token(0.0)
+
+        taken, token = await self._from_keeper(ask)
+        if taken:
+            raise HostError(
+                f"host {self.name} is in use by {taken}; wait until that run is over, or leave the host out"
+            )
         self._heard = time.monotonic()
         self._watching = [asyncio.create_task(self._renew(token)), asyncio.create_task(self._hold_lifeline())]
 
-    async def _ask_info(self, asked_at: float) -> HostInfo:
-        """Start a keeper; tries again while the host is being made ready. Raises HostError."""
-        while True:
-            self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
-            self.agent = self._procs.spawn("keeper", HostAgent, self.lease, _this_run())
-            try:
-                return await self.agent.info.call_one().as_asyncio()
-            except Exception as error:
-                if time.monotonic() - asked_at > READY_SECONDS:
-                    raise HostError(
-                        f"host {self.name} could not start a process of this package ({str(error).strip().splitlines()[-1]}); "
-                        f"install zorplex-rl {__version__} there, and start `zorplex-rl worker` with it"
-                    ) from error
-            await asyncio.sleep(RENEW_EVERY)
+    async def _from_keeper(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """Return what ``ask`` gets from its keeper. Starts one, again and again for some time: a worker makes
+        its host ready for the next run. Raises HostError."""
+        asked_at, saying = time.monotonic(), asyncio.create_task(self._say_what_is_waited_for())
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                await self.mesh.initialized
+                while True:
+                    if self.agent is None:
+                        self._procs = self.mesh.spawn_procs(per_host={"procs": 1}, name="keeper")
+                        self.agent = self._procs.spawn("keeper", HostAgent, self.lease)
+                    try:
+                        return await ask()
+                    except Exception as error:
+                        self.agent = None
+                        if time.monotonic() - asked_at > READY_SECONDS:
+                            raise HostError(
+                                f"host {self.name} could not start a process of this package ({str(error).strip().splitlines()[-1]}); "
+                                f"install zorplex-rl {__version__} there, and start `zorplex-rl worker` with it"
+                            ) from error
+                    await asyncio.sleep(RENEW_EVERY)
+        except TimeoutError:
+            raise HostError(f"host {self.name} does not answer; make sure that {self.needed}") from None
+        finally:
+            saying.cancel()
 
     async def _say_what_is_waited_for(self) -> None:
         await asyncio.sleep(PATIENCE_SECONDS)

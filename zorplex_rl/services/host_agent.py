@@ -21,18 +21,20 @@ from zorplex_rl.services.lifeline import Lifeline, serve
 from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 from zorplex_rl.services.tls import server_context
-from zorplex_rl.services.worker import HOST_ADDRESS, claim_host
+from zorplex_rl.services.worker import HOST_ADDRESS, WORKER, claim_host
 
 CHUNK_BYTES = 4 << 20
+UNCLAIMED_SECONDS = 60.0
+"""Longer than a controller waits for the slowest of its hosts before it claims them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """Describe a host: its name, package and number of CUDA devices, and whether it can be had."""
+    """Describe a host: its name, its worker, its package and its number of CUDA devices."""
 
     hostname: str
-    taken: str
-    """Whose the host is, if it is another run's."""
+    worker: str
+    """The worker's folder, which has a name of its own, or nothing without a worker program."""
     version: str
     digest: str
     cuda_count: int
@@ -41,20 +43,18 @@ class HostInfo:
 class HostAgent(Actor):
     """End the host when its lease runs out, and look after its processes for the controller."""
 
-    def __init__(self, seconds: float, holder: str) -> None:
-        self._lease = Lease(seconds, clock())
-        self._connection, self._taken = claim_host(holder)
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._lease = seconds, Lease(max(seconds, UNCLAIMED_SECONDS), clock())
+        self._is_ours = False
         threading.Thread(target=self._watch, daemon=True).start()
-        if self._connection and not self._taken:
-            threading.Thread(target=self._stay, args=(self._connection,), daemon=True).start()
 
     def _watch(self) -> None:
         while clock() < self._lease.runs_out:
             time.sleep(0.25)
-        if self._taken:
-            # The host is another run's.
-            os._exit(1)
-        end_host()
+        if self._is_ours:
+            end_host()
+        # The host may be another run's.
+        os._exit(1)
 
     def _stay(self, worker: socket.socket) -> None:
         """End the host when the worker program is gone, which would otherwise have ended it."""
@@ -66,7 +66,17 @@ class HostAgent(Actor):
     async def info(self) -> HostInfo:
         """Return what there is on this host."""
         gpus = await asyncio.to_thread(_cuda_count)
-        return HostInfo(socket.gethostname(), self._taken, __version__, source_digest(), gpus)
+        return HostInfo(socket.gethostname(), os.environ.get(WORKER, ""), __version__, source_digest(), gpus)
+
+    @uncounted_endpoint
+    async def claim(self, holder: str) -> str:
+        """Make ``holder``'s run the owner of this host. Returns who is, if another run."""
+        connection, taken = await asyncio.to_thread(claim_host, holder)
+        if not taken:
+            self._is_ours, self._lease = True, Lease(self._seconds, clock())
+            if connection:
+                threading.Thread(target=self._stay, args=(connection,), daemon=True).start()
+        return taken
 
     @uncounted_endpoint
     async def renew(self, token: float) -> tuple[float, float]:

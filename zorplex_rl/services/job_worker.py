@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from zorplex_rl.errors import ConfigError, HostError
+from zorplex_rl.services import orphans
 from zorplex_rl.services.tls import check_files, use
 from zorplex_rl.services.worker import Worker
 
@@ -38,6 +39,7 @@ async def serve_one_run(until: float, folder: str) -> None:
     if folder:
         check_files(Path(folder, node), address)
         use(Path(folder, node))
+    orphans.adopt()
     worker = Worker(address)
     async with worker.listening():
         await worker.serve_a_run(left)

@@ -22,13 +22,14 @@ if TLS in os.environ:
 import monarch
 import monarch.actor
 import monarch.config
+from monarch._rust_bindings.monarch_hyperactor.actor import MethodSpecifier
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.proc import ProcId, Uid
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import Actor, ActorError
 
 __all__ = [
-    "Actor", "ActorError", "BindSpec", "ChannelTransport", "ProcId", "ReplicaDied", "Uid", "configure", "monarch",
+    "Actor", "ActorError", "BindSpec", "ChannelTransport", "MethodSpecifier", "ProcId", "ReplicaDied", "Uid", "configure", "monarch",
 ]  # fmt: skip
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

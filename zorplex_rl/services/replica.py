@@ -23,7 +23,7 @@ from zorplex_rl.services.host import Host, Tenant
 from zorplex_rl.services.load import Traffic
 from zorplex_rl.services.probe import HealthProbe, Heartbeat, answer_in_time
 from zorplex_rl.services.replica_process import ReplicaProcess
-from zorplex_rl.services.runtime import Actor, ReplicaDied, start_runtime, this_host
+from zorplex_rl.services.runtime import Actor, ReplicaDied, is_made, start_runtime, this_host
 from zorplex_rl.services.service_errors import ReplicaFailed
 from zorplex_rl.services.tasks import Result, done_before
 from zorplex_rl.task.call_limit import last_call
@@ -175,7 +175,8 @@ async def spawn(
 
     Does so on ``host``; without one on this machine. What it imports can be much: a class says in
     ``imports`` which modules, beyond its own, a process should import before its actor is made.
-    Raises ReplicaFailed, or what Monarch says, if a process ends before that.
+    Returns when ``__init__`` has. Raises ReplicaFailed, or what Monarch says, if a process ends
+    before that.
     """
     start_runtime()
     mesh = (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, name=name)
@@ -186,10 +187,11 @@ async def spawn(
     replica.probe = mesh.spawn(f"{name}_probe", HealthProbe)
     try:
         await replica.meet((actor_class.__module__, *getattr(actor_class, "imports", ())))
+        replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
+        await replica.unless_lost(is_made(replica.actor).call().as_asyncio())
     except BaseException:
         await replica.stop()
         raise
-    replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
     return replica
 
 

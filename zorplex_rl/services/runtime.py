@@ -14,7 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from zorplex_rl.services.endpoints import Refused, concurrent_endpoint, endpoint, uncounted_endpoint  # noqa: F401, others import them from here
+from zorplex_rl.services.endpoints import Refused, concurrent_endpoint, endpoint, is_made, uncounted_endpoint  # noqa: F401, others import them from here
 from zorplex_rl.services.monarch_settings import (  # noqa: F401, others import them from here
     Actor,
     ActorError,

@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from zorplex_rl.errors import HostError
+from zorplex_rl.services import orphans
 from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.processes import kill_session
 
@@ -96,6 +97,8 @@ class Worker:
                 task.cancel()
             kill_session(monarch.pid)
             await monarch.wait()
+            # What has left that session has become this program's (``orphans.py``).
+            orphans.end()
             shutil.rmtree(temporary, ignore_errors=True)
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,7 +6,8 @@ Memory is the resident set of that process at its highest (``VmHWM``), minus the
 the model was loaded. By then the process has imported everything and run a tiny model through the
 same code, so that the libraries' own buffers are not counted. The kernel's high-water mark is reset
 between phases (``/proc/self/clear_refs``), so each phase has a peak of its own. Time is that of the
-process on its processors, so that neighbours on the machine change it little. Linux only.
+process on its processors, so that neighbours on the machine change it little. Linux only. With
+``device="cuda"`` memory is what torch has allocated on the GPU, and time is wall time.
 
     trainer      load the policy, make optimizer and ring, publish, train on one batch of episodes (twice), publish, save a checkpoint
     generator    load the policy, map the ring of another process, pull, sample all slots, pull
@@ -59,6 +60,7 @@ class Case:
     slots: int = Config.slots
     checkpoint: bool = True
     steps: int = 2
+    device: str = "cpu"
     calibrate: bool = True
     """Also measure the machine, right after in the same process: neighbours disturb both alike."""
 
@@ -128,21 +130,36 @@ def measure_all(cases: Sequence[Case], timeout: float = 3000.0) -> Iterator[Meas
 
 
 class _Meter:
-    """Reads this process's memory and time, phase by phase."""
+    """Reads this process's memory and time, phase by phase: on the GPU if ``device`` is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        self.measured = Measured(_memory("VmRSS"))
+        self._on_gpu = device != "cpu"
+        self.measured = Measured(0 if self._on_gpu else _memory("VmRSS"))
 
     def phase(self, name: str, work: Callable[[], Any]) -> Any:
         """Run ``work`` and note what it took under ``name``. Returns what it returned."""
-        Path("/proc/self/clear_refs").write_text("5")
-        began = time.process_time()
+        from torch import cuda
+
+        if self._on_gpu:
+            cuda.reset_peak_memory_stats()
+        else:
+            Path("/proc/self/clear_refs").write_text("5")
+        began = self._clock()
         result = work()
-        self.measured.seconds[name] = time.process_time() - began
-        self.measured.peaks[name] = _memory("VmHWM") - self.measured.baseline
+        self.measured.seconds[name] = self._clock() - began
+        peak = cuda.max_memory_allocated() if self._on_gpu else _memory("VmHWM")
+        self.measured.peaks[name] = peak - self.measured.baseline
         return result
+
+    def _clock(self) -> float:
+        if not self._on_gpu:
+            return time.process_time()
+        from torch import cuda
+
+        cuda.synchronize()
+        return time.monotonic()
 
 
 def _memory(name: str) -> int:
@@ -191,7 +208,7 @@ def _train(case: Case, meter: _Meter) -> None:
     from zorplex_rl.weights.shared_memory import allocate_for
 
     config = LearnerConfig(token_budget=case.token_budget, updates_per_batch=case.updates_per_batch)
-    policy = meter.phase("load", lambda: load_policy(case.folder, dtype=case.dtype))
+    policy = meter.phase("load", lambda: load_policy(case.folder, case.device, case.dtype))
     learner = meter.phase("optimizer", lambda: Learner(policy, config))
 
     def make_ring() -> WeightRing:
@@ -222,7 +239,7 @@ def _sample(case: Case, meter: _Meter) -> None:
     from zorplex_rl.task.specs import run_tool
     from zorplex_rl.weights.layout import Layout
 
-    policy = meter.phase("load", lambda: load_policy(case.folder, dtype=case.dtype))
+    policy = meter.phase("load", lambda: load_policy(case.folder, case.device, case.dtype))
     layout = Layout.of(policy.model)
     staging = meter.phase("staging", lambda: torch.zeros(layout.size, dtype=torch.uint8))
 
@@ -273,13 +290,13 @@ def _warm_up(roles: Sequence[Role], dtypes: Sequence[Dtype]) -> None:
 def _measure_here(case: Case) -> Measured:
     # Again, for a forked process: the pages of its libraries count from when it touches them.
     _warm_up([case.role], [case.dtype])
-    meter = _Meter()
+    meter = _Meter(case.device)
     ROLES[case.role](case, meter)
     if case.calibrate:
         from zorplex_rl.sizing.step_time import calibrate
 
         shape, work = workload_of(case, meter.measured)
-        meter.measured.machine = asdict(calibrate(shape, work))
+        meter.measured.machine = asdict(calibrate(shape, work, device=case.device))
     return meter.measured
 
 

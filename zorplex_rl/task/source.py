@@ -1,8 +1,9 @@
-"""Where a run's environment comes from: Zorplex, a file of the user, or an installed package.
+"""Where a run's environment comes from: Zorplex, a file of the user, or what is installed.
 
     --task compositional          Zorplex
     --task path/tasks.py:Sums     the class Sums in that file; its name may be left out where the file has only one
     --task sums                   what an installed package calls so in its entry points, in the group ``zorplex_rl.environments``
+    --task reasoning-gym:NAME     an environment of a public library, by the file that adapts it (``LIBRARIES``)
 
 The processes of a run may be on machines that do not have the file. So the controller reads it
 once, and an ``EnvironmentSource`` with its text goes to every actor that needs the environment; the
@@ -22,7 +23,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distribution, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, get_args
@@ -37,6 +39,9 @@ from zorplex_rl.task.parser import Answer, ToolCall
 from zorplex_rl.task.specs import Split
 
 GROUP = "zorplex_rl.environments"
+LIBRARIES = {"reasoning-gym": "zorplex_rl.task.reasoning_gym"}
+"""Libraries whose environments run as they are, by the name of their package and of the extra that
+installs it; and the file that adapts them."""
 METHODS = ("task", "execute", "find_answer", "score")
 """What an environment's class must have; ``Environment`` brings all but ``task``."""
 MOST_TOOL_CALLS = 1000
@@ -267,13 +272,13 @@ def _shown(argument: Any) -> Any:
 def split_name(task: str) -> tuple[str | None, str]:
     """Return ``task``'s file (None: an entry point) and class, which may be empty.
 
-    >>> split_name("tasks.py:Sums"), split_name("tasks.py"), split_name("sums")
-    (('tasks.py', 'Sums'), ('tasks.py', ''), (None, 'sums'))
+    >>> split_name("tasks.py:Sums"), split_name("tasks.py"), split_name("sums"), split_name("reasoning-gym:gcd")
+    (('tasks.py', 'Sums'), ('tasks.py', ''), (None, 'sums'), (None, 'reasoning-gym:gcd'))
     """
     file, colon, name = task.rpartition(":")
     if task.endswith(".py"):
         return task, ""
-    return (file, name) if colon else (None, name)
+    return (file, name) if colon and file not in LIBRARIES else (None, task)
 
 
 @cache
@@ -290,6 +295,13 @@ def _module(file: str, code: str) -> ModuleType:
 
 
 def _entry_point(name: str) -> EntryPoint:
+    library, _, environment = name.partition(":")
+    if library in LIBRARIES:
+        if not environment.isidentifier():
+            raise TaskError(f"--task is {name!r:.60}; expected {library}:NAME, with the name of one environment of it")
+        if find_spec(library.replace("-", "_")) is None:
+            raise TaskError(f"--task is {name!r:.60}, but {library} is not there; pip install 'zorplex-rl[{library}]'")
+        return EntryPoint(name, f"{LIBRARIES[library]}:{environment}", GROUP)
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         installed = f", or {', '.join(sorted(points))} of the installed packages" if points else ""
@@ -300,7 +312,8 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def _version_of(point: EntryPoint) -> str:
-    return f"{point.value} {point.dist.name} {point.dist.version}" if point.dist else point.value
+    package = point.dist or distribution(point.name.partition(":")[0])
+    return f"{point.value} {package.name} {package.version}"
 
 
 def _read(flag: str, file: str) -> str:

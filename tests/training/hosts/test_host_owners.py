@@ -69,18 +69,20 @@ def worker() -> Iterator[Worker]:
 def running_worker() -> Iterator[Worker]:
     running = Worker()
     assert running.next_line() == f"zorplex-rl: waiting for a run at {running.address}; Ctrl-C ends this"
-    yield running
-    started = running.children(1) | running.children(2)
-    running.process.terminate()
-    assert running.process.wait(30) == 0
-    assert not any(map(runs, started))
-    running.process.stdout.close()
+    try:
+        yield running
+    finally:
+        started = running.children(1) | running.children(2)
+        running.process.terminate()
+        code = running.process.wait(30)
+        running.process.stdout.close()
+    assert code == 0 and not any(map(runs, started))
 
 
 @contextmanager
-def client(*addresses: str, seconds: float = 60.0) -> Iterator[subprocess.Popen[str]]:
+def client(*addresses: str, seconds: float = 60.0, leaves: bool = False) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, CLIENT, str(seconds), *addresses],
+        [sys.executable, CLIENT, *["--leaves"] * leaves, str(seconds), *addresses],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -122,15 +124,28 @@ def test_of_two_that_come_at_the_same_moment_one_gets_the_host(worker):
         assert leave(answers["open"]) == "all alive"
 
 
-def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both(worker):
+def test_of_two_that_want_the_same_two_hosts_at_the_same_moment_one_gets_both_whatever_they_call_them(worker):
     with running_worker() as second:
+        addresses = (worker.address, second.address)
         for _ in range(2):
-            both = (worker.address, second.address)
-            with client(*both) as one, client(*reversed(both)) as other:
+            with (
+                client(addresses[0], by_name(addresses[1])) as one,
+                client(by_name(addresses[0]), addresses[1]) as other,
+            ):
                 answers = {said(one): one, said(other): other}
                 (refusal,) = answers.keys() - {"open"}
                 assert "is in use by" in refusal
                 assert leave(answers["open"]) == "all alive"
+
+
+def test_a_worker_that_is_named_twice_is_no_two_hosts(worker):
+    with client(worker.address, by_name(worker.address)) as run:
+        assert said(run).endswith("are the same worker; name it once")
+        assert run.wait(60) == 0
+
+
+def by_name(address: str) -> str:
+    return address.replace("127.0.0.1", "localhost")
 
 
 def test_a_worker_serves_one_run_after_the_other_whatever_was_killed_and_none_meets_a_process_of_the_last(worker):
@@ -149,6 +164,15 @@ def test_a_worker_serves_one_run_after_the_other_whatever_was_killed_and_none_me
                     lambda loop=loop: worker.children(1) - {loop}, 60, f"another worker loop than that of the {killed}"
                 )
                 assert not runs(keeper)
+
+
+def test_what_a_run_has_left_on_a_host_ends_with_the_run_whatever_it_has_done_to_hide(worker):
+    with client(worker.address, leaves=True) as run:
+        assert said(run) == "open"
+        hidden = int(said(run))
+        assert runs(hidden)
+        assert leave(run) == "all alive"
+    wait_for(lambda: not runs(hidden), 30, "the end of what was left behind")
 
 
 def test_a_host_that_does_not_answer_leaves_the_other_one_ready_and_is_named_in_time(worker):

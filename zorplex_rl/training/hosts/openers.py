@@ -12,8 +12,10 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 
 from zorplex_rl.config import Config, HostsConfig
+from zorplex_rl.errors import HostError
 from zorplex_rl.services.host import Host
 from zorplex_rl.services.own_folder import own_folder, temporary_files_in
 from zorplex_rl.services.runtime import SECRET, start_runtime
@@ -75,13 +77,17 @@ async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
         named = zip(spec.names, reached, strict=True)
         found = [Host(name, one.mesh, settings.lease, one.address, one.needed) for name, one in named]
         try:
-            # One of them before the others, the same one for whoever wants them: of two controllers
-            # that come in the same moment, one gets them all.
-            first, *others = sorted(found, key=lambda host: host.name)
-            await first.open()
             async with asyncio.TaskGroup() as group:
-                for host in others:
-                    group.create_task(host.open())
+                for host in found:
+                    group.create_task(host.greet())
+            # In one order, whatever they are called: who is refused one holds only earlier ones. So of
+            # controllers that come in the same moment and want some of the same hosts, one gets all.
+            in_order = sorted(found, key=lambda host: host.rank)
+            for one, other in pairwise(in_order):
+                if one.rank == other.rank and other.is_lent:
+                    raise HostError(f"hosts {one.name} and {other.name} are the same worker; name it once")
+            for host in in_order:
+                await host.claim()
             yield Hosts(config, found)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
