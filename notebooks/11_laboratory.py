@@ -44,7 +44,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no network",
         goals=[
             "replay a run with one thing changed, and say whether the difference is clear",
@@ -74,9 +74,9 @@ def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, hints=False, threads=1, max_tokens=96,
         # The page's own run, if that of notebook 08 is not there.
-        prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=100,
+        prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=50,
         # The two policies that this page trains in one process, and the age at which it looks.
-        rate=3e-4, taught_steps=20, age=4, eval_every=2,
+        rate=3e-4, taught_steps=20, age=4, seen=SimpleNamespace(eval_every=2, eval_tasks=100),
         # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
         fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,
@@ -167,7 +167,7 @@ def _(change):
 def _(change, recording, start_change, without_fault):
     lesson.wait_for(start_change)
     changed = recording.config.changed(**change)
-    compared = what_if(recording, changed, without_fault, seeds=3, evaluate_every=3)
+    compared = what_if(recording, changed, without_fault, seeds=3, evaluate_every=4)
     return (compared,)
 
 
@@ -251,7 +251,7 @@ def _(conditions, config, curve, environment, start_teacher):
     def grpo(logp, batch, tokens):
         return -(batch.advantage[:, None] * logp * batch.mask).sum() / tokens
 
-    follow = nb09.follow(curve, "GRPO", environment, conditions, config)
+    follow = nb09.follow(curve, "GRPO", environment, conditions, config.seen)
     _, versions = train(config, conditions, grpo, follow)
     return (versions,)
 
@@ -618,7 +618,7 @@ def _(conditions, config, curve, environment, policies, start_taught, taught_cur
             teacher_logp, _ = token_logprobs(teacher, batch)
         return taught_by(logp, teacher_logp, batch.mask, tokens)
 
-    _follow = nb09.follow(taught_curve, "distilled", environment, conditions, config)
+    _follow = nb09.follow(taught_curve, "distilled", environment, conditions, config.seen)
     train(config, conditions, from_teacher, _follow)
     both = nb09.points(curve, taught_curve)
     grpo_at, taught_at = (

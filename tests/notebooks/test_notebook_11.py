@@ -97,6 +97,7 @@ def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     small = {"steps": 4, "eval_tasks": 8, "taught_steps": 4, "age": 2, "prompts": 2, "samples": 4}
+    small["seen"] = SimpleNamespace(eval_every=2, eval_tasks=8)
     study = notebook.lab.Conditions(steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2)
     config = SimpleNamespace(**vars(settings()) | small | {"study": study})
     _, values = notebook.app.run(defs={"config": config})
