@@ -118,6 +118,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(code, expected):
     ("code", "expected"),
     [
         (changed(("2 * number, 1", "number / 2, 1")), r"the answer of task\(7, 'train'\) is .*; expected int or str"),
+        (
+            changed(("2 * number, 1", "10**5000, 1")),
+            r"the answer of task\(7, 'train'\) has about 5,000 digits; expected at most 4,000",
+        ),
+        (
+            changed(("2 * number, 1", "[0] * 10**6, 1")),
+            r"the answer of task\(7, 'train'\) is .{60}; expected int or str",
+        ),
         (changed(('return Task("doubling", ', "return (")), r"task\(7, 'train'\) returned \(.*; expected Task"),
         (changed(("number = random", "number = self.no.such")), "failed in task.*AttributeError: .*, in line 11"),
         (
@@ -181,6 +189,7 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(code, expected):
             "Score('success', [4], 1.0, 0.0, 0.0)",
             r"answer in the score of .* is \[4\]; expected int or str or NoneType",
         ),
+        ("Score('success', 10**5000, 1.0, 0.0, 0.0)", "the answer in the score of .* has about 5,000 digits; expected"),
         ("Score('success', 4, 1.0, 0.0, float('-inf'))", "the reward of .* is -inf; expected a finite number"),
     ],
 )

@@ -49,6 +49,8 @@ MOST_TOOL_CALLS = 1000
 MOST_CHARACTERS = 100_000
 """Of a prompt's part, and of a result: a tokenizer takes half a second for as many, and minutes for
 a hundred times as many."""
+MOST_DIGITS = 4_000
+"""Of an answer: Python writes out no more than 4,300."""
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,9 @@ class OwnEnvironment(Environment):
             for name, kinds in _FIELDS.items():
                 if not isinstance(value := getattr(found, name), kinds) or isinstance(value, bool):
                     raise TaskError(
-                        f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r}; expected {_names(kinds)}"
+                        f"{self._name!r}: the {name} of task({index}, {split!r}) is {value!r:.60}; expected {_names(kinds)}"
                     )
-                if isinstance(value, str):
-                    self._expect_readable(value, f"the {name} of task({index}, {split!r})")
+                self._expect_readable(value, f"the {name} of task({index}, {split!r})")
             if not 0 <= found.min_tool_calls <= MOST_TOOL_CALLS:
                 raise TaskError(
                     f"{self._name!r}: the min_tool_calls of task({index}, {split!r}) is {found.min_tool_calls}; expected 0 to {MOST_TOOL_CALLS}"
@@ -219,6 +220,7 @@ class OwnEnvironment(Environment):
                     raise TaskError(
                         f"{self._name!r}: {name} in the score of {turns!r:.60} is {value!r:.40}; expected {_names(kinds)}"
                     )
+            self._expect_readable(found.answer, f"the answer in the score of {turns!r:.60}")
             if not math.isfinite(found.reward):
                 raise TaskError(
                     f"{self._name!r}: the reward of {turns!r:.60} is {found.reward}; expected a finite number"
@@ -239,8 +241,13 @@ class OwnEnvironment(Environment):
                 check(found)
         return found
 
-    def _expect_readable(self, text: str, what: str) -> None:
-        """Raise TaskError for what a tokenizer does not take: half a surrogate pair, or too much."""
+    def _expect_readable(self, text: Any, what: str) -> None:
+        """Raise TaskError for what a tokenizer does not take, half a surrogate pair or too much, and
+        for a number that Python does not write out."""
+        if isinstance(text, int) and (digits := text.bit_length() * math.log10(2)) > MOST_DIGITS:
+            raise TaskError(f"{self._name!r}: {what} has about {digits:,.0f} digits; expected at most {MOST_DIGITS:,}")
+        if not isinstance(text, str):
+            return
         if len(text) > MOST_CHARACTERS:
             raise TaskError(
                 f"{self._name!r}: {what} has {len(text):,} characters; expected at most {MOST_CHARACTERS:,}"
