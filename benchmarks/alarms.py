@@ -88,38 +88,10 @@ class Judged:
         ]
 
 
-def collapsed_at(row: Row) -> int | None:
-    """Return the step of the first of two evaluations in a row with less than half of the highest
-    accuracy before; else where the training diverged; None if it did not collapse."""
-    return _fell_below(row, 0.5) or row.diverged_at
-
-
-def is_healthy(row: Row) -> bool:
-    """Return whether no two evaluations in a row had less than three quarters of the highest
-    before."""
-    return not (_fell_below(row, 0.75) or row.diverged_at)
-
-
-def _fell_below(row: Row, share: float) -> int | None:
-    highest = 0.0
-    for step, (accuracy, following) in zip(row.eval_steps, pairwise(row.accuracies), strict=False):
-        if max(accuracy, following) < share * highest:
-            return step
-        highest = max(highest, accuracy)
-    return None
-
-
-def diagnostics(row: Row) -> list[dict[str, float]]:
-    """Return what was recorded of each step, by the names of ``Learner.step``."""
-    sizes = {"effective_sample_size": row.token_sample_sizes, "episode_sample_size": row.episode_sample_sizes}
-    series = sizes | row.series
-    return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-
-
 def readings(row: Row, names: Sequence[str], form: Form) -> list[float]:
     """Return the smoothed diagnostic of each step; nothing if the trial's loss has none of these."""
     smoothed, found = Smoothed(), []
-    for metrics in diagnostics(row):
+    for metrics in row.diagnostics:
         if (value := value_of(names, metrics)) is not None:
             smoothed.note(value)
             found.append(smoothed.read(form))
@@ -140,8 +112,8 @@ def judge(trials: Iterable[tuple[Row, int | None]], after: int = 0, ahead: int =
     step ``after`` and before are left out; a hit is at least ``ahead`` steps before the collapse."""
     fallen, healthy, dipped = [], [], []
     for row, rang in trials:
-        if (collapse := collapsed_at(row)) is None:
-            (healthy if is_healthy(row) else dipped).append(rang is not None)
+        if (collapse := row.collapsed_at) is None:
+            (healthy if row.is_healthy else dipped).append(rang is not None)
         elif collapse > after:
             fallen.append(None if rang is None or rang >= collapse else collapse - rang)
     leads = tuple(lead for lead in fallen if lead is not None)

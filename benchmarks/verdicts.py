@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import tyro
-from alarms import collapsed_at, diagnostics
 from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, LIVE_20, left_out
 from log import Report, append_report, print_report
 from staleness import tabulate
@@ -37,7 +36,7 @@ def cell(study: Study, loss: str, lag: int, rate: float = RATE) -> dict[int, Row
 
 def collapses(rows: Iterable[Row]) -> int:
     """Count the trials that collapsed."""
-    return sum(collapsed_at(row) is not None for row in rows)
+    return sum(row.collapsed_at is not None for row in rows)
 
 
 def cispo_verdict(study: Study, lag: int) -> tuple[list[str], str]:
@@ -90,7 +89,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def masked(row: Row) -> list[float]:
     """Return the share of tokens that the loss masked, in each step's first update."""
-    return [sum(step[name] for name in MASKED) for step in diagnostics(row)]
+    return [sum(step[name] for name in MASKED) for step in row.diagnostics]
 
 
 def icepop_verdict(study: Study) -> tuple[list[list[str]], str]:

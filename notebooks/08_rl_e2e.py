@@ -35,7 +35,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.run_folder import RunFolder
     from zorplex_rl.services.runtime import run_together, start_runtime, this_host
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
@@ -717,7 +716,9 @@ async def _(config, start_killed):
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
     with mo.status.spinner("Training"), nb08.quietly() as native_errors:
         run_log, _counters = await nb08.train_and_kill(
-            _run, RunFolder.create(nb08.new_path("killed"), _run), kill_in_the_act
+            _run,
+            nb08.create(_run, None if lesson.unattended() else __file__),
+            kill_in_the_act,
         )
     books = nb08.books_of(run_log, _counters)
     return books, native_errors, run_log
@@ -742,7 +743,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         shows=[
             lesson.figure(
                 _drawn,
-                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way.",
+                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way. What the dead one had not finished left no record, so it is not drawn.",
             ),
             lesson.table(
                 "The books of the run",

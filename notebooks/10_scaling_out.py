@@ -814,7 +814,7 @@ def _():
     mo.md("""
     ## Other stacks
 
-    The site's reference page [Sixteen stacks](stacks.html) compares them on seven questions, with
+    The site's reference page [Sixteen stacks](stacks.html) compares them on eight questions, with
     sources. Zorplex RL divides a model only by FSDP2: for many billion parameters take another.
     """)
     return

@@ -59,13 +59,13 @@ FALLING = 10 * [0.8] + 10 * [0.1]
 )
 def test_a_collapse_is_two_evaluations_below_half_of_the_best_so_far(accuracies, collapsed_at, healthy):
     found = trial(accuracies)
-    assert (alarms.collapsed_at(found), alarms.is_healthy(found)) == (collapsed_at, healthy)
+    assert (found.collapsed_at, found.is_healthy) == (collapsed_at, healthy)
 
 
 def test_a_training_that_diverges_has_collapsed_where_it_diverged_if_not_before():
-    assert alarms.collapsed_at(trial([0.4, 0.8], diverged_at=8)) == 8
-    assert not alarms.is_healthy(trial([0.4, 0.8], diverged_at=8))
-    assert alarms.collapsed_at(trial([0.8, 0.1, 0.1], diverged_at=9)) == 6
+    assert trial([0.4, 0.8], diverged_at=8).collapsed_at == 8
+    assert not trial([0.4, 0.8], diverged_at=8).is_healthy
+    assert trial([0.8, 0.1, 0.1], diverged_at=9).collapsed_at == 6
 
 
 def test_an_alarm_hits_only_if_it_rings_ten_steps_before_the_accuracy_halves():

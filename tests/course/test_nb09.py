@@ -3,10 +3,8 @@ what is counted of the study."""
 
 from __future__ import annotations
 
-import math
 import random
 from pathlib import Path
-from statistics import stdev, variance
 from types import SimpleNamespace
 
 import pytest
@@ -56,21 +54,6 @@ def test_wrong_records_are_a_share_of_the_tokens_and_the_same_each_time():
     assert (fault(1) != 0).float().mean().item() == pytest.approx(0.05, abs=0.01)
     assert torch.equal(fault(1), fault(1))
     assert not torch.equal(fault(1), fault(2))
-
-
-def test_a_gain_is_over_plain_in_the_same_cell_and_has_its_noise():
-    calm = study_of({("reinforce", 8, 4e-4): [0.10, 0.12], ("grpo", 8, 4e-4): [0.80, 0.82]})
-    found, noise = nb09.gains(calm, 2)
-    assert found == {(4e-4, 8, "grpo"): pytest.approx(0.7)}
-    assert noise == pytest.approx(2 * stdev([0.10, 0.12]))
-    assert nb09.gains(study_of({("reinforce", 8, 4e-4): [0.1], ("grpo", 8, 4e-4): [0.8]}), 1)[1] == math.inf
-
-
-def test_the_scatter_of_a_few_seeds_is_that_of_a_sample():
-    samples = [[0.8, 0.9, 1.0], [0.1, 0.4, 0.4], [0.5]]
-    assert nb09.pooled_deviation(samples[:1]) == pytest.approx(stdev(samples[0]))
-    assert math.isnan(nb09.pooled_deviation(samples[2:]))
-    assert nb09.pooled_deviation(samples) == pytest.approx(((variance(samples[0]) + variance(samples[1])) / 2) ** 0.5)
 
 
 def test_accuracy_by_lag_is_a_phrase():

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zorplex_rl.course.recorded_study import Row, first_below, read_study, warnings
+from zorplex_rl.course.recorded_study import Row, read_study
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CONDITIONS = {"steps": 6, "eval_every": 3}
@@ -85,27 +85,6 @@ def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(f
     assert len(study.cells()) == 2
     (cell,) = study.cells(seeds=2)
     assert (cell.loss, cell.accuracies, cell.accuracy) == ("grpo", [0.75, 0.25], 0.5)
-
-
-def test_a_value_that_comes_back_was_not_lost():
-    assert first_below([1, 2, 3], [0.1, 0.9, 0.1], 0.5) == 3
-    assert first_below([1, 2, 3], [0.1, 0.1, 0.1], 0.5) == 1
-    assert first_below([1, 2, 3], [0.1, 0.1, 0.5], 0.5) is None
-
-
-@pytest.mark.parametrize(
-    ("low_at", "announced"), [(2, 1), (3, 1), (4, 0), (5, 0), (None, 0)], ids=lambda value: f"{value}"
-)
-def test_a_collapse_is_announced_if_the_sample_size_was_low_while_the_accuracy_was_not(low_at, announced):
-    shares = [0.4 if low_at is not None and step >= low_at else 0.9 for step in range(1, 7)]
-    fell = row(accuracy=0.1, accuracies=[0.8, 0.1], episode_sample_sizes=shares)
-    found = warnings([fell], before=0.35)
-    assert (found.collapsed, found.announced, found.healthy) == (1, announced, 0)
-
-
-def test_a_low_sample_size_without_a_collapse_is_a_false_alarm():
-    found = warnings([row(accuracy=0.9), row(accuracy=0.9, episode_sample_sizes=[1.0] * 6)], before=0.35)
-    assert (found.collapsed, found.healthy, found.false_alarms) == (0, 2, 1)
 
 
 def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds():

@@ -22,15 +22,15 @@ from zorplex_rl.training.hosts.spec import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 OURS = STACKS[0]
-STALENESS, TRANSFER, FAULTS = (
-    list(AXES).index(axis) for axis in ("age of the data", "weight transfer", "when a process dies")
+STALENESS, CORRECTION, TRANSFER, FAULTS = (
+    list(AXES).index(axis) for axis in ("age of the data", "correction", "weight transfer", "when a process dies")
 )
 every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
 
 
-def test_the_map_has_sixteen_stacks_on_seven_axes_ours_first():
+def test_the_map_has_sixteen_stacks_on_eight_axes_ours_first():
     assert len(STACKS) == len({stack.name for stack in STACKS}) == 16
-    assert len(AXES) == len(set(AXES.values())) == 7
+    assert len(AXES) == len(set(AXES.values())) == 8
     assert OURS.name == "Zorplex RL (ours)"
     assert [stack.name for stack in STACKS[1:]] == sorted((s.name for s in STACKS[1:]), key=str.lower)
 
@@ -72,6 +72,8 @@ def test_what_the_map_says_of_ours_is_what_the_package_does():
     assert {"max-lag", "slots", "trainer-processes"} <= flags
     assert all(flag.replace("-", "_") in settings for flag in flags)
     assert OURS.cells[STALENESS].kind == "holds back"
+    assert "twelve others" in OURS.cells[CORRECTION].said and len(get_args(LossName)) == 12 + 1
+    assert Config().settings()["loss"] == "grpo"
     assert "spares" in settings
     assert all(source.version == __version__ for source in OURS.sources)
 

@@ -70,3 +70,18 @@ def test_every_wrong_answer_is_refused_with_a_sentence_that_names_the_input(numb
 def test_every_right_answer_passes(number):
     for name, attempts in answers(number).RIGHT.items():
         assert refusals(number, name, attempts) == dict.fromkeys((attempt.__name__ for attempt in attempts), None)
+
+
+def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_makes_it():
+    attempts = [wrong for wrong in answers("05").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
+    said = refusals("05", "policy_gradient", attempts)
+    assert {name: sentence.rpartition(": ")[2] for name, sentence in said.items()} == MISTAKES
+
+
+MISTAKES = {
+    "pushes_the_tools_tokens_too": "it also counts tokens that were not sampled",
+    "divides_by_the_tools_tokens_too": "it divides by all tokens, not by the sampled ones",
+    "forgets_the_minus": "the sign is the other one",
+    "sums_and_does_not_divide": "the sum is not divided",
+    "divides_by_the_episodes": "it divides by the number of episodes, not of sampled tokens",
+}

@@ -136,8 +136,10 @@ def test_a_learning_rate_that_is_changed_is_executed_on_the_same_random_draws(sy
 
 def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run):
     recording = read_recording(sync_run.path)
-    found = what_if(recording, SMALL.changed(max_lag=2), seeds=1)
+    found = what_if(recording, SMALL.changed(max_lag=2), seeds=1, evaluate_every=1)
     (pair,) = found.pairs
+    for course in (pair.original, pair.changed):
+        assert [found.version for found in course.evaluations] == list(range(SMALL.steps + 1))
     assert max(pair.original.lags) == 0
     assert 0 < max(pair.changed.lags) <= 2
     assert all(seconds > 0 for seconds in found.predicted)

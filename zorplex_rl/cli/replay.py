@@ -119,7 +119,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
             found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
     _tell(found, console)
     if command.out:
-        command.out.write_text(two_runs([_curves(pair) for pair in found.pairs], found.change, found.why))
+        command.out.write_text(two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why))
         console.print(f"the two runs are drawn in {command.out}")
     return DONE
 
@@ -174,7 +174,8 @@ def _tell(found: WhatIf, console: Console) -> None:
         console.print(found.note)
 
 
-def _curves(pair: Pair) -> Curves:
+def curves_of(pair: Pair) -> Curves:
+    """Return what ``two_runs`` draws of a pair."""
     from zorplex_rl.drawing.two_runs import Curves
 
     first, second = ([(e.version, e.sampled) for e in run.evaluations] for run in (pair.original, pair.changed))

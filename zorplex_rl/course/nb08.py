@@ -1,6 +1,7 @@
 """Drive notebook 08: settings of a run, a planted fault, accounts, a killed generator.
 
 run_config      the page's settings ──► the package's Config
+create          the folder of a run; notebook 11 replays the one that is kept
 diagnose        the diagnostics of three training steps, two of them with a fault
 account         the spans of a run ──► seconds of its phases, busy shares, lags
 side_by_side  rows_of           two runs on one axis, and their accounts
@@ -12,6 +13,7 @@ books_of  around_the_kill       what became of every group, and the moments arou
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,12 +42,22 @@ from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
 
+KEPT = Path("runs") / "notebook_08"
+"""Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
 def new_path(name: str) -> Path:
     """Return a path that is gone when the notebook is."""
     return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
+
+
+def create(run: Config, beside: str | None = None) -> RunFolder:
+    """Create the folder of a run: a temporary one, or ``KEPT`` for the notebook ``beside`` it, where
+    it takes the place of the one before."""
+    path = Path(beside).resolve().parents[1] / KEPT if beside else new_path("run")
+    shutil.rmtree(path, ignore_errors=True)
+    return RunFolder.create(path, run)
 
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:

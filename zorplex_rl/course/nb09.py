@@ -4,7 +4,7 @@ draw_batch, draw_gaps          arguments for the checks of the exercises
 follow, points                 a run ──► a live curve ──► the lines of a figure
 other_engine                   plant a fault: some recorded log-probs are wrong
 push, pushes                   a loss ──► what it does with a token, by its ratio
-gains, accuracy_by_lag         recorded studies ──► what each loss gains over plain, what lag costs
+accuracy_by_lag                a recorded study ──► what lag costs
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import variance
 from typing import Any
 
 import torch
@@ -117,31 +116,6 @@ def pushes(losses: dict[str, Loss], ratios: Sequence[float]) -> dict[str, tuple[
         name: ([push(loss, r, 1.0) for r in ratios], [push(loss, r, -1.0) for r in ratios])
         for name, loss in losses.items()
     }
-
-
-def gains(study: Study, seeds: int) -> tuple[dict[tuple[float, int, str], float], float]:
-    """Return what each correction gains over plain, by (rate, lag, loss), and the noise.
-
-    The errors are infinite with one seed.
-    """
-    found = {(cell.learning_rate, cell.lag, cell.loss): cell for cell in study.cells(seeds)}
-    deviation = pooled_deviation([cell.accuracies for cell in found.values()])
-    noise = math.inf if math.isnan(deviation) else 2 * deviation * math.sqrt(2 / seeds)
-    over_plain = {
-        key: cell.accuracy - found[*key[:2], "reinforce"].accuracy
-        for key, cell in found.items()
-        if key[2] != "reinforce" and (*key[:2], "reinforce") in found
-    }
-    return over_plain, noise
-
-
-def pooled_deviation(samples: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation within ``samples``; NaN if none has two values."""
-    several = [sample for sample in samples if len(sample) > 1]
-    if not several:
-        return math.nan
-    squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
-    return math.sqrt(squares / sum(len(sample) - 1 for sample in several))
 
 
 def accuracy_by_lag(study: Study) -> str:

@@ -9,11 +9,10 @@ recording that was stopped can go on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 
@@ -48,6 +47,33 @@ class Row:
     def key(self) -> tuple[str, int, float, int]:
         """Identify the trial: loss, lag, learning rate, seed."""
         return self.loss, self.lag, self.learning_rate, self.seed
+
+    @property
+    def collapsed_at(self) -> int | None:
+        """The step of the first of two evaluations in a row with less than half of the highest
+        accuracy before; else where the training diverged; None if it did not collapse."""
+        return self._fell_below(0.5) or self.diverged_at
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no two evaluations in a row had less than three quarters of the highest
+        before."""
+        return not (self._fell_below(0.75) or self.diverged_at)
+
+    def _fell_below(self, share: float) -> int | None:
+        highest = 0.0
+        for step, (accuracy, following) in zip(self.eval_steps, pairwise(self.accuracies), strict=False):
+            if max(accuracy, following) < share * highest:
+                return step
+            highest = max(highest, accuracy)
+        return None
+
+    @property
+    def diagnostics(self) -> list[dict[str, float]]:
+        """What was recorded of each step, by the names of ``Learner.step``."""
+        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
+        series = sizes | self.series
+        return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,42 +123,6 @@ class Study:
             found.setdefault(row.key[:3], []).append(row)
         by_seed = {key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()}
         return [Cell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
-
-
-def first_below(steps: Iterable[int], values: Iterable[float], bound: float) -> int | None:
-    """Return the first of ``steps`` from which ``values`` stay below ``bound`` to the end, or None.
-
-    >>> first_below([10, 20, 30, 40], [0.4, 0.9, 0.3, 0.2], bound=0.5)
-    30
-    """
-    found = None
-    for step, value in zip(steps, values, strict=True):
-        if value >= bound:
-            found = None
-        elif found is None:
-            found = step
-    return found
-
-
-def warnings(rows: Iterable[Row], before: float, bound: float = 0.5) -> SimpleNamespace:
-    """Count how often the sample size fell below ``bound`` before the accuracy halved.
-
-    Returns four numbers of trials: ``collapsed`` ended below the accuracy ``before`` training, and
-    ``announced`` of these had a low sample size while the newest measured accuracy had not fallen;
-    the others are ``healthy``, ``false_alarms`` of them with a low sample size at some step.
-    """
-    counts = {"collapsed": 0, "announced": 0, "healthy": 0, "false_alarms": 0}
-    for row in rows:
-        low = next((step for step, share in enumerate(row.episode_sample_sizes, start=1) if share < bound), None)
-        if row.accuracy >= before:
-            counts["healthy"] += 1
-            counts["false_alarms"] += low is not None
-            continue
-        fallen = first_below(row.eval_steps, row.accuracies, 0.5 * max(row.accuracies, default=0.0))
-        good = [step for step in row.eval_steps if fallen is None or step < fallen]
-        counts["collapsed"] += 1
-        counts["announced"] += low is not None and low <= max(good, default=0)
-    return SimpleNamespace(**counts)
 
 
 def read_study(file: Path) -> Study:

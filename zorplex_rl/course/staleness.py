@@ -75,10 +75,14 @@ class TrialResult:
 
 
 def train_with_lag(
-    trial: Trial, conditions: Conditions, watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None
+    trial: Trial,
+    conditions: Conditions,
+    watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None,
+    spoil: Callable[[list[Episode]], None] = lambda episodes: None,
 ) -> TrialResult:
     """Train on data that are ``trial.lag`` versions old, at first of version 0. ``watch`` is called
-    after each step with the learner and the step's diagnostics."""
+    after each step with the learner and the step's diagnostics; ``spoil`` before it, with its
+    episodes, to plant a fault in them."""
     learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
@@ -87,6 +91,7 @@ def train_with_lag(
         version, weights = newest[0]
         sampler.model.load_state_dict(weights)
         episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
+        spoil(episodes)
         metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples, trial.loss)))
         newest.append((learner.version, weights_of(learner.policy)))
         watch(learner, metrics[-1])

@@ -141,6 +141,7 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         )
         assert exercise.same(found, right, 1e-4), (
             f"{called} gives {quote(exercise._shown(found))}, and should give {quote(exercise._shown(right))}"
+            f"{_cause(found, right, solution, TinyModel(7, number), episodes, advantages)}"
         )
         assert getattr(found, "requires_grad", False), (
             f"{called} gives the right number, but no gradient flows from it: is it detached?"
@@ -149,6 +150,22 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             loss.sum().backward()
         theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
         assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
+
+
+def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, episodes: list[Any], given: Any) -> str:
+    """Name the mistake that makes this number of a loss, for the end of a sentence; or nothing."""
+    every = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
+    unmasked = solution(SimpleNamespace(model=model, eos_ids=(0,)), every, given)
+    own, tokens = (sum(sum(e.sampled) for e in some) for some in (episodes, every))
+    causes = {
+        ": the sign is the other one": -right,
+        ": the sum is not divided": right * own,
+        ": it divides by the number of episodes, not of sampled tokens": right * own / len(episodes),
+        ": it divides by all tokens, not by the sampled ones": right * own / tokens,
+        ": it also pushes tokens that were not sampled": unmasked * tokens / own,
+        ": it also counts tokens that were not sampled": unmasked,
+    }
+    return next((cause for cause, value in causes.items() if exercise.same(found, value, 1e-4)), "")
 
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:

@@ -148,13 +148,18 @@ def what_if(
     without_fault: bool = False,
     seeds: int = 3,
     on_step: Progress = lambda step: None,
+    evaluate_every: int = 0,
 ) -> WhatIf:
     """Compare the run with what it would have been with the settings ``config``, or without the
-    processes that died. Raises ConfigError if that changes nothing, or cannot be known."""
+    processes that died. Both are evaluated where the run was, and also after every
+    ``evaluate_every`` steps. Raises ConfigError if that changes nothing, or cannot be known."""
     check_range("seeds", seeds, 1, MOST_SEEDS)
     change = expect_change(recording, config, without_fault)
     reordered = (config.max_lag, config.order) != (recording.config.max_lag, recording.config.order)
-    original, changed = recording.schedule(), recording.schedule()
+    original = recording.schedule()
+    if evaluate_every:
+        original.evaluations = sorted({*original.evaluations, *range(0, original.steps + 1, evaluate_every)})
+    changed = original
     predicted: list[float | None] = [None, None]
     note = None
     if reordered or without_fault:

@@ -190,6 +190,12 @@ def test_the_readers_own_matplotlib_style_changes_nothing_and_is_left_alone(figu
         assert matplotlib.rcParams["font.size"] == 30
 
 
+def test_every_run_of_a_chart_is_drawn_and_named():
+    names = [f"{loss}, {what}" for loss in ("plain", "clipped", "masked") for what in ("old data", "wrong records")]
+    drawn_runs = runs_chart({name: [(0, 0.4), (4, 0.1 * n)] for n, name in enumerate(names)}, 0.35)
+    assert [name for name in names if f">{name}<" not in drawn_runs] == []
+
+
 @pytest.mark.parametrize("name", ["#000000 black", ' d="0.123456"', "'DejaVu Sans'", "<b>&amp;", "$x^2$", "]]>"])
 def test_a_name_is_shown_character_by_character(name):
     root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))

@@ -10,12 +10,14 @@ import threading
 import time
 from decimal import Decimal
 from fractions import Fraction
+from types import SimpleNamespace
 
+import marimo as mo
 import numpy as np
 import pytest
 import torch
 
-from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson import exercise, lesson
 
 
 def double(x):
@@ -402,3 +404,26 @@ def test_the_page_runs_on_the_learners_function_once_it_passes():
 def test_the_solution_is_folded_in_the_last_hint():
     shown = feedback(double, hints=("Think.", "Multiply."), lines=9)
     assert shown.endswith("</details></details></details></div>") and "about 9 lines" in shown
+
+
+def test_where_only_gradients_count_the_value_may_be_another_one():
+    def by_a_constant(average):
+        exercise.agree(average, average_solution, draw, gradients=True, values=False)
+
+    def shifted(values, weights):
+        return average_solution(values, weights) + 5.0
+
+    assert exercise.complaint(by_a_constant, shifted) is None
+    said = exercise.complaint(by_a_constant, ignores_the_weights)
+    assert said.startswith("for `ignores_the_weights(") and "its gradient with respect to argument 1 is" in said
+    assert "no gradient flows back to argument 1: is it detached?" in exercise.complaint(by_a_constant, detached)
+
+
+def test_a_cell_that_runs_no_longer_says_that_it_waits(monkeypatch):
+    cleared = []
+    monkeypatch.setattr(mo.output, "clear", lambda: cleared.append(True))
+    with pytest.raises(mo.MarimoStopError):
+        lesson.wait_for(SimpleNamespace(value=False))
+    assert cleared == []
+    lesson.wait_for(SimpleNamespace(value=True))
+    assert cleared == [True]

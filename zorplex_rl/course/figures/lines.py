@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN}
+LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN, "distilled": style.PURPLE}
 """The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
@@ -187,17 +187,17 @@ def runs_chart(
 ) -> str:
     """Draw the accuracy of ``runs`` over steps, thick, and of ``recorded`` ones, thin.
 
-    A name begins with its loss, which has its colour; a run on fresh data, the control, is dashed. The accuracy
+    A name begins with its loss, which has its colour. Fresh data are dashed, wrong records dash-dotted; the accuracy
     ``before`` training is a dotted line.
     """
-    recorded = recorded or {}
 
     def line(name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = "") -> Line:
         colour = LOSSES.get(name.partition(",")[0], style.GREY)
-        return Line(label, points, colour, "--" if "fresh" in name else "-", width, marker)
+        return Line(label, points, colour, "--" if "fresh" in name else "-." if "wrong" in name else "-", width, marker)
 
-    thin = [line(name, points, "_", 1) for name, lines in recorded.items() for points in lines]
-    thick = [line(name, points, name, 3, mark) for (name, points), mark in zip(runs.items(), "osD^", strict=False)]
+    thin = [line(name, points, "_", 1) for name, lines in (recorded or {}).items() for points in lines]
+    marked = zip(runs.items(), "osD^v" * len(runs), strict=False)
+    thick = [line(name, points, name, 3, mark) for (name, points), mark in marked]
 
     def finish(number: int, axes: Axes) -> None:
         axes.axhline(before, color=style.GREY, linestyle=":", linewidth=1.2)
@@ -210,7 +210,7 @@ def runs_chart(
         f"{name} {points[0][1]:.0%} at step {points[0][0]}, {points[-1][1]:.0%} at step {points[-1][0]}"
         for name, points in runs.items()
     )
-    for name, lines in recorded.items():
+    for name, lines in (recorded or {}).items():
         ends = ", ".join(f"{points[-1][1]:.0%}" for points in lines)
         said += f"; recorded, {name}: {ends} at step {lines[0][-1][0]}"
     return line_panels({"": [*thin, *thick]}, "Accuracy of runs", said, height, finish)

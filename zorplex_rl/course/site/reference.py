@@ -25,7 +25,7 @@ def content() -> str:
     versions = [launch.stack for launch in LAUNCHES if launch.counted_in != "batches"]
     kinds = "; ".join(f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items())
     return f"""<h1>{TITLE}</h1>
-<p class="lead">Seven questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
+<p class="lead">Eight questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
 <p>All of it was read, in the sources that are named, on {READ_ON}, or on the later day that a source gives.
 We ran none but ours. A stack changes from month to month: check the source before you build on a line.
 Where something was not found, it may exist all the same.</p>
@@ -70,7 +70,7 @@ def _map() -> str:
         for stack in STACKS
     )
     return (
-        f'<div class="lesson-table" tabindex="0" role="region" aria-label="Sixteen stacks on seven axes"><table class="sortable">'
+        f'<div class="lesson-table" tabindex="0" role="region" aria-label="Sixteen stacks on eight axes"><table class="sortable">'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>"
     )
 

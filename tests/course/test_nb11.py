@@ -1,0 +1,128 @@
+"""What stands behind notebook 11: a run that is kept, draws that can tell wrong answers apart, and
+what advice is worth by a recorded study."""
+
+from __future__ import annotations
+
+import random
+from statistics import stdev
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from zorplex_rl.course import nb08, nb11
+from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.weights.delta import HEAD, encode
+
+
+def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
+    rows = []
+    for (loss, lag, rate), path in accuracies.items():
+        steps = [3 * (index + 1) for index in range(len(path))]
+        sizes = [1.0] * steps[-1]
+        rows.append(Row(loss, lag, rate, 0, path[-1], None, lag, 1.0, "2026-01-02", steps, path, sizes, sizes))
+    return Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, tuple(rows))
+
+
+def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
+    study = study_of(
+        {
+            ("reinforce", 0, 4e-4): [0.8, 0.9],
+            ("reinforce", 8, 4e-4): [0.8, 0.1],
+            ("reinforce", 0, 8e-4): [0.8, 0.2],
+            ("grpo", 0, 4e-4): [0.9, 0.9],
+            ("grpo", 8, 4e-4): [0.7, 0.8],
+        }
+    )
+
+    def advise(accuracies, control, numerics):
+        assert numerics == [0.0]
+        return "leave it" if accuracies[-1] > 0.5 else "clip" if control[-1] > 0.5 else "lower the rate"
+
+    found = {row["advice"]: row for row in nb11.worth(study, advise, [0.0])}
+    assert found["clip"] == {
+        "advice": "clip",
+        "recorded runs": 1,
+        "accuracy at the end": "10%",
+        "with the advice": "80%",
+        "better with it": 1,
+    }
+    assert found["lower the rate"]["with the advice"] == "90%"
+    assert (found["leave it"]["recorded runs"], found["leave it"]["better with it"]) == (3, 0)
+
+
+def test_drawn_runs_reach_every_leaf_of_the_tree_and_both_sides_of_every_bound():
+    drawn = [nb11.draw_run(random.Random(seed)) for seed in range(80)]
+    shares = {sum(abs(log) >= 0.3 for log in logs) / len(logs) for *_, logs in drawn}
+    assert min(shares) == 0.0 and 0.01 in shares and max(shares) > 0.01
+    ill = [tuple(run[-1] < max(*runs[0], *runs[1]) / 2 for run in runs) for *runs, _ in drawn]
+    assert set(ill) == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_drawn_changes_lie_on_both_sides_of_the_border_between_indices_and_mask():
+    drawn = [nb11.draw_change(random.Random(seed)) for seed in range(40)]
+    assert {4 * changed < weights / 8 for changed, weights in drawn} == {True, False}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2])
+def test_the_bytes_of_a_change_are_those_that_the_package_sends(share):
+    """But for its head, and for rounding up to eight bytes."""
+    before = torch.randn(64_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    after = before.clone()
+    after[: int(share * len(before))] += 1.0
+    changed = int((before != after).sum())
+    out = torch.zeros(4 * len(before), dtype=torch.uint8)
+    size = encode(before.view(torch.uint8), after.view(torch.uint8), 1, 2, out)
+    assert size - HEAD == pytest.approx(2 * changed + min(4 * changed, len(before) / 8), abs=16)
+
+
+def test_the_slider_counts_what_a_step_changes_and_less_at_a_lower_rate():
+    before = torch.linspace(0.5, 2.0, 3200)
+    slider = nb11.change_slider(before, torch.full((3200,), 1e-3), 1e-3, lambda changed, weights: 2 * changed, False)
+    found = [slider.answer({"wanted": rate})["numbers"][0][1] for rate in nb11.RATES]
+    unchanged = [float(share.rstrip("%")) for share in found]
+    assert unchanged == sorted(unchanged) and unchanged[0] < 90 < unchanged[-1]
+
+
+def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
+    settings = SimpleNamespace(
+        policy="embedded", device="cpu", seed=0, hints=False, threads=1, max_tokens=96, prompts=2, samples=2, steps=2,
+        max_lag=1, learning_rate=4e-4, eval_tasks=4,
+    )  # fmt: skip
+    run, notebook = nb08.run_config(settings), str(tmp_path / "notebooks" / "08.py")
+    assert nb11.folder_of(notebook) is None
+    for _ in range(2):
+        folder = nb08.create(run, beside=notebook)
+        assert not folder.journal.exists()
+        folder.journal.write_text("")
+    assert nb11.folder_of(notebook) == folder.path == tmp_path / "runs" / "notebook_08"
+    assert nb08.create(run).path != nb08.create(run).path
+
+
+def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
+    noise: list[float] = []
+    spoil = nb11.wrong_records(0.1, 5.0, noise)
+    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
+    spoil(episodes)
+    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
+    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
+    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
+    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
+    assert {e.logprobs[1] for e in episodes} == {-1.0}
+
+
+def test_losses_stand_in_the_order_of_their_accuracy_at_the_last_lag_if_they_have_every_lag():
+    study = study_of(
+        {
+            ("tis", 0, 4e-4): [0.9, 0.9, 0.9],
+            ("tis", 8, 4e-4): [0.9, 0.1, 0.1],
+            ("gspo", 0, 4e-4): [0.9, 0.8, 0.8],
+            ("gspo", 8, 4e-4): [0.9, 0.8, 0.8],
+            ("dapo", 8, 4e-4): [0.9, 0.9, 0.9],
+            ("gspo", 8, 2e-4): [0.9, 0.9, 0.9],
+        }
+    )
+    assert nb11.by_lag(study, 4e-4, (0, 8)) == [
+        {"loss": "`gspo`", "lag 0": "80%", "lag 8": "80%", "collapsed": "0 of 2"},
+        {"loss": "`tis`", "lag 0": "90%", "lag 8": "10%", "collapsed": "1 of 2"},
+    ]

@@ -1,0 +1,109 @@
+"""Notebook 11: the factors of a ratio, the losses that it trains with, and the page from its first
+cell to its last."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_notebooks import load
+
+from zorplex_rl.course import nb11
+from zorplex_rl.course.figures import drawing_of
+from zorplex_rl.course.recorded_study import read_study
+from zorplex_rl.learning.alarm import LIMITS
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+alarms = importlib.import_module("alarms")
+sys.path.remove(str(ROOT / "benchmarks"))
+notebook = load(ROOT / "notebooks" / "11_laboratory.py")
+
+
+def settings() -> SimpleNamespace:
+    return notebook.settings.run()[1]["config"]
+
+
+def test_the_gradient_of_the_distillation_loss_is_that_of_the_policy_gradient_with_the_gap_as_cost():
+    for seed in range(5):
+        logp, teacher, mask, tokens = nb11.draw_tokens(random.Random(seed))
+        notebook.distill_solution(logp, teacher, mask, tokens).backward()
+        expected = (logp - teacher).detach() * mask / tokens
+        assert torch.allclose(logp.grad, expected)
+
+
+def test_in_the_mean_the_distillation_loss_moves_towards_the_teacher_and_the_bare_gap_nowhere():
+    """By enumeration of all tokens: the gradient of the KL, and 0."""
+    torch.manual_seed(0)
+    logits, teacher = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5, dtype=torch.float64)
+    logp, teacher = logits.log_softmax(0), teacher.log_softmax(0)
+    kl = (logp.exp() * (logp - teacher)).sum()
+    (wanted,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    chance = logp.exp().detach()
+    losses = {
+        "distill": lambda one: notebook.distill_solution(one[None], teacher[None], chance[None], 1.0),
+        "bare": lambda one: ((one - teacher) * chance).sum(),
+    }
+    found = {name: torch.autograd.grad(loss(logp), logits, retain_graph=True)[0] for name, loss in losses.items()}
+    assert torch.allclose(found["distill"], wanted)
+    assert found["bare"].abs().max() < 1e-12
+
+
+def test_the_drawing_asks_what_the_solution_asks():
+    told = re.search('aria-label="([^"]*)"', drawing_of("decision.svg"))[1]
+    leaves = ["leave it", "mask", "lower the rate", "clip"]
+    assert [told.index(leaf) for leaf in leaves] == sorted(told.index(leaf) for leaf in leaves)
+    advise, ill, well = notebook.advise_solution, [0.9, 0.1], [0.1, 0.9]
+    found = [advise(well, ill, [1.0]), advise(ill, ill, [1.0]), advise(ill, ill, [0.0]), advise(ill, well, [0.0])]
+    assert found == leaves
+
+
+def test_every_recorded_run_gets_advice_and_who_clips_is_better_off():
+    study = read_study(ROOT / "benchmarks" / "staleness.jsonl")
+    rows = {row["advice"]: row for row in nb11.worth(study, notebook.advise_solution, [0.0])}
+    assert sum(row["recorded runs"] for row in rows.values()) == len(study.rows)
+    assert rows["clip"]["better with it"] == rows["clip"]["recorded runs"]
+
+
+def test_the_page_counts_what_the_benchmark_counts_of_the_alarm():
+    _, found = notebook.alarms.run(recorded=ROOT / "benchmarks")
+    told = found["told"]
+    assert [(limit.names, limit.form) for limit in LIMITS] == [(("episode_sample_size",), "level")]
+    judged = alarms.judge(alarms.apply([row for row in alarms.recorded() if row.seed % 2], LIMITS))
+    assert (told["collapsed"], told["before"]) == (judged.collapses, len(judged.leads))
+    assert told["ten_before"] == judged.hits < told["before"] < told["collapsed"]
+    assert (told["healthy"], told["in_vain"]) == (judged.healthy, judged.false_alarms)
+
+
+def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
+    confirmed = read_study(ROOT / "benchmarks" / "confirmed_20.jsonl")
+    ours = settings().study
+    alike = ("steps", "schedule_steps", "prompts", "samples", "updates_per_batch", "max_tokens", "policy")
+    assert {name: confirmed.conditions[name] for name in alike} == {name: getattr(ours, name) for name in alike}
+    seed = settings().fallen_seed
+    runs = {("reinforce", settings().old), ("reinforce", 0), ("grpo", settings().old)}
+    assert {(*run, ours.learning_rate, seed) for run in runs} <= {row.key for row in confirmed.rows}
+    ends = {row.key[:2]: row.accuracy for row in confirmed.rows if row.seed == seed}
+    assert ends["reinforce", 0] > 0.75 > 2 * ends["reinforce", settings().old]
+    assert ends["grpo", settings().old] > ends["reinforce", 0] / 2
+
+
+@pytest.mark.long
+def test_runs_from_its_first_cell_to_its_last():
+    small = {"steps": 4, "eval_tasks": 8, "taught_steps": 4, "age": 2, "prompts": 2, "samples": 4}
+    small["seen"] = SimpleNamespace(eval_every=2, eval_tasks=8)
+    study = notebook.lab.Conditions(steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2)
+    config = SimpleNamespace(**vars(settings()) | small | {"study": study})
+    _, values = notebook.app.run(defs={"config": config})
+    assert values["unchanged"].is_equal
+    assert values["compared"].change == "--max-lag 8 instead of 1"
+    assert values["apart"] < 1e-6
+    assert [step for step, _ in values["both"]["distilled"]] == [0, 2, 4]
+    assert {len(run) for run in values["drawn"].values()} == {1}
+    assert set(values["rang"]) >= {"clipped, wrong records", "masked, wrong records"}

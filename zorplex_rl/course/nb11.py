@@ -1,0 +1,170 @@
+"""Drive notebook 11, the laboratory: a run to replay, draws for its checks, what the study says.
+
+make_run, said        a run ──► executed as it was and changed ──► the paired difference
+worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
+wrong_records         a planted fault        change_slider    what a step changes at each rate
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zorplex_rl.cli.replay import curves_of
+from zorplex_rl.course import nb08
+from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.drawing.two_runs import two_runs
+from zorplex_rl.simulation.what_if import WhatIf as Comparison
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.training.controller import Controller
+
+RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
+
+
+def folder_of(notebook: str) -> Path | None:
+    """Return the folder of the reader's run of notebook 08, or None if there is none."""
+    own = Path(notebook).resolve().parents[1] / nb08.KEPT
+    return own if (own / "journal.jsonl").is_file() else None
+
+
+async def make_run(config: SimpleNamespace) -> Path:
+    """Train with two generators, of which one is killed half way. Returns the run's folder."""
+
+    async def kill(controller: Controller) -> None:
+        while controller.step < config.steps // 2:
+            await asyncio.sleep(0.03)
+        os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
+
+    run = nb08.run_config(config, generators=2, spares=1)
+    folder = nb08.create(run)
+    with nb08.quietly():
+        await nb08.train_and_kill(run, folder, kill)
+    return folder.path
+
+
+def said(found: Comparison) -> SimpleNamespace:
+    """Return the paired difference over all evaluations: in words, as 0 (lower), 1 (no clear
+    difference) or 2 (higher), and drawn."""
+    measure = "sampled, mean of all evaluations"
+    (before, after), (mean, interval) = found.means(measure), found.difference(measure)
+    low, high = interval or (-math.inf, math.inf)
+    words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
+    words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
+    drawn = two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why)
+    return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1, drawn=drawn)
+
+
+def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -> list[dict[str, Any]]:
+    """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
+    seed came to that took it."""
+    runs = {row.key: row for row in study.rows}
+    rates = sorted({row.learning_rate for row in study.rows})
+    found: dict[str, list[tuple[Row, Row]]] = {}
+    for (loss, lag, rate, seed), row in runs.items():
+        advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, list(numerics))
+        lower = rates[max(rates.index(rate) - 1, 0)]
+        taken = {"lower the rate": (loss, lag, lower, seed), "clip": ("grpo", lag, rate, seed)}
+        found.setdefault(advice, []).append((row, runs[taken.get(advice, row.key)]))
+    return [
+        {
+            "advice": advice,
+            "recorded runs": len(pairs),
+            "accuracy at the end": f"{fmean(row.accuracy for row, _ in pairs):.0%}",
+            "with the advice": f"{fmean(other.accuracy for _, other in pairs):.0%}",
+            "better with it": sum(other.accuracy > row.accuracy for row, other in pairs),
+        }
+        for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
+    ]
+
+
+def wrong_records(share: float, spread: float, noise: list[float]) -> Callable[[list[Episode]], None]:
+    """Return what adds noise to the recorded log-probs of a ``share`` of the sampled tokens. ``noise``
+    gets log π_v − log μ of every one."""
+    draw = random.Random(0)
+
+    def spoil(episodes: list[Episode]) -> None:
+        for episode in episodes:
+            off = [spread * draw.gauss(0, 1) * (draw.random() < share) * sampled for sampled in episode.sampled]
+            episode.logprobs = [logp - wrong for logp, wrong in zip(episode.logprobs, off, strict=True)]
+            noise.extend(wrong for wrong, sampled in zip(off, episode.sampled, strict=True) if sampled)
+
+    return spoil
+
+
+def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each loss that has all ``lags``: its mean accuracy at the end of each, and how
+    many runs at these lags collapsed. The best at the last lag comes first."""
+    cells = {(cell.loss, cell.lag): cell for cell in study.cells() if cell.learning_rate == rate}
+    found = []
+    for loss in {loss for loss, lag in cells if lag == lags[-1]}:
+        own = [cells[loss, lag] for lag in lags if (loss, lag) in cells]
+        fell = [row.collapsed_at is not None for cell in own for row in cell.rows]
+        row = {"loss": f"`{loss}`"} | {f"lag {cell.lag}": f"{cell.accuracy:.0%}" for cell in own}
+        if len(own) == len(lags):
+            found.append((-own[-1].accuracy, row | {"collapsed": f"{sum(fell)} of {len(fell)}"}))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def change_slider(
+    before: Tensor, step: Tensor, rate: float, bytes_of: Callable[[int, int], float], static: bool
+) -> WhatIf:
+    """Return a slider of learning rates: what ``step``, taken at ``rate``, changes at each of them.
+    ``bytes_of(changed, weights)`` is the size of a change."""
+
+    def answer(wanted: float) -> Answer:
+        changed = int((before.bfloat16() != (before + step * (wanted / rate)).bfloat16()).sum())
+        whole, size = 2 * len(before), float(bytes_of(changed, len(before)))
+        bars = [Bar("the whole version", whole / 1e6, f"{whole / 1e6:.2f} MB", "grey")]
+        bars.append(Bar("what has changed", size / 1e6, f"{size / 1e6:.2f} MB", "orange"))
+        return Answer(
+            [Panel("Bytes of a version in bfloat16", bars, whole / 1e6)],
+            numbers=[
+                ("Weights that stay as they are", f"{1 - changed / len(before):.1%}", f"of {len(before):,}"),
+                ("A change takes", f"{size / whole:.1%}", "of the whole version"),
+            ],
+        )
+
+    knob = Knob("wanted", "Learning rate", RATES, "{:.0e}")
+    return WhatIf("One step of this page, at other learning rates", [knob], answer, {"wanted": 3e-5}, static=static)
+
+
+def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]]:
+    """Draw the arguments of ``advise``: runs that fall, that never rise, and that end well; ratios
+    near and far."""
+
+    def run() -> list[float]:
+        path = [draw.uniform(0.3, 0.9) for _ in range(draw.randint(2, 5))]
+        path[draw.randrange(len(path))], best = 1.0, draw.choice((0.3, 0.5, 0.8, 0.95))
+        return [round(best * share, 3) for share in (*path, draw.choice((0.2, 0.45, 0.55, 0.9)))]
+
+    far = draw.choice((0, 1, 2, 3, 6))
+    logs = [draw.choice((-1, 1)) * draw.uniform(0.3, 3.0) for _ in range(far)]
+    logs += [draw.choice((-0.21, 0.17, 0.0)) for _ in range(200 - far)]
+    return run(), run(), draw.sample(logs, 200)
+
+
+def draw_change(draw: random.Random) -> tuple[int, int]:
+    """Draw the arguments of ``bytes_of_change``: less and more than one weight in 32 changed."""
+    weights = 32 * draw.randint(10, 40_000)
+    return int(weights * draw.choice((0.0, 0.001, 0.02, 0.031, 0.032, 0.2, 1.0))), weights
+
+
+def draw_tokens(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Draw the arguments of ``distill``."""
+    dice, shape = torch.Generator().manual_seed(draw.randrange(2**31)), (draw.randint(1, 3), draw.randint(2, 5))
+    logp, teacher, drawn = (torch.rand(shape, generator=dice) for _ in range(3))
+    mask = (drawn < 0.7).float()
+    mask[0, 0] = 1.0
+    return (-3 * logp).requires_grad_(), -3 * teacher, mask, mask.sum().item() + draw.randint(1, 9)
