@@ -126,7 +126,7 @@ def _(recording, unchanged):
     {unchanged.same_episodes} of {unchanged.episodes} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same_steps} of {unchanged.steps} steps.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}. The likeliest reason: {unchanged.why}."}
-    {len(recording.events("restart"))} process was killed in it.
+    Processes that died in it: {len(recording.events("restart"))}.
     """)
     return
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 SECRET_BYTES = 32
 BYTE_SECONDS = 0.25
-SILENCE_SECONDS = 2.2
+SILENCE_SECONDS = 1.8
 """A lost packet is sent again after 0.2, 0.6 and 1.4 s, each acknowledging all; next at 3.0."""
 AGAIN_SECONDS = 1.3
 """For a new connection. Its first packet is sent again after 1 second."""
