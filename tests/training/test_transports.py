@@ -24,6 +24,7 @@ from zorplex_rl.weights.ring import WeightPullError
 WIDTH = 1024
 HERE = [name for name in transports.READERS if name != "tcp"]
 """tcp is served on a worker's host only: ``test_delta_pulls.py``, and ``hosts/``."""
+OUTLIVE_THE_WRITER = ["shm"]
 
 
 def make_model(width: int = WIDTH) -> nn.Module:
@@ -181,7 +182,7 @@ def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_long
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", [name for name in HERE if name != "shm"])
+@pytest.mark.parametrize("transport", [name for name in HERE if name not in OUTLIVE_THE_WRITER])
 def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkeypatch):
     async def run():
         replica = await spawn("writer", WriterActor, 2)
