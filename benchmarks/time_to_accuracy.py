@@ -18,8 +18,10 @@ Equal on both sides: the starting policy, the table and its tasks, the reward, 8
 a step, AdamW after five steps of warm-up, temperature 1, no KL term. Each side has its own order of
 random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
 linearly to a tenth at the last step; TRL's is constant, or falls linearly to 0 as in its defaults).
-Each side's settings are the best of four (``TRIED``), by the median of its steps on the tuning
-seeds, which are others than those measured.
+Each side's settings are the best of four or, TRL's, five (``TRIED``) on the tuning seeds, which are others than
+those measured: the fewest seeds without an arrival, then the fewest steps in the median. A setting
+that has missed one is not tried on the next. In the ratio a run of TRL's without an arrival counts
+as if it had arrived at its last step, one of ours as if it never would.
 
 One row of ``time_to_accuracy.jsonl`` is one run. A run that is there is not made again, so the
 study can be stopped at any time, and goes on from there. Steps do not depend on how busy the
@@ -74,6 +76,7 @@ TRIED: dict[str, tuple[Settings, ...]] = {
         {"learning_rate": 5e-4},
         {"learning_rate": 1e-3},
         {"learning_rate": 5e-4, "schedule": "linear", "steps": 40},
+        {"learning_rate": 2e-4, "schedule": "linear"},
     ),
 }
 """What each side is tuned over. The first two are the same; then each has the means that it comes
@@ -98,6 +101,8 @@ class Options:
     """Begin no run after so many minutes."""
     only: tuple[str, ...] = ("tune", "steps", "pace")
     """Which parts to do."""
+    who: tuple[str, ...] = SIDES
+    """Whose runs of tuning and steps to do, so that two commands can share them."""
     trl_python: str = sys.executable
     """The Python that has TRL."""
     log: bool = True
@@ -210,36 +215,46 @@ def measure_pace(contender: str, settings: Settings, seed: int, options: Options
 def plan(options: Options) -> list[Row]:
     """Return the runs of the study in their order, each as the row without its result. Those after
     the tuning need its rows: they are left out while some are missing."""
-    tuning = [
-        {"part": "tune", "who": who, "settings": TRIED[who][number], "seed": seed}
-        for seed in TUNING_SEEDS
-        for number in range(4)
-        for who in SIDES
+    rows, tuning, rest = read_rows(), list[Row](), list[Row]()
+    missed = [
+        (row["who"], row["settings"], row["seed"]) for row in rows if row["part"] == "tune" and not row["arrival"]
     ]
-    rows, rest = read_rows(), list[Row]()
-    if all(find(rows, run) for run in tuning):
-        best = {who: best_settings(rows, who) for who in SIDES}
-        rest += [
-            {"part": "steps", "who": who, "settings": best[who], "seed": s}
-            for s in range(options.seeds)
-            for who in SIDES
-        ]
+    for seed in TUNING_SEEDS:
+        for who in SIDES:
+            for settings in TRIED[who]:
+                if not any((who, settings, earlier) in missed for earlier in TUNING_SEEDS if earlier < seed):
+                    tuning.append({"part": "tune", "who": who, "settings": settings, "seed": seed})
+    tuned = {who: all(find(rows, run) for run in tuning if run["who"] == who) for who in SIDES}
+    best = {who: best_settings(rows, who) for who in SIDES if tuned[who]}
+    rest += [
+        {"part": "steps", "who": who, "settings": best[who], "seed": s}
+        for s in range(options.seeds)
+        for who in SIDES
+        if tuned[who]
+    ]
+    if all(tuned.values()):
         rest += [
             {"part": "pace", "who": who, "settings": best[PACES[who][0]], "seed": s}
             for s in range(options.paces)
             for who in _turned(list(PACES), s)
         ]
-    return [run for run in tuning + rest if run["part"] in options.only]
+    return [
+        run
+        for run in tuning + rest
+        if run["part"] in options.only and (run["part"] == "pace" or run["who"] in options.who)
+    ]
 
 
 def best_settings(rows: list[Row], side: str) -> Settings:
-    """Return the settings with the fewest steps in the median of the tuning seeds."""
+    """Return the settings that missed the fewest tuning seeds, and of these those with the fewest
+    steps in the median."""
 
-    def steps(settings: Settings) -> float:
+    def rank(settings: Settings) -> tuple[int, float]:
         runs = [{"part": "tune", "who": side, "settings": settings, "seed": seed} for seed in TUNING_SEEDS]
-        return median(_steps(row) for run in runs if (row := find(rows, run)))
+        arrivals = [row["arrival"] if (row := find(rows, run)) else None for run in runs]
+        return arrivals.count(None), median([arrival for arrival in arrivals if arrival] or [math.inf])
 
-    return min(TRIED[side], key=steps)
+    return min(TRIED[side], key=rank)
 
 
 def find(rows: list[Row], run: Row) -> Row | None:
@@ -279,10 +294,10 @@ def tabulate(rows: list[Row]) -> list[Report]:
     if best and paces["ours"] and all(steps.values()):
 
         def steps_ratio(draw: random.Random | None) -> float:
-            return _ratio(*(median(_anew(steps[who], draw)) for who in ("trl", "ours")))
+            return median(_anew([min(s, MOST_STEPS) for s in steps["trl"]], draw)) / median(_anew(steps["ours"], draw))
 
         def pace_ratio(draw: random.Random | None) -> float:
-            return _ratio(*(median(_anew(paces[who], draw)) for who in (best, "ours")))
+            return median(_anew(paces[best], draw)) / median(_anew(paces["ours"], draw))
 
         lines: dict[str, Callable[[random.Random | None], float]] = {
             "steps": steps_ratio,
@@ -301,10 +316,6 @@ def tabulate(rows: list[Row]) -> list[Report]:
 
 def _anew(values: list[float], draw: random.Random | None) -> list[float]:
     return draw.choices(values, k=len(values)) if draw else values
-
-
-def _ratio(theirs: float, ours: float) -> float:
-    return math.inf if theirs == math.inf else theirs / ours
 
 
 def _steps(row: Row) -> float:
