@@ -67,9 +67,9 @@ def speedrun(command: Speedrun) -> int:
             )
     judged = verdict(attempts)
     share = f"{judged.accuracy:.1%} right ({judged.bound:.1%} or more, with 95 % confidence)"
-    found = f"{share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
-    open_yet = f"not refused on {len(attempts)} of {SEEDS} seeds, all of which decide: {found}"
-    print(f"refused: {judged.refused}" if judged.refused else f"reached: {found}" if judged.is_final else open_yet)
+    reached = f"{share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
+    open_yet = f"not refused on {len(attempts)} of {SEEDS} seeds, all of which decide: {reached}"
+    print(f"refused: {judged.refused}" if judged.refused else f"reached: {reached}" if judged.is_final else open_yet)
     if command.to and begun < len(attempts) and judged.is_final and not judged.refused:
         cells = [f"{judged.calibrated:.1f}", f"{judged.seconds:.1f}", f"{judged.accuracy:.1%}", str(len(attempts))]
         with (command.to / "RECORDS.md").open("a") as records:
