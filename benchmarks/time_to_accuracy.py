@@ -17,8 +17,11 @@ before the first of these that reaches 0.85.
 Equal on both sides: the starting policy, the table and its tasks, the reward, 8 prompts × 8 samples
 a step, AdamW after five steps of warm-up, temperature 1, no KL term. Each side has its own order of
 random draws, normalisation of advantages and loss, and learning rate after the warm-up (ours falls
-linearly to a tenth at step 120, TRL's is constant). Each side's settings are the best of three
-(``TRIED``), by the median of its steps on the tuning seeds, which are others than those measured.
+linearly to a tenth at the last step; TRL's is constant, or falls linearly to 0 as in its defaults).
+Each side's settings are the best of four or, TRL's, five (``TRIED``) on the tuning seeds, which are others than
+those measured: the fewest seeds without an arrival, then the fewest steps in the median. A setting
+that has missed one is not tried on the next. In the ratio a run of TRL's without an arrival counts
+as if it had arrived at its last step, one of ours as if it never would.
 
 One row of ``time_to_accuracy.jsonl`` is one run. A run that is there is not made again, so the
 study can be stopped at any time, and goes on from there. Steps do not depend on how busy the
@@ -64,12 +67,20 @@ ROWS = Path(__file__).with_name("time_to_accuracy.jsonl")
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGET, TASKS, AROUND, COARSE, NEAR = 0.90, 400, 2, 10, 0.05
 MOST_STEPS = 120
-Settings = dict[str, float]
+Settings = dict[str, float | str]
+_PREFIX: Settings = {"learning_rate": 5e-4, "credit": "prefix", "scale_rate": 0.2}
 TRIED: dict[str, tuple[Settings, ...]] = {
-    "ours": ({"learning_rate": 2e-4}, {"learning_rate": 5e-4}, {"learning_rate": 5e-4, "scale_rate": 0.1}),
-    "trl": ({"learning_rate": 2e-4}, {"learning_rate": 5e-4}, {"learning_rate": 1e-3}),
+    "ours": ({"learning_rate": 2e-4}, {"learning_rate": 5e-4}, _PREFIX | {"steps": 40}, _PREFIX | {"steps": 32}),
+    "trl": (
+        {"learning_rate": 2e-4},
+        {"learning_rate": 5e-4},
+        {"learning_rate": 1e-3},
+        {"learning_rate": 5e-4, "schedule": "linear", "steps": 40},
+        {"learning_rate": 2e-4, "schedule": "linear"},
+    ),
 }
-"""What each side is tuned over. Ours comes with 2e-4; TRL has no scale of the logits to learn."""
+"""What each side is tuned over. The first two are the same; then each has the means that it comes
+with. ``steps``, if not ``MOST_STEPS``, is how long the run is, and how soon the rate has fallen."""
 TUNING_SEEDS = (100, 101)
 SIDES = ("ours", "trl")
 PACES = {"ours": ("ours", 1), "trl, 1 thread": ("trl", 1), "trl, 2 threads": ("trl", 2)}
@@ -90,6 +101,8 @@ class Options:
     """Begin no run after so many minutes."""
     only: tuple[str, ...] = ("tune", "steps", "pace")
     """Which parts to do."""
+    who: tuple[str, ...] = SIDES
+    """Whose runs of tuning and steps to do, so that two commands can share them."""
     trl_python: str = sys.executable
     """The Python that has TRL."""
     log: bool = True
@@ -134,7 +147,7 @@ def measure_steps(side: str, settings: Settings, seed: int, options: Options) ->
                 found[step] = evaluate(policy, spec.kind, held_out, spec.execute, seed=step)[0].accuracy
             return found[step]
 
-        step = arrival(accuracy_at, MOST_STEPS)
+        step = arrival(accuracy_at, _length(settings))
     return {"arrival": step, "accuracy": dict(sorted(found.items()))}
 
 
@@ -143,7 +156,7 @@ def train_ours(settings: Settings, seed: int, folder: Path) -> Callable[[Policy,
 
     A run keeps its last two checkpoints. So the weights of each are copied as it appears.
     """
-    kept, command = folder.with_name("kept"), [*_ours(settings, seed, folder, MOST_STEPS), "--checkpoint-every", "1"]
+    kept, command = folder.with_name("kept"), [*_ours(settings, seed, folder), "--checkpoint-every", "1"]
     kept.mkdir()
     with folder.with_name("output").open("w+") as output:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=_environment(1), stdout=output, stderr=output)
@@ -175,7 +188,7 @@ def _keep(run: Path, kept: Path) -> None:
 
 def train_trl(settings: Settings, seed: int, folder: Path, python: str) -> Callable[[Policy, int], None]:
     """Train with TRL. Returns what loads a step's weights into a policy."""
-    _trl(settings, seed, folder, MOST_STEPS, 1, python, keep_weights=True)
+    _trl(settings, seed, folder, 1, python, keep_weights=True)
 
     def read(policy: Policy, step: int) -> None:
         policy.model.load_state_dict(load_file(folder / f"{step}.safetensors"), strict=False)
@@ -189,11 +202,11 @@ def measure_pace(contender: str, settings: Settings, seed: int, options: Options
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         if side == "ours":
-            command = _ours(settings, seed, folder, PACE_STEPS)
+            command = _ours(settings | {"steps": PACE_STEPS}, seed, folder)
             done = subprocess.run(command, cwd=REPOSITORY, env=_environment(1), capture_output=True, text=True)
             _expect(done.returncode, command, done.stderr)
         else:
-            _trl(settings, seed, folder, PACE_STEPS, threads, options.trl_python, keep_weights=False)
+            _trl(settings | {"steps": PACE_STEPS}, seed, folder, threads, options.trl_python, keep_weights=False)
         rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
         seconds = {row["step"]: row["seconds"] for row in rows if row["event"] == "step"}
     return {"seconds_a_step": (seconds[PACE_STEPS] - seconds[PACE_SKIPPED]) / (PACE_STEPS - PACE_SKIPPED)}
@@ -202,36 +215,46 @@ def measure_pace(contender: str, settings: Settings, seed: int, options: Options
 def plan(options: Options) -> list[Row]:
     """Return the runs of the study in their order, each as the row without its result. Those after
     the tuning need its rows: they are left out while some are missing."""
-    tuning = [
-        {"part": "tune", "who": who, "settings": TRIED[who][number], "seed": seed}
-        for seed in TUNING_SEEDS
-        for number in range(3)
-        for who in SIDES
+    rows, tuning, rest = read_rows(), list[Row](), list[Row]()
+    missed = [
+        (row["who"], row["settings"], row["seed"]) for row in rows if row["part"] == "tune" and not row["arrival"]
     ]
-    rows, rest = read_rows(), list[Row]()
-    if all(find(rows, run) for run in tuning):
-        best = {who: best_settings(rows, who) for who in SIDES}
-        rest += [
-            {"part": "steps", "who": who, "settings": best[who], "seed": s}
-            for s in range(options.seeds)
-            for who in SIDES
-        ]
+    for seed in TUNING_SEEDS:
+        for who in SIDES:
+            for settings in TRIED[who]:
+                if not any((who, settings, earlier) in missed for earlier in TUNING_SEEDS if earlier < seed):
+                    tuning.append({"part": "tune", "who": who, "settings": settings, "seed": seed})
+    tuned = {who: all(find(rows, run) for run in tuning if run["who"] == who) for who in SIDES}
+    best = {who: best_settings(rows, who) for who in SIDES if tuned[who]}
+    rest += [
+        {"part": "steps", "who": who, "settings": best[who], "seed": s}
+        for s in range(options.seeds)
+        for who in SIDES
+        if tuned[who]
+    ]
+    if all(tuned.values()):
         rest += [
             {"part": "pace", "who": who, "settings": best[PACES[who][0]], "seed": s}
             for s in range(options.paces)
             for who in _turned(list(PACES), s)
         ]
-    return [run for run in tuning + rest if run["part"] in options.only]
+    return [
+        run
+        for run in tuning + rest
+        if run["part"] in options.only and (run["part"] == "pace" or run["who"] in options.who)
+    ]
 
 
 def best_settings(rows: list[Row], side: str) -> Settings:
-    """Return the settings with the fewest steps in the median of the tuning seeds."""
+    """Return the settings that missed the fewest tuning seeds, and of these those with the fewest
+    steps in the median."""
 
-    def steps(settings: Settings) -> float:
+    def rank(settings: Settings) -> tuple[int, float]:
         runs = [{"part": "tune", "who": side, "settings": settings, "seed": seed} for seed in TUNING_SEEDS]
-        return median(_steps(row) for run in runs if (row := find(rows, run)))
+        arrivals = [row["arrival"] if (row := find(rows, run)) else None for run in runs]
+        return arrivals.count(None), median([arrival for arrival in arrivals if arrival] or [math.inf])
 
-    return min(TRIED[side], key=steps)
+    return min(TRIED[side], key=rank)
 
 
 def find(rows: list[Row], run: Row) -> Row | None:
@@ -271,10 +294,10 @@ def tabulate(rows: list[Row]) -> list[Report]:
     if best and paces["ours"] and all(steps.values()):
 
         def steps_ratio(draw: random.Random | None) -> float:
-            return _ratio(*(median(_anew(steps[who], draw)) for who in ("trl", "ours")))
+            return median(_anew([min(s, MOST_STEPS) for s in steps["trl"]], draw)) / median(_anew(steps["ours"], draw))
 
         def pace_ratio(draw: random.Random | None) -> float:
-            return _ratio(*(median(_anew(paces[who], draw)) for who in (best, "ours")))
+            return median(_anew(paces[best], draw)) / median(_anew(paces["ours"], draw))
 
         lines: dict[str, Callable[[random.Random | None], float]] = {
             "steps": steps_ratio,
@@ -295,10 +318,6 @@ def _anew(values: list[float], draw: random.Random | None) -> list[float]:
     return draw.choices(values, k=len(values)) if draw else values
 
 
-def _ratio(theirs: float, ours: float) -> float:
-    return math.inf if theirs == math.inf else theirs / ours
-
-
 def _steps(row: Row) -> float:
     return math.inf if row["arrival"] is None else row["arrival"]
 
@@ -312,20 +331,31 @@ def _turned(names: list[str], by: int) -> list[str]:
 
 
 def _flags(settings: Settings) -> str:
-    return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in settings.items())
+    """Return ``settings`` as they are typed.
+
+    >>> _flags({"learning_rate": 5e-4, "credit": "prefix"})
+    '--learning-rate 0.0005 --credit prefix'
+    """
+    return " ".join(
+        f"--{name.replace('_', '-')} {value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in settings.items()
+    )
 
 
-def _ours(settings: Settings, seed: int, folder: Path, steps: int) -> list[str]:
+def _length(settings: Settings) -> int:
+    return int(settings.get("steps", MOST_STEPS))
+
+
+def _ours(settings: Settings, seed: int, folder: Path) -> list[str]:
     command = [sys.executable, "-m", "zorplex_rl", "train", "--task", "compositional", "--difficulty", "hard"]
-    command += [*_flags(settings).split(), "--seed", str(seed), "--steps", str(steps), "--out", str(folder)]
+    command += _flags(settings | {"steps": _length(settings)}).split()
+    command += ["--seed", str(seed), "--out", str(folder)]
     # Evaluations before the first and after the last step are those that cannot be left out.
     return [*command, "--eval-every", "1000000", "--eval-tasks", "1"]
 
 
-def _trl(
-    settings: Settings, seed: int, folder: Path, steps: int, threads: int, python: str, keep_weights: bool
-) -> None:
-    job = {"folder": str(folder), "seed": seed, "steps": steps, "threads": threads}
+def _trl(settings: Settings, seed: int, folder: Path, threads: int, python: str, keep_weights: bool) -> None:
+    job: dict[str, Any] = {"folder": str(folder), "seed": seed, "steps": MOST_STEPS, "threads": threads}
     command = [
         python,
         str(REPOSITORY / "benchmarks" / "trl_peer.py"),

@@ -54,6 +54,8 @@ class Job:
     """Samples of each prompt."""
     learning_rate: float = LearnerConfig.learning_rate
     """Learning rate after the warm-up of ``LearnerConfig``."""
+    schedule: str = "constant_with_warmup"
+    """What becomes of it then, by its name in transformers: ``linear`` falls to 0 at the last step."""
     beta2: float = 0.95
     """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm
     clipped as in ``LearnerConfig``."""
@@ -123,7 +125,7 @@ def train_with_trl(job: Job) -> None:
         max_completion_length=96,
         shuffle_dataset=False,
         learning_rate=job.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
+        lr_scheduler_type=job.schedule,
         warmup_steps=LearnerConfig.warmup_steps,
         adam_beta2=job.beta2,
         max_grad_norm=LearnerConfig.max_grad_norm,

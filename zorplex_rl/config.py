@@ -82,15 +82,19 @@ class LearnerConfig:
     tokens by probability and not by ratio, where rare tokens matter. m2po: leaves out as few tokens
     as hold the second moment down, for much lag; computes the batch twice. sequence_rejection and
     geometric_rejection: leave out whole episodes that are far off, as a safeguard."""
+    credit: Literal["episode", "prefix"] = "episode"
+    """To whom an episode's advantage goes. episode: to all its tokens alike. prefix: each token is
+    compared with those of the group's samples that are the same up to it, so that it earns only
+    what came after it; for tasks whose samples begin alike, and for few steps."""
     learning_rate: float = 2e-4
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises linearly to its full height."""
     scale_rate: float = 0.0
     """Learning rate of the logits' scale, a number that is learned beside the weights, by Adam on
-    its logarithm. Above 0 the policy soon is as sure as its rewards justify, so that sampled
-    answers are nearly as good as greedy ones; too high it stops exploring. 0 leaves it to the
-    weights. For Llama and Qwen2 models; 0.1 goes with --learning-rate 5e-4 on the embedded one."""
+    its logarithm, in the last fifth of the steps. The policy becomes as sure as its rewards
+    justify, so that sampled answers are nearly as good as greedy ones; earlier it would stop
+    exploring. 0 leaves it to the weights. For Llama and Qwen2 models; 0.2 on the embedded one."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -193,7 +197,7 @@ class Config:
     """One training run."""
 
     task: TaskName | str = "compositional"
-    """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
+    """Kind of task; mix is all in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
     it has one such class), what an installed package names in its entry points
     (zorplex_rl.environments), or reasoning-gym:NAME. Its code runs with your rights, here and on
     every host. README, "Your own task"."""
@@ -344,6 +348,11 @@ class Config:
             raise ConfigError(
                 f"--group-size is {self.group_size}, but --loss {learner.loss} compares the samples of a prompt with each other; "
                 f"use a group size of 2 or more, or --loss reinforce"
+            )
+        if learner.credit == "prefix" and self.group_size < 2:
+            raise ConfigError(
+                f"--credit prefix compares the samples of a prompt, and --group-size is {self.group_size}; "
+                "use 2 or more, or --credit episode"
             )
         if self.is_own_task:
             for name, tells in _ZORPLEX_ONLY.items():

@@ -57,6 +57,7 @@ CANNOT_WORK = """
 --learning-rate nan
 --scale-rate -0.1
 --scale-rate 0.1 --trainer-processes 2
+--credit prefix --group-size 1 --loss reinforce
 --learning-rate inf
 --learning-rate 1e39
 --temperature 0

@@ -13,7 +13,7 @@ import torch
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.learning import train_simple
-from zorplex_rl.learning.advantages import group_relative, zero_variance_share
+from zorplex_rl.learning.advantages import by_prefix, group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, _rows, embed, response_logprobs, response_states, token_logprobs
@@ -68,9 +68,8 @@ def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advant
         "reward accuracy format_rate truncation_rate lag_mean lag_max"
     )
     assert set(promised.split()) <= metrics.keys()
-    of_loss = {"clip_fraction_low", "clip_fraction_high", "masked_fraction_low", "masked_fraction_high"}
-    of_loss |= {"truncated_fraction"}
-    assert bool(metrics.keys() & of_loss) == (loss != "reinforce")
+    of_loss = LOSSES[loss](*torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1))[1]
+    assert set(of_loss) <= metrics.keys()
 
 
 def test_the_token_budget_bounds_memory_and_does_not_change_the_gradient(embedded, episodes, advantages):
@@ -308,6 +307,40 @@ def test_the_scale_of_the_logits_alone_makes_what_is_better_than_expected_likeli
     assert 0.11 < abs(ratio.log().mean().item()) < 0.21
     assert ratio.std() < 0.01
     assert losses[1] < losses[0]
+
+
+def test_the_scale_of_the_logits_waits_for_the_last_fifth_of_the_steps(embedded, episodes, advantages):
+    still = LearnerConfig(learning_rate=1e-30, warmup_steps=1, scale_rate=0.1)
+    policy = fresh(embedded)
+    gain, learner = policy.model.model.norm.weight, Learner(policy, still, decay_steps=5)
+    before = gain.detach().clone()
+    for step in range(5):
+        assert torch.equal(gain, before), step
+        learner.step(episodes, advantages)
+    assert not torch.equal(gain, before)
+
+
+def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage(embedded, episodes, advantages):
+    credit = by_prefix(episodes, advantages)
+    assert any(len(set(values)) > 1 for values in credit)
+    config = LearnerConfig(loss="reinforce", credit="prefix", max_grad_norm=1e9)
+    found = Learner(fresh(embedded), config).step(episodes, advantages)
+    policy = fresh(embedded)
+    total, tokens = torch.tensor(0.0), sum(sum(episode.sampled) for episode in episodes)
+    for episode, values in zip(episodes, credit, strict=True):
+        (batch,) = collate([episode], [1.0], 8192)
+        logp, _ = token_logprobs(policy, batch)
+        total = total - (torch.tensor([values]) * logp * batch.mask).sum() / tokens
+    total.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in policy.model.parameters()])
+    assert found["loss"] == pytest.approx(total.item(), abs=1e-6)
+    assert found["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_takes_an_advantage_for_each_token(embedded, episodes, advantages, loss):
+    found = Learner(fresh(embedded), LearnerConfig(loss=loss, credit="prefix")).step(episodes, advantages)
+    assert math.isfinite(found["loss"]) and found["grad_norm"] > 0
 
 
 def test_the_scale_of_the_logits_is_learned_where_they_are_linear_in_the_last_gain(embedded):

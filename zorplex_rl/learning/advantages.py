@@ -1,10 +1,16 @@
 """Compute advantages: how much better than expected each episode was. Pure functions of rewards.
 
 rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the samples of one prompt
+
+``by_prefix`` then says how much better than expected each *token* was (``--credit prefix``).
 """
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
+from typing import get_args
+
+from zorplex_rl.config import LossName
+from zorplex_rl.task.episode import Episode
 
 Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
 
@@ -45,22 +51,53 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     return [_relative_to_mean([reward - min(group) for reward in group]) for group in rewards]
 
 
-ADVANTAGES: dict[str, Advantage] = {
+ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relative) | {
     "reinforce": batch_baseline,
-    "grpo": group_relative,
-    "dapo": group_relative,
-    "gspo": group_relative,
     "maxrl": mean_relative,
-    "tis": group_relative,
-    "cispo": group_relative,
-    "decoupled_ppo": group_relative,
-    "icepop": group_relative,
-    "dppo": group_relative,
-    "m2po": group_relative,
-    "sequence_rejection": group_relative,
-    "geometric_rejection": group_relative,
 }
-"""The advantage that each loss (``losses.py``) uses."""
+"""The advantage that each loss (``losses.py``) uses: that of GRPO, except for these."""
+
+
+def prefix_relative(samples: Sequence[Sequence[int]], advantages: Sequence[float]) -> list[list[float]]:
+    """Return an advantage for every token of the ``samples`` of one prompt: its sample's, minus the
+    mean of the other samples' that are the same up to this token. That is the baseline of RLOO
+    (Kool, van Hoof and Welling 2019) for each prefix.
+
+    Samples that begin alike share what that beginning is worth, so a token only earns what came
+    after it. A sample that has no like left keeps its last baseline.
+
+    >>> prefix_relative([[5, 7], [5, 8], [6, 7]], [1.0, 0.0, -1.0])
+    [[1.5, 1.0], [0.0, -1.0], [-1.5, -1.5]]
+    """
+    found: list[list[float]] = [[] for _ in samples]
+    baselines, alike = list(advantages), [list(range(len(samples)))]
+    for at in range(max(map(len, samples), default=0)):
+        branches: dict[tuple[int, int], list[int]] = {}
+        for number, rows in enumerate(alike):
+            values = [advantages[row] for row in rows]
+            whole, is_even = sum(values), min(values) == max(values)
+            for row in rows:
+                if len(rows) > 1:
+                    # Exactly its own where all are equal: such a token has no gradient.
+                    baselines[row] = advantages[row] if is_even else (whole - advantages[row]) / (len(rows) - 1)
+                if at < len(samples[row]):
+                    found[row].append(advantages[row] - baselines[row])
+                    branches.setdefault((number, samples[row][at]), []).append(row)
+        alike = list(branches.values())
+    return found
+
+
+def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[list[float]]:
+    """Return ``prefix_relative`` of every group among ``episodes``, in their order."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, episode in enumerate(episodes):
+        groups.setdefault((episode.group, *episode.prompt_ids), []).append(index)
+    found: list[list[float]] = [[] for _ in episodes]
+    for rows in groups.values():
+        samples = [episodes[row].token_ids for row in rows]
+        for row, values in zip(rows, prefix_relative(samples, [advantages[row] for row in rows]), strict=True):
+            found[row] = values
+    return found
 
 
 def _standardise(group: Sequence[float], epsilon: float) -> list[float]:

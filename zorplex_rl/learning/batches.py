@@ -18,6 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.task.episode import Episode
 
+Advantages = Sequence[float] | Sequence[Sequence[float]]
+"""One for each episode, or a list for each with one for every token of its response."""
 PADDING = 1.35
 """Padding may make a row this many times as long. Beyond that, another micro-batch is cheaper."""
 
@@ -27,8 +29,8 @@ class MicroBatch:
     """B responses of up to T tokens after G prompts of up to P tokens, both padded on the right.
 
     Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp,
-    reference_logp [B, T]; advantage [B]. ``episodes`` holds the index in the batch of each row's
-    episode.
+    reference_logp [B, T]; advantage [B], or [B, T] if each token has its own. ``episodes`` holds
+    the index in the batch of each row's episode.
     """
 
     episodes: tuple[int, ...]
@@ -70,7 +72,7 @@ def split_by_tokens(
 
 def collate(
     episodes: Sequence[Episode],
-    advantages: Sequence[float],
+    advantages: Advantages,
     token_budget: int,
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
@@ -87,7 +89,7 @@ def collate(
     longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
     batches = []
     for teaches in (True, False):
-        chosen = [i for i in range(len(episodes)) if (advantages[i] != 0) == teaches]
+        chosen = [i for i in range(len(episodes)) if _is_any_nonzero(advantages[i]) == teaches]
         lengths = [len(episodes[i].token_ids) for i in chosen]
         for rows in split_by_tokens(lengths, token_budget, longest_prompt, parts):
             indices = [chosen[i] for i in rows]
@@ -119,13 +121,14 @@ def _twice_through(batch: MicroBatch) -> MicroBatch:
         mask=one_more(batch.mask),
         behaviour_logp=one_more(batch.behaviour_logp),
         reference_logp=one_more(batch.reference_logp),
+        advantage=batch.advantage if batch.advantage.dim() == 1 else one_more(batch.advantage),
     )
 
 
 def _micro_batch(
     indices: list[int],
     episodes: Sequence[Episode],
-    advantages: Sequence[float],
+    advantages: Advantages,
     reference_logprobs: Sequence[Sequence[float]] | None,
     device: torch.device | str,
 ) -> MicroBatch:
@@ -142,9 +145,19 @@ def _micro_batch(
         _pad([episode.sampled for episode in chosen], torch.float32),
         behaviour,
         torch.zeros_like(behaviour) if reference is None else _pad(reference, torch.float32),
-        torch.tensor([float(advantages[i]) for i in indices]),
+        _to_tensor([advantages[i] for i in indices]),
     )
     return MicroBatch(tuple(indices), *(tensor.to(device) for tensor in tensors))
+
+
+def _is_any_nonzero(advantage: float | Sequence[float]) -> bool:
+    return any(advantage) if isinstance(advantage, Sequence) else advantage != 0
+
+
+def _to_tensor(advantages: Sequence[float | Sequence[float]]) -> Tensor:
+    """Return ``advantages`` as [B], or padded as [B, T] if they are lists."""
+    rows = [values for values in advantages if isinstance(values, Sequence)]
+    return _pad(rows, torch.float32) if rows else torch.tensor(advantages, dtype=torch.float32)
 
 
 def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, TrainingDiverged
-from zorplex_rl.learning.batches import MicroBatch, collate
+from zorplex_rl.learning.advantages import by_prefix
+from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty
 from zorplex_rl.learning.masks import SECOND_MOMENT, onward, second_moment_bound
 from zorplex_rl.learning.ratios import (
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Result = TypeVar("Result")
+SHARPEN_FROM = 0.8
+"""After this share of the steps ``--scale-rate`` begins."""
 
 
 class Learner:
@@ -84,7 +87,8 @@ class Learner:
         reference_logprobs: Sequence[Sequence[float]] | None = None,
         proximal_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
-        """Train on ``episodes``, each with its advantage. Returns the step's diagnostics.
+        """Train on ``episodes``, each with its advantage; with ``--credit prefix`` a group's have to
+        be together. Returns the step's diagnostics.
 
         ``proximal_logprobs`` are log π₀ of ``decoupled_ppo``; None: of the start of this step. With
         those of the weights that sampled, it corrects numerics and staleness each by itself
@@ -95,13 +99,14 @@ class Learner:
         """
         if not any(any(episode.sampled) for episode in episodes):
             raise ValueError("the batch has no sampled token to learn from")
-        batches = self._collate(episodes, advantages, reference_logprobs)
+        credit: Advantages = by_prefix(episodes, advantages) if self.config.credit == "prefix" else advantages
+        batches = self._collate(episodes, credit, reference_logprobs)
         tokens = float(sum(map(sum, (episode.sampled for episode in episodes))))
         proximal: list[Tensor] = []
         if proximal_logprobs is not None:
             if self.config.loss != "decoupled_ppo":
                 raise ValueError(f"proximal_logprobs are for decoupled_ppo, and the loss is {self.config.loss}")
-            proximal = [b.reference_logp for b in self._collate(episodes, advantages, proximal_logprobs)]
+            proximal = [b.reference_logp for b in self._collate(episodes, credit, proximal_logprobs)]
         metrics: Diagnostics = {}
         for update in range(self.config.updates_per_batch):
             found, logps = self._update(batches, tokens, proximal)
@@ -176,7 +181,7 @@ class Learner:
     def _collate(
         self,
         episodes: Sequence[Episode],
-        advantages: Sequence[float],
+        advantages: Advantages,
         reference_logprobs: Sequence[Sequence[float]] | None,
     ) -> list[MicroBatch]:
         """Return this process's micro-batches."""
@@ -226,7 +231,7 @@ class Learner:
         share = factor * schedule(self.version, self.config.warmup_steps, self.decay_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = share * self.config.learning_rate
-        scale = self._next_scale(share)
+        scale = self._next_scale(factor)
         self.optimizer.step()
         if self._gain is not None:
             self._gain.data.mul_(scale)
@@ -249,13 +254,16 @@ class Learner:
 
     def _next_scale(self, share: float) -> float:
         """Return the factor for the logits' scale, from the gradients: a step of Adam (Kingma, Ba
-        2015, algorithm 1) on its logarithm, whose gradient is Σ gain · gradient of the gain."""
+        2015, algorithm 1) on its logarithm, whose gradient is Σ gain · gradient of the gain. Before
+        the last fifth of the steps it is 1: a policy that is sure explores no longer."""
         if self._gain is None or self._gain.grad is None:
             return 1.0
         slope = (self._gain.detach() * self._gain.grad).sum().item()
         kept = torch.tensor([0.9, 0.95])
         self._slope.copy_(kept * self._slope + (1 - kept) * torch.tensor([slope, slope**2]))
         mean, square = (self._slope / (1 - kept ** (self.optimizer.state[self._gain]["step"].cpu() + 1))).tolist()
+        if self.version < SHARPEN_FROM * self.decay_steps:
+            return 1.0
         return math.exp(-self.config.scale_rate * share * mean / (math.sqrt(square) + 1e-12))
 
     def _expect_finite(self, what: str, value: float) -> None:

@@ -5,7 +5,7 @@ All take the same four tensors and return (loss, diagnostics):
 
     logp            [B, T]  log π(token) of the policy being trained; has the gradient
     behaviour_logp  [B, T]  log μ(token), recorded when the token was sampled
-    advantage       [B]     how much better than expected the episode was
+    advantage       [B]     how much better than expected the episode was; or [B, T], each of its tokens
     mask            [B, T]  1.0 where the token was sampled, 0.0 where it was injected or is padding
 
 and ``tokens``, the number of sampled tokens in the *whole* batch (None: in this call). Every loss
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from zorplex_rl.learning.masks import dppo, geometric_rejection, icepop, m2po, sequence_rejection
-from zorplex_rl.learning.ratios import Diagnostics, token_mean
+from zorplex_rl.learning.ratios import Diagnostics, to_tokens, token_mean
 
 Loss = Callable[..., tuple[Tensor, Diagnostics]]
 
@@ -41,7 +41,7 @@ def reinforce(
     logp: Tensor, behaviour_logp: Tensor, advantage: Tensor, mask: Tensor, tokens: float | None = None
 ) -> tuple[Tensor, Diagnostics]:
     """Return −A log π (Williams 1992, eq. 4)."""
-    return token_mean(-advantage[:, None] * logp, mask, tokens), {}
+    return token_mean(-to_tokens(advantage) * logp, mask, tokens), {}
 
 
 def grpo(
@@ -56,7 +56,7 @@ def grpo(
     """Return PPO's clipped objective (Schulman et al. 2017, eq. 7), for group-relative advantages
     (GRPO, Shao et al. 2024, eq. 3)."""
     ratio = (logp - behaviour_logp).exp()
-    return _clipped(ratio, advantage[:, None], mask, tokens, clip_low, clip_high)
+    return _clipped(ratio, to_tokens(advantage), mask, tokens, clip_low, clip_high)
 
 
 def dapo(
@@ -70,7 +70,7 @@ def dapo(
 ) -> tuple[Tensor, Diagnostics]:
     """Return ``grpo`` with a higher upper bound, "clip-higher" (DAPO, Yu et al. 2025, eq. 10)."""
     ratio = (logp - behaviour_logp).exp()
-    return _clipped(ratio, advantage[:, None], mask, tokens, clip_low, clip_high)
+    return _clipped(ratio, to_tokens(advantage), mask, tokens, clip_low, clip_high)
 
 
 def gspo(
@@ -90,7 +90,7 @@ def gspo(
     """
     apart = (logp - behaviour_logp) * mask
     ratio = (apart.sum(1) / mask.sum(1).clamp(min=1)).exp()
-    return _clipped(ratio[:, None].expand_as(mask), advantage[:, None], mask, tokens, clip_low, clip_high)
+    return _clipped(ratio[:, None].expand_as(mask), to_tokens(advantage), mask, tokens, clip_low, clip_high)
 
 
 def tis(
@@ -106,7 +106,7 @@ def tis(
     ratio = (logp.detach() - behaviour_logp).exp()
     weight = ratio.clamp(max=truncation)
     found = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
-    return token_mean(-weight * advantage[:, None] * logp, mask, tokens), found
+    return token_mean(-weight * to_tokens(advantage) * logp, mask, tokens), found
 
 
 def cispo(
@@ -128,7 +128,7 @@ def cispo(
     ratio = (logp.detach() - behaviour_logp).exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     found = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
-    return token_mean(-weight * advantage[:, None] * logp, mask, tokens), found
+    return token_mean(-weight * to_tokens(advantage) * logp, mask, tokens), found
 
 
 def decoupled_ppo(
@@ -152,7 +152,7 @@ def decoupled_ppo(
     ratio = (proximal - behaviour_logp).exp()
     weight = ratio.clamp(max=truncation)
     truncated = {"truncated_fraction": token_mean((weight != ratio).float(), mask, tokens).item()}
-    loss, found = _clipped((logp - proximal).exp(), weight * advantage[:, None], mask, tokens, clip_low, clip_high)
+    loss, found = _clipped((logp - proximal).exp(), weight * to_tokens(advantage), mask, tokens, clip_low, clip_high)
     return loss, found | truncated
 
 
@@ -171,8 +171,8 @@ LOSSES: dict[str, Loss] = {
     "sequence_rejection": sequence_rejection,
     "geometric_rejection": geometric_rejection,
 }
-"""What ``--loss`` can be. A new one also needs its advantage (``advantages.py``), and its name and
-settings in ``config.py``."""
+"""What ``--loss`` can be. A new one also needs its name and settings in ``config.py``, and if its
+advantage is another than GRPO's, that in ``advantages.py``."""
 
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from zorplex_rl.learning.ratios import Diagnostics, episode_log_ratios, token_mean
+from zorplex_rl.learning.ratios import Diagnostics, episode_log_ratios, to_tokens, token_mean
 
 SECOND_MOMENT = 0.04
 """The paper's bound, in all its experiments."""
@@ -40,7 +40,7 @@ def icepop(
     """
     ratio = (logp - behaviour_logp).exp()
     below, above = ratio < 1 - clip_low, ratio > 1 + clip_high
-    return _without(-ratio * advantage[:, None], below, above, mask, tokens)
+    return _without(-ratio * to_tokens(advantage), below, above, mask, tokens)
 
 
 def dppo(
@@ -61,7 +61,7 @@ def dppo(
     from 0.99 to 0.8, where PPO's ratio lets it. min(r, C) is a constant, as in ``tis``.
     """
     ratio = (logp.detach() - behaviour_logp).exp()
-    moved, wants = logp.detach().exp() - behaviour_logp.exp(), advantage[:, None]
+    moved, wants = logp.detach().exp() - behaviour_logp.exp(), to_tokens(advantage)
     below, above = (moved < -clip_low) & (wants < 0), (moved > clip_high) & (wants > 0)
     loss, found = _without(-ratio.clamp(max=truncation) * wants * logp, below, above, mask, tokens)
     kept = (ratio > truncation) & ~below & ~above
@@ -85,7 +85,7 @@ def m2po(
     r < 1. ``bound``, the largest (log r)² that stays, is a number of the whole batch, from
     ``second_moment_bound``; None takes it from this call's tokens.
     """
-    delta, wants = logp - behaviour_logp, advantage[:, None]
+    delta, wants = logp - behaviour_logp, to_tokens(advantage)
     if bound is None:
         bound = second_moment_bound(onward(delta, advantage, mask), second_moment)
     far = delta.detach().square() > bound
@@ -97,7 +97,7 @@ def onward(delta: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     """Return (log r)² [n] of the sampled tokens that have moved the way their advantage wants.
     ``delta`` [B, T] is log r."""
     delta = delta.detach()
-    return delta[(delta * advantage[:, None] > 0) & mask.bool()].square()
+    return delta[(delta * to_tokens(advantage) > 0) & mask.bool()].square()
 
 
 def second_moment_bound(squares: Tensor, second_moment: float) -> float:
@@ -159,7 +159,7 @@ def _of_near_episodes(
 ) -> tuple[Tensor, Diagnostics]:
     below, above = apart.exp() < 1 - clip_low, apart.exp() > 1 + clip_high
     below, above = (rows[:, None].expand_as(mask) for rows in (below, above))
-    return _without(-advantage[:, None] * logp, below, above, mask, tokens)
+    return _without(-to_tokens(advantage) * logp, below, above, mask, tokens)
 
 
 def _without(

@@ -13,6 +13,12 @@ from torch import Tensor
 Diagnostics = dict[str, float]
 
 
+def to_tokens(advantage: Tensor) -> Tensor:
+    """Return an episode's ``advantage`` [B] as that of all its tokens [B, 1]; one for each token
+    [B, T] stays as it is."""
+    return advantage[:, None] if advantage.dim() == 1 else advantage
+
+
 def token_mean(per_token: Tensor, mask: Tensor, tokens: float | None) -> Tensor:
     """Return the sum of ``per_token`` [B, T] over sampled tokens, divided by ``tokens`` (None: by
     how many there are). Parts of a batch that are divided by the same ``tokens`` add up."""

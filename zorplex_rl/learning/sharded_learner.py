@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from zorplex_rl.config import Config, LearnerConfig
-from zorplex_rl.learning.batches import MicroBatch, collate
+from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.policy.load import Policy, largest_magnitude
@@ -67,7 +67,7 @@ class ShardedLearner(Learner):
     def _collate(
         self,
         episodes: Sequence[Episode],
-        advantages: Sequence[float],
+        advantages: Advantages,
         reference_logprobs: Sequence[Sequence[float]] | None,
     ) -> list[MicroBatch]:
         device, part = self.policy.model.device, (self.mesh.get_rank(), self.mesh.size())
