@@ -491,19 +491,6 @@ def test_a_run_goes_on_after_its_file_is_gone(tmp_path):
     assert rows(tmp_path / "run", "eval")[-1]["kinds"].keys() == {"lockers"}
 
 
-def test_a_tool_that_fails_in_mid_run_ends_it_with_a_sentence_that_says_where(tmp_path):
-    broken = Path(LOCKERS).read_text().replace("return str(task.table", "return str([][3] and task.table")
-    config = small_run(tmp_path, broken)
-    arguments = ["--task", config.task, "--steps", "2", "--eval-tasks", "4", "--spares", "0", "--max-lag", "0"]
-    with command("train", *arguments, "--out", str(tmp_path / "run")) as running:
-        code, said = running.finish()
-    assert code == 1
-    line = next(number for number, text in enumerate(broken.splitlines(), start=1) if "[][3]" in text)
-    assert "failed in execute(" in said and f"IndexError: list index out of range, in line {line};" in said
-    assert "Traceback" not in said and "nothing has been trained, so start again" in said
-    assert not (tmp_path / "run").exists(), "the same command can be given again"
-
-
 @pytest.mark.long
 def test_the_policy_learns_a_tool_that_answers_differently_from_those_it_knows(tmp_path):
     """A short form of the run in benchmarks/LOG.md."""
