@@ -395,10 +395,10 @@ def test_a_change_is_said_to_who_cannot_see_it(page):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overlaps_or_sticks_out(page, name, width):
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide, light", "narrow, dark"])
+def test_nothing_overlaps_or_sticks_out_and_axe_finds_nothing(page, name, width, dark):
     page.set_viewport_size({"width": width, "height": 900})
-    open_bare(page, MAKERS[name]())
+    open_bare(page, MAKERS[name](), dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     overlapping = page.evaluate(
         """() => {
@@ -426,12 +426,6 @@ def test_nothing_overlaps_or_sticks_out(page, name, width):
         }"""
     )
     assert overlapping == []
-
-
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(page, name, dark):
-    open_bare(page, MAKERS[name](), dark=dark)
     # Rules about whole pages, which a widget cannot keep alone.
     found = Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}})
     assert found.violations_count == 0, found.generate_report()
