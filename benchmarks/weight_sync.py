@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from zorplex_rl.services import runtime
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.training.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
+from zorplex_rl.training.transports import READERS, SLOTS, Publisher, Subscriber, WeightSource, subscribe
 from zorplex_rl.weights.ring import WeightPullError
 
 ASKED = (
@@ -41,6 +41,8 @@ EXPECTED = (
     "No torn and no backward version. No expectation for the fan-out."
 )
 MB = 1_000_000
+TRANSPORTS = [name for name in READERS if name != "tcp"]
+"""tcp is served on a worker's host only: ``hosts.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ async def ladder(options: Options) -> Report:
     untuned = time_as_monarch_comes(options)
     for megabytes in options.megabytes:
         measured = {"memcpy": time_memcpy(megabytes, options.repeats)}
-        for transport in ("shm", "rdma", "message"):
+        for transport in TRANSPORTS:
             measured[transport], swaps = await time_reads(megabytes, transport, options.repeats)
         measured["rdma, as Monarch comes"] = untuned[megabytes]
         measured["swap"] = swaps
@@ -197,7 +199,7 @@ async def ladder(options: Options) -> Report:
 
 async def fan_out(megabytes: int, repeats: int) -> Report:
     rows = []
-    for transport in ("shm", "rdma", "message"):
+    for transport in TRANSPORTS:
         for count in (1, 2, 4):
             writer = await spawn("writer", Writer, megabytes)
             readers = [await spawn(f"reader_{number}", ReaderActor, megabytes) for number in range(count)]
@@ -219,7 +221,7 @@ async def fan_out(megabytes: int, repeats: int) -> Report:
 
 async def storm(options: Options) -> Report:
     rows = []
-    for transport in ("shm", "rdma", "message"):
+    for transport in TRANSPORTS:
         writer = await spawn("writer", Writer, options.storm_megabytes, options.storm_slots)
         torn = backwards = failed = last = 0
         versions = set()

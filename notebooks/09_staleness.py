@@ -397,7 +397,7 @@ def _():
     | masked (after IcePop, Ling Team 2025) | r A if 0.5 ≤ r ≤ 2, else 0 | leave out a token whose ratio is far off |
 
     Sum over the tokens that the policy sampled (`mask` is 1) and divide by `tokens`, their number in
-    the whole batch. A loss is minus that. The package has thirteen losses (`--loss`); its `icepop`
+    the whole batch. A loss is minus that. The package has more losses (`--loss`); its `icepop`
     has other bounds, 0.5 and 5.
     """)
     return

@@ -35,7 +35,7 @@ from zorplex_rl.training.transports import READERS
 def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_and_no_other():
     assert get_args(TaskName) == (*TASK_SPECS, "mix")
     assert get_args(Difficulty) == tuple(DIFFICULTIES)
-    assert get_args(LossName) == tuple(LOSSES) == tuple(ADVANTAGES)
+    assert get_args(LossName) == tuple(LOSSES)
     assert get_args(TransportName) == ("auto", *READERS)
     assert get_args(OrderName) == tuple(ORDERS)
     assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)

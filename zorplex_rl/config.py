@@ -197,7 +197,7 @@ class Config:
     """One training run."""
 
     task: TaskName | str = "compositional"
-    """Kind of task; mix is all four in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
+    """Kind of task; mix is all in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
     it has one such class), what an installed package names in its entry points
     (zorplex_rl.environments), or reasoning-gym:NAME. Its code runs with your rights, here and on
     every host. README, "Your own task"."""

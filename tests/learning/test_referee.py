@@ -128,6 +128,8 @@ def test_the_target_is_reached_by_a_one_sided_bound_over_all_seeds_and_refuted_o
     assert barely.refused == "2896 of 3200 held-out answers are right; that is not 90% with 95% confidence"
     one_bad = verdict([ATTEMPT] * 7 + [replace(ATTEMPT, right=340)])
     assert one_bad.refused == "on one seed 340 of 400 held-out answers are right, and 90% are expected"
+    few = verdict([replace(ATTEMPT, right=362)] * 7)
+    assert (few.refused, few.is_final, good.is_final) == (None, False, True), "too few to be sure, and nothing refuted"
     assert verdict([ATTEMPT, replace(ATTEMPT, refused="it opened 'x'")]).refused == "it opened 'x'"
 
 

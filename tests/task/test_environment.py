@@ -234,7 +234,7 @@ def test_a_result_that_no_tokenizer_takes_is_refused(result, why):
     ("arguments", "expected"),
     [
         (["--task", "no_such.py:Sums"], "--task is 'no_such.py', which cannot be read (No such file or directory)"),
-        (["--task", "."], "expected one of simple, compositional, multi_step, recursive, mix, or FILE.py:CLASS"),
+        (["--task", "."], "mix, or FILE.py:CLASS"),
         (["--task", f"{LOCKERS}:Sums"], "there is no class Sums; name one of Lockers after a colon"),
         (["--task", LOCKERS, "--curriculum"], "--curriculum climbs the tiers of Zorplex tasks, and --task is"),
         (["--task", LOCKERS, "--difficulty", "hard"], "--difficulty is about Zorplex tasks, and --task is"),

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from zorplex_rl.task.episode import Episode, Task, Turn
-from zorplex_rl.task.parser import find_call
+from zorplex_rl.task.parser import TOOL_NAMES, find_call
 from zorplex_rl.task.rewards import score, score_turns
 from zorplex_rl.task.specs import TASK_SPECS, VALUES, get_spec
 
@@ -111,9 +111,7 @@ def test_the_tag_before_a_call_does_not_make_the_tools_number_an_answer():
 def test_no_tool_says_anything_that_could_be_read_as_an_answer_or_a_call(kind):
     spec = get_spec(kind)
     for task in tasks_of(kind, count=50):
-        for name, argument in product(
-            ("LOOKUP", "GETKEY", "FETCH"), (*task.table, *task.keys.values(), "[ANSWER] 4", "")
-        ):
+        for name, argument in product(TOOL_NAMES, (*task.table, *task.keys.values(), "[ANSWER] 4", "")):
             said = spec.run(task, f"{name}[{argument}]")
             assert "[ANSWER]" not in said.removeprefix("ERROR: '") or said.endswith("is not a tool call")
             assert find_call(said) is None or said.endswith("is not a tool call")

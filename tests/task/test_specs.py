@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from zorplex_rl.task.episode import Task
+from zorplex_rl.task.parser import TOOL_NAMES
 from zorplex_rl.task.specs import (
     DIFFICULTIES,
     HELD_OUT_WORDS,
@@ -297,7 +298,7 @@ def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
     for kind in TASK_SPECS:
         spec = get_spec(kind)
         prompt = spec.get_system_prompt()
-        assert {name for name in ("LOOKUP", "GETKEY", "FETCH") if name in prompt} == set(spec.tools)
+        assert {name for name in TOOL_NAMES if name in prompt} == set(spec.tools)
         assert "[ANSWER]" in prompt
         assert not re.search(r"[0-9]", prompt)
         assert spec.task(0).system == prompt

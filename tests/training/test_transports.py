@@ -22,6 +22,9 @@ from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightPullError
 
 WIDTH = 1024
+HERE = [name for name in transports.READERS if name != "tcp"]
+"""tcp is served on a worker's host only: ``test_delta_pulls.py``, and ``hosts/``."""
+OUTLIVE_THE_WRITER = ["shm"]
 
 
 def make_model(width: int = WIDTH) -> nn.Module:
@@ -93,7 +96,7 @@ async def subscribe_to(writer, transport: str, model: nn.Module):
     return await subscribe(replace(await writer.source.call_one(), owner=writer), transport, model)
 
 
-@pytest.mark.parametrize("transport", ["shm", "rdma", "message"])
+@pytest.mark.parametrize("transport", HERE)
 def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
     async def run():
         replica = await spawn("writer", WriterActor, 2)
@@ -114,7 +117,7 @@ def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", ["shm", "rdma", "message"])
+@pytest.mark.parametrize("transport", HERE)
 def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader(transport):
     async def run():
         replica = await spawn("writer", WriterActor, 4)
@@ -179,7 +182,7 @@ def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_long
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", ["rdma", "message"])
+@pytest.mark.parametrize("transport", [name for name in HERE if name not in OUTLIVE_THE_WRITER])
 def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkeypatch):
     async def run():
         replica = await spawn("writer", WriterActor, 2)

@@ -26,14 +26,14 @@ from zorplex_rl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Eval(Command):
-    """Benchmark a policy on held-out tasks: of all four kinds, of one, or of a task of your own."""
+    """Benchmark a policy on held-out tasks: of all kinds, of one, or of a task of your own."""
 
     policy: str = "embedded"
     """embedded, the folder of a model, or a hub id."""
     tasks: int = 200
     """Held-out tasks of each kind."""
     task: TaskName | str = "mix"
-    """Kind of task; mix is each of the four. Or a task of your own, as in train."""
+    """Kind of task; mix is each of them. Or a task of your own, as in train."""
     task_data: str | None = None
     """A text file for a task of your own."""
     task_timeout: float = Config.task_timeout

@@ -34,7 +34,7 @@ class Speedrun(Command):
     entry: Annotated[Path, tyro.conf.Positional]
     """The entry's file (speedrun/RULES.md)."""
     seeds: int = 8
-    """Runs, each on a fresh secret seed."""
+    """Runs, each on a fresh secret seed. Eight decide; fewer can only refuse."""
     to: Path | None = None
     """Folder for the entry's card and a line in RECORDS.md; None writes nothing. If its card is
     there, the entry goes on after its last run."""
@@ -47,7 +47,7 @@ def speedrun(command: Speedrun) -> int:
         raise ConfigError(f"there is no file {str(command.entry)!r}; give the entry's file")
     import tempfile
 
-    from zorplex_rl.learning.referee import Attempt, attempt, verdict
+    from zorplex_rl.learning.referee import SEEDS, Attempt, attempt, verdict
 
     source, attempts = command.entry.read_text(), list[Attempt]()
     card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
@@ -67,12 +67,10 @@ def speedrun(command: Speedrun) -> int:
             )
     judged = verdict(attempts)
     share = f"{judged.accuracy:.1%} right ({judged.bound:.1%} or more, with 95 % confidence)"
-    print(
-        f"refused: {judged.refused}"
-        if judged.refused
-        else f"reached: {share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
-    )
-    if command.to and begun < len(attempts) and not judged.refused:
+    reached = f"{share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
+    open_yet = f"not refused on {len(attempts)} of {SEEDS} seeds, all of which decide: {reached}"
+    print(f"refused: {judged.refused}" if judged.refused else f"reached: {reached}" if judged.is_final else open_yet)
+    if command.to and begun < len(attempts) and judged.is_final and not judged.refused:
         cells = [f"{judged.calibrated:.1f}", f"{judged.seconds:.1f}", f"{judged.accuracy:.1%}", str(len(attempts))]
         with (command.to / "RECORDS.md").open("a") as records:
             records.write(

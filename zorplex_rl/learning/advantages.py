@@ -7,7 +7,9 @@ rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the sa
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
+from typing import get_args
 
+from zorplex_rl.config import LossName
 from zorplex_rl.task.episode import Episode
 
 Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
@@ -49,22 +51,11 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     return [_relative_to_mean([reward - min(group) for reward in group]) for group in rewards]
 
 
-ADVANTAGES: dict[str, Advantage] = {
+ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relative) | {
     "reinforce": batch_baseline,
-    "grpo": group_relative,
-    "dapo": group_relative,
-    "gspo": group_relative,
     "maxrl": mean_relative,
-    "tis": group_relative,
-    "cispo": group_relative,
-    "decoupled_ppo": group_relative,
-    "icepop": group_relative,
-    "dppo": group_relative,
-    "m2po": group_relative,
-    "sequence_rejection": group_relative,
-    "geometric_rejection": group_relative,
 }
-"""The advantage that each loss (``losses.py``) uses."""
+"""The advantage that each loss (``losses.py``) uses: that of GRPO, except for these."""
 
 
 def prefix_relative(samples: Sequence[Sequence[int]], advantages: Sequence[float]) -> list[list[float]]:

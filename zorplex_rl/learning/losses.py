@@ -171,8 +171,8 @@ LOSSES: dict[str, Loss] = {
     "sequence_rejection": sequence_rejection,
     "geometric_rejection": geometric_rejection,
 }
-"""What ``--loss`` can be. A new one also needs its advantage (``advantages.py``), and its name and
-settings in ``config.py``."""
+"""What ``--loss`` can be. A new one also needs its name and settings in ``config.py``, and if its
+advantage is another than GRPO's, that in ``advantages.py``."""
 
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:

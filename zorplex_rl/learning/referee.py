@@ -44,7 +44,7 @@ from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool
 
 KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
-TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 1_000, 400, 1_200.0
+SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 LARGEST_FILE, LONGEST_TEXT, MOST_NUMBERS = 16_384, 200, 200
 """Bytes of an entry, characters of a text in it, and numbers in it: too few to hold weights."""
 MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
@@ -70,13 +70,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What attempts come to: medians of their times, accuracy with its one-sided lower bound."""
+    """What attempts come to: medians of their times, accuracy with its one-sided lower bound.
+    ``is_final``: refused, or reached. Fewer than ``SEEDS`` attempts can only be refused."""
 
     refused: str | None
     seconds: float
     calibrated: float
     accuracy: float
     bound: float
+    is_final: bool
 
 
 def attempt(source: str, folder: Path, tasks: int = HELD_OUT_TASKS, draw: random.Random | None = None) -> Attempt:
@@ -118,12 +120,12 @@ def verdict(attempts: Sequence[Attempt]) -> Verdict:
     for a in attempts:
         if not refused and exact_interval(a.right, a.tasks, 2 * CONFIDENCE - 1)[1] < TARGET:
             refused = f"on one seed {a.right} of {a.tasks} held-out answers are right, and {TARGET:.0%} are expected"
-    if not refused and bound < TARGET:
+    if not refused and bound < TARGET and len(attempts) >= SEEDS:
         refused = (
             f"{right} of {tasks} held-out answers are right; that is not {TARGET:.0%} with {CONFIDENCE:.0%} confidence"
         )
     times = median(a.seconds for a in attempts), median(a.calibrated for a in attempts)
-    return Verdict(refused, *times, right / tasks, bound)
+    return Verdict(refused, *times, right / tasks, bound, bool(refused) or len(attempts) >= SEEDS)
 
 
 def complaints(source: str) -> Iterator[str]:

@@ -12,8 +12,8 @@ Tier = tuple[str, ...]
 def tier_of(task: str, difficulty: str = "easy") -> Tier:
     """Return the tier of ``--task task --difficulty difficulty``.
 
-    >>> tier_of("mix")
-    ('simple:easy', 'compositional:easy', 'multi_step:easy', 'recursive:easy')
+    >>> tier_of("mix", "hard")[:2]
+    ('simple:easy', 'compositional:hard')
     """
     if task not in (*TASK_SPECS, "mix"):
         # A task of the user: one tier, under its own name.
@@ -32,6 +32,6 @@ def ladder_of(task: str) -> tuple[Tier, ...]:
     if task == "compositional":
         return tuple(tier_of(task, difficulty) for difficulty in DIFFICULTIES)
     if task == "mix":
-        single = ("simple:easy", "multi_step:easy", "recursive:easy")
+        single = tuple(f"{kind}:easy" for kind in TASK_SPECS if kind != "compositional")
         return (single, *((*single, f"compositional:{difficulty}") for difficulty in DIFFICULTIES))
     return (tier_of(task),)
