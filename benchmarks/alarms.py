@@ -14,12 +14,12 @@ those that ring before it at all. The forms and their smoothing are those of
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations
 from statistics import median
 
+import numpy as np
 import tyro
 from laboratory import EASY, HARD
 from log import Report, append_report, print_report
@@ -138,21 +138,32 @@ def best_limit(
     sign = 1 if above else -1
     # The highest so far, of each trial's steps: it crosses a bound when the readings first do.
     series = [
-        (row, list(accumulate((-math.inf if math.isnan(v) else sign * v for v in readings(row, names, form)), max)))
+        list(accumulate((-math.inf if math.isnan(v) else sign * v for v in readings(row, names, form)), max))
         for row in rows
     ]
-    values = sorted({value for _, found in series for value in found if math.isfinite(value)})
-    best = None
-    for low, high in pairwise(values):
-        rounded = float(f"{(low + high) / 2:.3g}")
-        bound = rounded if low <= rounded < high else (low + high) / 2
-        rang = [bisect_right(found, bound) for _, found in series]
-        steps = [step + 1 if step < len(found) else None for (_, found), step in zip(series, rang, strict=True)]
-        judged = judge(zip(rows, steps, strict=True), ahead=ahead)
-        score = (judged.hits, median(judged.leads) if judged.leads else 0, bound)
-        if judged.is_quiet and judged.hits and (best is None or score > best[0]):
-            best = (score, Limit(names, form, sign * bound, above), judged)
-    return None if best is None else best[1:]
+    values = np.array(sorted({value for found in series for value in found if math.isfinite(value)}))
+    if len(values) < 2:
+        return None
+    low, middle = values[:-1], (values[:-1] + values[1:]) / 2
+    rounded = np.array([float(f"{value:.3g}") for value in middle])
+    bounds = np.where((low <= rounded) & (rounded < values[1:]), rounded, middle)
+    # By trial and bound: the step that rings, after the trial's last if none does.
+    rang = np.array([1 + np.searchsorted(found, bounds, side="right") for found in series])
+    fell = np.array([math.inf if row.collapsed_at is None else row.collapsed_at for row in rows])[:, None]
+    silent = rang > np.array([len(found) for found in series])[:, None]
+    hits = ((fell < math.inf) & ~silent & (fell - rang >= ahead)).sum(axis=0)
+    healthy = np.array([row.is_healthy for row in rows])
+    hits[(~silent[healthy]).sum(axis=0) > MOST_FALSE * healthy.sum()] = 0
+    if not hits.any():
+        return None
+
+    def judged_at(index: int) -> Judged:
+        steps = [None if none else int(step) for step, none in zip(rang[:, index], silent[:, index], strict=True)]
+        return judge(zip(rows, steps, strict=True), ahead=ahead)
+
+    most = {float(bounds[i]): judged_at(i) for i in np.flatnonzero(hits == hits.max())}
+    bound, judged = max(most.items(), key=lambda found: (median(found[1].leads), found[0]))
+    return Limit(names, form, sign * bound, above), judged
 
 
 def choose(rows: Sequence[Row], ahead: int = AHEAD) -> tuple[list[tuple[str, Limit, Judged]], list[Limit]]:

@@ -45,11 +45,9 @@ def episode_texts(path):
     return [(row["step"], row["purpose"], row["text"]) for row in rows]
 
 
-def kill(service):
-    """Kill one of its replicas outright; its process id."""
-    pid = next(replica.pid for replica in service.replicas if replica.pid)
-    os.kill(pid, signal.SIGKILL)
-    return pid
+def kill(service, blow=signal.SIGKILL):
+    """Kill one of its replicas outright, or have it stand still."""
+    os.kill(next(replica.pid for replica in service.replicas if replica.pid), blow)
 
 
 @pytest.mark.long
@@ -103,7 +101,13 @@ def test_what_a_killed_generator_has_finished_of_its_episodes_is_gone_on_with_by
             assert 0 <= step - 1 - versions[0] <= config.max_lag
 
 
-def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, controller):
+def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, controller):
+    """One stands still, and the others die.
+
+    verl-project/verl issue 12: the rollout hangs, there is no error message, and the last line of
+    the log says that two requests are running. huggingface/trl pull request 5320: one generation
+    that failed was raised again, and ended the rollout process, and with it the run.
+    """
     config = SMALL.changed(
         max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, eval_every=100, spares=1, tool_replicas=2,
         reward_replicas=2,
@@ -118,7 +122,7 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, con
                 case 2:
                     kill(controller().services["tools"])
                 case 3:
-                    kill(controller().services["reward"])
+                    kill(controller().services["reward"], signal.SIGSTOP)
                 case 5:
                     kill(controller().services["generator"])
                 case 6:
@@ -129,6 +133,7 @@ def test_a_run_survives_the_death_of_every_role_and_loses_no_group(tmp_path, con
     assert sorted(row["role"] for row in restarts) == ["generator", "reward", "tools", "trainer"]
     # A spare generator is ready to take over.
     assert times["restart", "generator"] - times["step", 5] < 5
+    assert times["restart", "reward"] - times["step", 3] < 20
     assert [row["step"] for row in rows(run.path, "step")] == list(range(1, 11))
     found = counters(run)
     assert found["trained"] == config.steps * config.prompts_per_step

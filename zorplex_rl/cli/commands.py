@@ -1,7 +1,7 @@
 """The command line. A command is a dataclass; tyro reads it (``flags.py``).
 
     zorplex-rl train [--task …] [--resume RUN]    train a policy through Monarch actors
-    zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all four kinds of task, or on one
+    zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all kinds of task, or on one
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
     zorplex-rl certificates --to FOLDER HOST…     make what the machines of a run know each other by
     zorplex-rl bench [NAME]                       run the benchmarks of this repository

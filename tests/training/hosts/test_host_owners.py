@@ -184,17 +184,20 @@ def test_a_host_that_does_not_answer_leaves_the_other_one_ready_and_is_named_in_
         assert leave(run) == "all alive"
 
 
-@pytest.mark.parametrize("stopped", ["keeper", "Monarch's worker loop", "worker program"])
-def test_a_process_of_a_host_that_stands_still_for_6_seconds_loses_nothing(worker, stopped):
-    with client(worker.address) as run:
-        assert said(run) == "open"
-        (loop,), (keeper,) = worker.children(1), worker.children(2)
-        pid = {"keeper": keeper, "Monarch's worker loop": loop, "worker program": worker.process.pid}[stopped]
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            time.sleep(6.0)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        # If it were given up, that would have happened by now: its lease is 10 s.
-        time.sleep(5.0)
-        assert leave(run) == "all alive"
+def test_hosts_of_which_a_process_stands_still_for_6_seconds_lose_nothing(worker):
+    """On one the keeper, on one Monarch's worker loop, on one the worker program."""
+    with running_worker() as second, running_worker() as third:
+        hosts = (worker, second, third)
+        with client(*(host.address for host in hosts)) as run:
+            assert said(run) == "open"
+            (keeper,), (loop,), program = worker.children(2), second.children(1), third.process.pid
+            for pid in (keeper, loop, program):
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(6.0)
+            finally:
+                for pid in (keeper, loop, program):
+                    os.kill(pid, signal.SIGCONT)
+            # If one were given up, that would have happened by now: its lease is 10 s.
+            time.sleep(5.0)
+            assert leave(run) == "all alive"
