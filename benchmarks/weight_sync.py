@@ -26,11 +26,11 @@ import tyro
 from log import Report, append_report, print_report
 from torch import Tensor, nn
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services import runtime
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.training.transports import READERS, SLOTS, Publisher, Subscriber, WeightSource, subscribe
-from zorplex_rl.weights.ring import WeightPullError
 
 ASKED = (
     "How many bytes per second does each transport carry, compared with a memcpy on this machine? Do weights arrive whole, and in order, "

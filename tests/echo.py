@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import ConfigError, WeightPullError
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 
 DEADLY = "a step that ends the process"
@@ -107,8 +107,7 @@ class Parrot(Actor):
         self._version: int | None = None
 
     @concurrent_endpoint
-    async def subscribe(self, trainer: str) -> bool:
-        return True
+    async def subscribe(self, trainer: str) -> None: ...
 
     @concurrent_endpoint
     async def pull(self) -> int:
@@ -120,6 +119,14 @@ class Parrot(Actor):
         if self._version is None:
             raise RuntimeError("no weights yet")
         return tasks
+
+
+class Deaf(Actor):
+    """Stands in for a generator that no weights reach."""
+
+    @concurrent_endpoint
+    async def subscribe(self, trainer: str) -> None:
+        raise WeightPullError("the trainer is far away")
 
 
 class Finder(Actor):

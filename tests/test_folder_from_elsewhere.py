@@ -274,6 +274,23 @@ def test_rows_that_no_run_has_written_are_left_out(run):
     assert not RunFolder(run).is_finished(1)
 
 
+def test_what_a_folder_says_does_not_reach_the_terminal_as_a_command(run, capsys):
+    warnings = [{"text": "\x1b[2Jmoon\u2028"}, {"text": ["\x1b"]}, {}]
+    rows = (json.dumps({"event": "warning", "step": 1} | warning) for warning in warnings)
+    (run / "metrics.jsonl").write_text("\n".join(rows))
+    assert main(["status", str(run)]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == ["step 1: \\x1b[2Jmoon\\u2028", "step 1: "]
+    (run / "config.json").write_text(json.dumps(json.loads((run / "config.json").read_text()) | {"\x1b[2J": 1}))
+    assert "\\x1b[2J" in refused(capsys, "train", "--resume", run)
+
+
+def test_a_path_with_what_could_be_markup_is_printed_as_it_is(run, capsys):
+    folder = shutil.copytree(run / "policy", run.parent / "p[" / "x]:moon:")
+    assert main(["size", "--policy", str(folder), "--no-time"]) == 0
+    assert main(["eval", "--policy", str(folder), "--tasks", "1", "--task", "simple", "--max-tokens", "16"]) == 0
+    assert "".join(capsys.readouterr().out.split()).count("[/x]:moon:") == 2
+
+
 def test_a_pickle_in_any_place_of_the_folder_never_runs(tmp_path, ran, capsys):
     """Where text is expected, and where tensors are; each time the checksums are right."""
     original = make_run(tmp_path / "original", SMALL)

@@ -31,3 +31,7 @@ class CheckpointError(RuntimeError):
 
 class HostError(RuntimeError):
     """A host that is silent, has another package version, or is lost; or no host is left."""
+
+
+class WeightPullError(RuntimeError):
+    """A pull has failed. The weights in use are unchanged."""

@@ -403,6 +403,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     is_row = isinstance(row, dict) and isinstance(row.get("event"), str) and type(row.get("step")) is int
+    is_row = is_row and isinstance(row.get("text", ""), str)
     return row if is_row and all(type(row.get(name, 0)) in (int, float) for name in NUMBERS) else None
 
 

@@ -41,6 +41,7 @@ CANNOT_WORK = """
 --task sudoku
 --difficulty brutal
 --loss sgd
+--preset huge
 --on-update never
 --transport pigeon
 --steps 0

@@ -126,6 +126,33 @@ def test_a_defect_of_any_other_command_is_one_sentence_and_with_debug_its_traceb
     assert "Traceback" in capsys.readouterr().err
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class Odd(str):
+    def strip(self, *_):
+        raise RuntimeError
+
+
+class OfOddText(Exception):
+    def __str__(self):
+        return Odd("moon")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Unprintable(), "Unprintable; "),
+        (OfOddText(), "OfOddText: moon; "),
+        (ValueError("x" * 10**6), "ValueError: xxx"),
+    ],
+)
+def test_an_exception_whose_text_is_missing_odd_or_endless_is_one_sentence_at_once(error, said):
+    assert sentence_of(error).startswith(said) and "\n" not in sentence_of(error)[:400]
+
+
 @pytest.mark.parametrize(
     "allocate",
     [lambda: torch.empty(1 << 50), lambda: np.empty(1 << 50), lambda: mmap.mmap(-1, 1 << 50), lambda: bytes(1 << 50)],

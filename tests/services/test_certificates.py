@@ -4,21 +4,30 @@ wrong with them is one sentence."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import socket
 import ssl
+import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services import certificates, lifeline, tls
-from zorplex_rl.services.certificates import make_certificates
+from zorplex_rl.services.certificates import AUTHORITY_KEY, make_certificates
 from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, ask, check_files, client_context, server_context
 from zorplex_rl.training.hosts.checks import check_cluster
 from zorplex_rl.weights import socket_ring
@@ -61,11 +70,62 @@ def test_the_command_adds_hosts_with_the_same_authority_and_overwrites_nothing(m
     assert {path: path.read_bytes() for path in before} == before and not (made / "d").exists()
 
 
-@pytest.mark.parametrize("hosts", [["a b"], ["../a"], ["controller"], ["a", "a"], [""], ["a,"]])
+@pytest.mark.parametrize(
+    "hosts", [["a b"], ["../a"], ["controller"], ["a", "a"], [""], ["a,"], ["a..b"], ["a" * 64], ["999.1.1.1"]]
+)
 def test_what_is_no_name_of_a_host_is_refused(tmp_path, hosts):
     with pytest.raises(ConfigError, match="a host is called|give each a name of its own"):
         make_certificates(tmp_path / "made", hosts, None, days=1)
     assert not (tmp_path / "made").exists()
+
+
+def let_expire(folder: Path) -> None:
+    make_certificates(folder.parent / "past", ["a"], None, days=-0.5)
+    for file in (folder.parent / "past" / "authority").iterdir():
+        shutil.copy(file, folder)
+
+
+def encrypt_key(folder: Path) -> None:
+    key = load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
+    (folder / AUTHORITY_KEY).write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"moon"))
+    )
+
+
+def take_another_key(folder: Path) -> None:
+    make_certificates(folder.parent / "other", ["a"], None, days=1)
+    shutil.copy(folder.parent / "other" / "authority" / AUTHORITY_KEY, folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(let_expire, "has expired"), (encrypt_key, "encrypted"), (take_another_key, "does not belong to its authority")],
+)
+def test_an_authority_that_can_make_no_good_certificate_makes_none(made, capsys, spoil, why):
+    spoil(made / "authority")
+    assert main(["certificates", "--to", str(made), "c"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("zorplex-rl: --to is") and said.count("\n") == 1 and why in said
+    assert not (made / "c").exists()
+
+
+def test_a_file_with_several_authorities_admits_the_certificates_of_each(made, use, tmp_path):
+    make_certificates(tmp_path / "others", ["a,127.0.0.1"], None, days=1)
+    both = (tmp_path / "others" / "a" / AUTHORITY).read_bytes() + (made / "a" / AUTHORITY).read_bytes()
+    for folder in (made / "a", tmp_path / "others" / "a"):
+        (folder / AUTHORITY).write_bytes(both)
+        check_files(folder, HERE)
+    ring = make_ring()
+    use(made / "a")
+    handle = serve(ring, "127.0.0.1", server_context())
+    use(tmp_path / "others" / "a")
+    assert SocketRing(handle, client_context()).read_headers(3)[:, 1].max() == 1
+
+
+def test_an_address_is_the_same_however_it_is_written(tmp_path):
+    make_certificates(tmp_path / "made", ["a,0:0::1"], None, days=1)
+    for address in ("tls://[::1]:4444", "tls://[0:0:0::1]:4444", "tls://A:4444"):
+        check_files(tmp_path / "made" / "a", address)
 
 
 def lose_key(folder: Path) -> None:
@@ -191,6 +251,28 @@ def test_weights_over_tls_are_what_was_published_and_both_ends_are_verified(made
         SocketRing(stranger, client_context())
 
 
+def test_who_connects_and_hangs_up_at_once_again_and_again_keeps_no_reader_out(made, use):
+    """A reset arrives before TLS has begun: as from a port scanner, without any certificate."""
+    ring, stop = make_ring(), threading.Event()
+    use(made / "a")
+    handle = serve(ring, "127.0.0.1", server_context())
+
+    def hang_up() -> None:
+        while not stop.wait(0.005):
+            with socket.create_connection((handle.host, handle.port)) as stranger:
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    stranger = threading.Thread(target=hang_up)
+    stranger.start()
+    try:
+        time.sleep(0.5)
+        for _ in range(5):
+            SocketRing(handle, client_context()).read_headers(3)
+    finally:
+        stop.set()
+        stranger.join()
+
+
 def test_a_controller_is_told_within_seconds_why_a_host_does_not_take_it(made, use, tmp_path):
     make_certificates(tmp_path / "others", ["a,127.0.0.1"], None, days=1)
     use(made / "a")
@@ -235,6 +317,26 @@ def test_a_hosts_lifeline_goes_through_tls_and_is_held_only_with_a_certificate(m
             await lifeline.hold(there, client_context())
         await asyncio.wait([held], timeout=3 * lifeline.BYTE_SECONDS)
         assert not held.done()
+        held.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_lifeline_takes_no_more_strangers_with_tls_than_without_and_still_its_controller(made, use):
+    """They connect and say nothing, so no handshake ever begins."""
+
+    async def main() -> None:
+        use(made / "a")
+        there, before = await lifeline.serve("127.0.0.1", server_context()), len(os.listdir("/proc/self/fd"))
+        strangers = [await asyncio.open_connection(there.host, there.port) for _ in range(200)]
+        await asyncio.sleep(0.2)
+        assert len(os.listdir("/proc/self/fd")) - before <= 200 + lifeline.MOST_STRANGERS
+        use(made / "controller")
+        held = asyncio.create_task(lifeline.hold(there, client_context()))
+        await asyncio.wait([held], timeout=3 * lifeline.BYTE_SECONDS)
+        assert not held.done()
+        for _, writer in strangers:
+            writer.close()
         held.cancel()
 
     asyncio.run(main())

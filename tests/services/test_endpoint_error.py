@@ -60,6 +60,17 @@ class Alien(BaseException):
     pass
 
 
+def homeless() -> Exception:
+    """An exception whose class does not say of which module it is, which stops pytest, too."""
+
+    class Homeless(type):
+        @property
+        def __module__(cls):
+            raise RuntimeError("it is of no module")
+
+    return Homeless("homeless", (Exception,), {})("x")
+
+
 class Brittle:
     """Can be sent, and cannot be received."""
 
@@ -77,7 +88,7 @@ def _raise(error):
 ODD = (
     asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3), GeneratorExit(), StopIteration(1), StopAsyncIteration(), Alien("x"),
     BaseExceptionGroup("all", [Alien("x")]), TwoArguments(1, 2), Unpicklable, Liar("x"), Deserter("x"), Unprintable("x"), ValueError("x" * 10**7),
-    Refused("not by its process"),
+    Refused("not by its process"), homeless,
 )  # fmt: skip
 
 
@@ -87,7 +98,7 @@ class Troubled(Actor):
     @concurrent_endpoint
     async def fail(self, number: int) -> None:
         error = ODD[number]
-        raise error() if isinstance(error, type) else error
+        raise error if isinstance(error, BaseException) else error()
 
     @concurrent_endpoint
     async def fail_in_a_thread(self) -> None:

@@ -242,6 +242,13 @@ def test_a_journal_that_a_crash_has_cut_off_is_replayed_as_far_as_it_goes(copied
     assert found.weights == ["checkpoint of step 2"]
 
 
+def test_an_engine_that_was_told_of_no_group_at_all_goes_on_as_before(copied):
+    rows = journal(copied)
+    next(row for row in rows if row["event"] == "told")["events"].insert(0, [0, "submit", []])
+    write_journal(copied, rows)
+    assert replay(read_recording(copied)).is_equal
+
+
 def test_a_run_that_is_under_way_is_not_replayed(copied):
     with RunFolder(copied).locked(), pytest.raises(ConfigError, match="is under way"):
         read_recording(copied)

@@ -15,12 +15,13 @@ import pytest
 import torch
 from runs import SMALL, final_weights, same_weights, train_here
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, WeightPullError
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED
 
 NUMBERS, SHARE, FULL_EVERY, VERSIONS = 65536, 0.02, 50, 1000
 

@@ -7,12 +7,14 @@ import os
 import signal
 
 import pytest
-from echo import Parrot
+from echo import Deaf, Parrot
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import replicas_of
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.service import Service
+from zorplex_rl.training import generator
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorHandle
 
 
@@ -83,3 +85,20 @@ def test_a_generator_is_never_sent_the_address_of_a_trainer_that_died_while_it_w
     trainer = Trainer()
     assert asyncio.run(GeneratorHandle(Generators(), 0).pull(trainer)) == 1
     assert subscribed == ["its successor"]
+
+
+def test_weights_that_a_trainer_offers_and_nobody_can_read_end_the_run_with_the_reason_and_no_flood(monkeypatch):
+    monkeypatch.setattr(generator, "UNREADABLE_SECONDS", 1.0)
+    asked = []
+
+    class Trainer(PublishedOnce):
+        async def call(self, endpoint):
+            asked.append(endpoint)
+
+    async def scenario():
+        async with Service("deaf", replicas_of(Deaf)) as service:
+            await GeneratorHandle(service, 0).pull(Trainer())
+
+    with pytest.raises(WeightPullError, match="generator 0 cannot read the trainer's weights: the trainer is far away"):
+        asyncio.run(scenario())
+    assert 2 < len(asked) < 10

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.training import transports
 from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
-from zorplex_rl.weights.ring import WeightPullError
 
 WIDTH = 1024
 HERE = [name for name in transports.READERS if name != "tcp"]

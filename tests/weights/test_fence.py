@@ -10,9 +10,10 @@ from itertools import permutations, product
 import pytest
 import torch
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.weights import fence, ring
 from zorplex_rl.weights.fence import NoFence, choose
-from zorplex_rl.weights.ring import WeightPullError, WeightRing, read_ring
+from zorplex_rl.weights.ring import WeightRing, read_ring
 
 OLD, NEW = 1, 2
 WORDS = 2

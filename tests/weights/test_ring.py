@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.weights import layout as layout_module
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights, on_cuda
-from zorplex_rl.weights.ring import NothingPublished, WeightPullError, WeightRing, newest_slot, read_ring
+from zorplex_rl.weights.ring import NothingPublished, WeightRing, newest_slot, read_ring
 from zorplex_rl.weights.shared_memory import BOOT_ID, allocate_for
 
 

@@ -42,7 +42,7 @@ from zorplex_rl.cli.eval import Eval, evaluate
 from zorplex_rl.cli.export import Export, export
 from zorplex_rl.cli.failures import FAILED, sentence_of
 from zorplex_rl.cli.flags import parse_command
-from zorplex_rl.cli.output import Output
+from zorplex_rl.cli.output import Output, one_line
 from zorplex_rl.cli.policy import Policy, build_or_show
 from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if debug:
                 traceback.print_exception(error)
             more = "" if debug else f"; {DEBUG} shows the traceback"
-            print(f"zorplex-rl: {sentence_of(error)}{more}", file=sys.stderr)
+            print(f"zorplex-rl: {one_line(sentence_of(error))}{more}", file=sys.stderr)
         finally:
             logging.captureWarnings(False)
             output.flush()
@@ -117,7 +117,7 @@ def _run(given: list[str]) -> int:
         }  # fmt: skip
         return programs[type(parsed)](parsed)
     except ConfigError as error:
-        print(f"zorplex-rl: {error}", file=sys.stderr)
+        print(f"zorplex-rl: {one_line(str(error))}", file=sys.stderr)
         return 2
 
 

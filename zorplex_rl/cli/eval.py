@@ -10,6 +10,7 @@ from typing import Any
 
 from zorplex_rl.cli.failures import FAILED
 from zorplex_rl.cli.flags import Command
+from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import (
     MOST_EPISODES,
     Config,
@@ -61,7 +62,6 @@ class Eval(Command):
 
 
 def evaluate(command: Eval) -> int:
-    from rich.console import Console
 
     from zorplex_rl.policy.load import load_policy, positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
@@ -91,7 +91,7 @@ def evaluate(command: Eval) -> int:
         count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
         check_limits_of(environment, names, command, count, positions)
         sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-        console = Console()
+        console = plain_console()
         environments = {name: source.make((name,)) for name in names}
         reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
     title = f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each"
@@ -111,11 +111,13 @@ def accuracy_of(
     console: Any, policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0
 ) -> list[Any]:
     """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
+    from rich.text import Text
+
     from zorplex_rl.policy.evaluate import evaluate as measure
 
     reports = []
     for name, environment in environments.items():
-        with console.status(f"{name} …"):
+        with console.status(Text(f"{name} …")):
             held_out = [environment.task(index, "held_out") for index in range(tasks)]
             report, _ = measure(policy, name, held_out, environment.execute, sampling, seed, environment)
             reports.append(report)

@@ -30,7 +30,7 @@ _MEMORY = re.compile(
 # and all its descendants have failed", "error creating proc … {"id":"generator_0-0<z4azc>" …".
 # Monarch has processes and actors of its own, such as "setup".
 _ROLES = "dataset|generator|tools|reward|reference|replay|advantage|trainer"
-_ROLE = re.compile(rf"(\w+?)(?:Rank)?Actor(?:\.\w+ failed| \w+\{{)|\"id\":\"({_ROLES})[_\d]*-\d+<")
+_ROLE = re.compile(rf"\b(\w+?)(?:Rank)?Actor(?:\.\w+ failed| \w+\{{)|\"id\":\"({_ROLES})[_\d]*-\d+<")
 _DEATH = re.compile(
     r"(?:(?:the process this actor was running on failed: )?Killed(?:\(sig=| \{ signal: )|its process was killed \(signal )(\d+)[^)}]*[)}]"
 )
@@ -38,11 +38,15 @@ _DEATH = re.compile(
 _NOT_CREATED = re.compile(r"error creating proc \(.*", re.DOTALL)
 
 
+MOST_CHARACTERS = 100_000
+"""Of what an exception says. Monarch's longest reports are shorter."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` says that there is no memory left, on a CPU or a GPU."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return not isinstance(error, OSError) and bool(_MEMORY.search(f"{type(error).__name__}: {error}"))
+    return not isinstance(error, OSError) and bool(_MEMORY.search(f"{type(error).__name__}: {text_of(error)}"))
 
 
 def role_of(error: BaseException) -> str | None:
@@ -51,7 +55,7 @@ def role_of(error: BaseException) -> str | None:
     >>> role_of(RuntimeError("Actor call ReplayBufferActor.add failed.")), role_of(RuntimeError("no such thing"))
     ('replay buffer', None)
     """
-    if not (found := _ROLE.search(str(error))):
+    if not (found := _ROLE.search(text_of(error))):
         return None
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1] or found[2]).lower()
 
@@ -100,7 +104,7 @@ def sentence_of(error: BaseException, config: Config | None = None) -> str:
     """Return what ``error`` means and what can be done, in a run of ``config`` if it was one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    role, cause, report = role_of(error), cause_of(error), str(error)
+    role, cause, report = role_of(error), cause_of(error), text_of(error)
     who, said = f"the {role}" if role else "the program", _first_line(cause)
     if is_out_of_memory(cause):
         return f"{who} ran out of memory ({said}); {_what_to_lower(config, role)}"
@@ -130,12 +134,17 @@ def _what_to_lower(config: Config | None, role: str | None) -> str:
     return f"lower {settings_to_lower(config, names)}; zorplex-rl size says what a run takes"
 
 
+def text_of(error: BaseException) -> str:
+    """Return what ``error`` says, at most ``MOST_CHARACTERS``; nothing if its class fails at that."""
+    try:
+        return str.__getitem__(str(error), slice(MOST_CHARACTERS))
+    except BaseException:  # Whatever a class of its own raises.
+        return ""
+
+
 def _first_line(error: BaseException) -> str:
     """Return type and message of ``error``, at most 300 characters."""
-    try:
-        said = next(iter(str(error).strip().splitlines()), "")
-    except Exception:  # Whatever a class of its own raises.
-        said = ""
+    said = next(iter(text_of(error).strip().splitlines()), "")
     # The stand-in for an exception that could not be sent names the original's type itself.
     name = "" if type(error).__name__ == "RemoteException" else type(error).__name__
     return ": ".join(filter(None, (name, said)))[:300]

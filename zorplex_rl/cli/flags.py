@@ -115,17 +115,23 @@ def _choice(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Prim
     if named is None:
         return None
     choices = get_args(named)
-    if named is not info.type:
+    if str in get_args(info.type):
         return _one_word(
             f"{{{','.join(choices)}}}|FILE:CLASS", lambda values: values[0], lambda value: isinstance(value, str)
         )
 
-    def read(values: list[str]) -> str:
+    may_be_none = named is not info.type
+
+    def read(values: list[str]) -> str | None:
+        if may_be_none and values == ["None"]:
+            return None
         if values[0] not in choices:
             raise ValueError(f"{values[0]!r}; expected one of {', '.join(choices)}")
         return values[0]
 
-    return _one_word(f"{{{','.join(choices)}}}", read, lambda value: value in choices)
+    return _one_word(
+        f"{{{','.join(choices)}}}", read, lambda value: value in choices or (may_be_none and value is None)
+    )
 
 
 def _one_word(metavar: str, read: Callable[[list[str]], Any], is_instance: Callable[[Any], bool]) -> Any:

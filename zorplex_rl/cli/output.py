@@ -15,7 +15,10 @@ import io
 import os
 import unicodedata
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 IN_ASCII = {
     "│": "|", "┃": "|", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "…": "...", "⏎": "/", "≠": "!=", "≤": "<=", "≥": ">=", "×": "x",
@@ -36,6 +39,23 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("zorplex_rl.in_ascii", _in_ascii)
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` with what would move a terminal's cursor or change it written out.
+
+    >>> one_line("a\\x1b[2J\\nb – c")
+    'a\\\\x1b[2J\\\\nb – c'
+    """
+    odd = ("Cc", "Cs", "Zl", "Zp")
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in odd else c for c in text)
+
+
+def plain_console() -> Console:
+    """Return a console that prints every text as it is: ``[/x]`` in a path is no markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 class Output(io.TextIOBase):

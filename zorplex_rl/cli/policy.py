@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zorplex_rl.cli.eval import accuracy_of, accuracy_table
 from zorplex_rl.cli.flags import Command
+from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import MOST_EPISODES, check_range, check_seed
 from zorplex_rl.errors import ConfigError
 
@@ -79,7 +80,6 @@ def build(command: Build) -> int:
 
 
 def show(command: Show) -> int:
-    from rich.console import Console
 
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
@@ -89,7 +89,7 @@ def show(command: Show) -> int:
     check_range("tasks", command.tasks, 1, MOST_EPISODES)
     policy, environments = load_policy(command.policy), {name: Zorplex().at((name,)) for name in tier_of("mix")}
     config = policy.model.config
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(f"policy        {policy.name}")
     console.print(
         f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "

@@ -19,6 +19,7 @@ import tyro
 from zorplex_rl.cli.eval import check_writable
 from zorplex_rl.cli.failures import DONE, FAILED
 from zorplex_rl.cli.flags import Command
+from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
 from zorplex_rl.run_folder import read_config
 from zorplex_rl.task.checks import calling_here
@@ -92,8 +93,6 @@ def defaults_of(command: Replay) -> Replay:
 def replay(command: Replay, given: Sequence[str]) -> int:
     """Replay the run as the command line ``given`` says. Returns the exit code: 1 if an unchanged
     replay differs."""
-    from rich.console import Console
-
     from zorplex_rl.drawing.two_runs import two_runs
     from zorplex_rl.simulation import what_if
     from zorplex_rl.simulation.replay import read_recording
@@ -109,7 +108,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
         max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
     )
     config = what_if.with_own_knobs(config, earlier)
-    console = Console(highlight=False)
+    console = plain_console()
     with calling_here(recording.source, earlier.task_timeout, earlier.tool_timeout):
         if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
             return _unchanged(recording, console)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.cli.flags import Command
+from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
 from zorplex_rl.sizing.presets import PRESETS, PresetName
@@ -37,7 +38,6 @@ class Size(Command):
 
 def size(command: Size) -> int:
     """Print the tables. Returns the exit code."""
-    from rich.console import Console
     from rich.table import Table
 
     config = command.config
@@ -47,7 +47,7 @@ def size(command: Size) -> int:
         prompt, shared = _prompts(config, source)
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
-    console = Console(highlight=False)
+    console = plain_console()
     title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
     table = Table(title=title, title_justify="left")
     for column in ("process", "when", "part"):

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import tyro
 
 from zorplex_rl.cli.flags import Command
+from zorplex_rl.cli.output import one_line
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.manifest import expect_plain
 from zorplex_rl.run_folder import RunFolder, step_of
@@ -137,7 +138,7 @@ def _headline(path: Path, report: dict[str, Any]) -> str:
 def _print_warnings(folder: RunFolder) -> None:
     """Print the latest of what the run's user should know."""
     for row in [row for row in folder.metrics() if row["event"] == "warning"][-LATEST:]:
-        print(f"step {row['step']}: {row['text']}")
+        print(f"step {row['step']}: {one_line(row.get('text', ''))}")
 
 
 def _replicas(services: Rows) -> Rows:

@@ -19,10 +19,18 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from zorplex_rl.cli.failures import DONE, FAILED, INTERRUPTED, cause_of, sentence_of, settings_to_lower
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.log_file import logged_to, record_traceback
-from zorplex_rl.cli.output import Output
+from zorplex_rl.cli.output import Output, one_line
 from zorplex_rl.cli.train_checks import check_needs, show_plan
 from zorplex_rl.config import Config, HostsConfig
-from zorplex_rl.errors import CheckpointError, ConfigError, HostError, StorageError, TaskError, TrainingDiverged
+from zorplex_rl.errors import (
+    CheckpointError,
+    ConfigError,
+    HostError,
+    StorageError,
+    TaskError,
+    TrainingDiverged,
+    WeightPullError,
+)
 from zorplex_rl.manifest import storing
 from zorplex_rl.run_folder import ENVIRONMENT, RunFolder, step_of
 from zorplex_rl.sizing.presets import PresetName
@@ -164,7 +172,7 @@ def _what_failed(error: Exception, cause: BaseException, config: Config, folder:
     match cause:
         case StorageError():
             return f"{cause}; free some space; {_how_to_go_on(folder)}"
-        case HostError():
+        case HostError() | WeightPullError():
             return f"{cause}; {_how_to_go_on(folder)}"
         case CheckpointError():
             # Its files are what was written, or this would have been said before.
@@ -274,7 +282,7 @@ def _what_is_intact(folder: RunFolder) -> str:
 
 
 def _complain(errors: Output, text: str) -> None:
-    print(f"zorplex-rl: {text}", file=errors)
+    print(f"zorplex-rl: {one_line(text)}", file=errors)
     errors.flush()
 
 

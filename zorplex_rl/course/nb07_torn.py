@@ -20,9 +20,9 @@ from torch import Tensor
 
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.nb07 import Writer, layers, processes
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.training.transports import connect
-from zorplex_rl.weights.ring import WeightPullError
 
 Read = Callable[[Callable[[], Any], Callable[[int], Any]], tuple[int, Any]]
 """``read(read_headers, read_slot)`` returns (version, weights)."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -28,6 +29,10 @@ from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, address_towards
 CONTROLLER, AUTHORITY_FOLDER, AUTHORITY_KEY = "controller", "authority", "authority-key.pem"
 CLOCKS_DIFFER = timedelta(hours=1)
 """A certificate is valid from so long ago on, for machines whose clock is behind."""
+NAME = re.compile(
+    r"(?!.{254})(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*(?![0-9]+$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+)
+"""A name that a machine can have. Its last part is no number: what ends in one is an address, perhaps a wrong one."""
 Signer = tuple[x509.Certificate, Any]
 """A certificate, and its key."""
 
@@ -54,7 +59,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], controller: str | None
         authority = _authority(folder / AUTHORITY_FOLDER, days)
         for name, known_as in wanted.items():
             _issue(folder / name, known_as, authority, days)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"--to is {str(folder)!r}, which cannot be used ({error}); choose another folder") from error
     return [folder / name for name in wanted]
 
@@ -72,7 +77,7 @@ def own_names(hosts: Sequence[str] = ()) -> list[str]:
 def _names(text: str) -> list[str]:
     names = [name.lower() for name in text.split(",")]
     for name in names:
-        if not (re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name) or _address(name)):
+        if not (NAME.fullmatch(name) or _address(name)):
             raise ConfigError(
                 f"a host is called {name[:60]!r}; expected names and addresses, separated by commas, as in gpu1,10.0.0.2"
             )
@@ -103,8 +108,14 @@ def _authority(folder: Path, days: float) -> Signer:
             .sign(key, hashes.SHA256())
         )
         _write(folder, {AUTHORITY: _pem(made), AUTHORITY_KEY: _pem_of_key(key)})
+        return made, key
     certificate = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
-    return certificate, serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
+    kept: Any = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
+    if kept.public_key() != certificate.public_key():
+        raise ValueError(f"{AUTHORITY_KEY} does not belong to its {AUTHORITY}")
+    if datetime.now(UTC) > (end := certificate.not_valid_after_utc):
+        raise ValueError(f"its authority has expired ({end:%Y-%m-%d %H:%M} UTC)")
+    return certificate, kept
 
 
 def _issue(folder: Path, names: Sequence[str], authority: Signer, days: float) -> None:

@@ -51,7 +51,10 @@ class EndpointError(ActorError):
     @classmethod
     def of(cls, error: BaseException, message: str) -> Self:
         """Return what stands for ``error``, below a line ``message``. Raises nothing at all."""
-        name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        try:
+            name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        except BaseException:  # Its class may have a class of its own.
+            name = type.__repr__(type(error))
         try:
             said = str(error)
         except BaseException:

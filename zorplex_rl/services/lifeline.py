@@ -40,20 +40,26 @@ class Lifeline:
 
 async def serve(host: str, tls: ssl.SSLContext | None = None) -> Lifeline:
     """Listen at ``host``, an address of this machine, until this process ends. Raises OSError."""
-    secret, strangers = secrets.token_bytes(SECRET_BYTES), set[asyncio.StreamWriter]()
+    secret, strangers = secrets.token_bytes(SECRET_BYTES), dict[asyncio.StreamWriter, asyncio.Timeout]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, EOFError):
-            strangers.add(writer)
             try:
-                async with asyncio.timeout(OPEN_SECONDS if len(strangers) <= MOST_STRANGERS else 0):
+                async with asyncio.timeout(OPEN_SECONDS) as time_left:
+                    strangers[writer] = time_left
+                    if len(strangers) > MOST_STRANGERS:
+                        # The controller may be among the last to come.
+                        strangers.pop(next(iter(strangers))).reschedule(0)
+                    if tls:
+                        # Here, so that who does not go on with it is a stranger like any other.
+                        await writer.start_tls(tls)
                     known = hmac.compare_digest(await reader.readexactly(SECRET_BYTES), secret)
             finally:
-                strangers.discard(writer)
+                strangers.pop(writer, None)
             while known and await reader.read(1 << 12):
                 pass
 
-    server = await asyncio.start_server(answer, host, 0, ssl=tls, ssl_handshake_timeout=OPEN_SECONDS if tls else None)
+    server = await asyncio.start_server(answer, host, 0)
     return Lifeline(host, server.sockets[0].getsockname()[1], secret)
 
 

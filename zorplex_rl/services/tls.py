@@ -9,6 +9,7 @@ Monarch itself never says that a certificate was refused.
 """
 
 import contextlib
+import ipaddress
 import os
 import socket
 import ssl
@@ -67,7 +68,7 @@ def _context(protocol: int) -> ssl.SSLContext | None:
 def check_files(folder: Path, address: str | None = None) -> None:
     """Raise ConfigError for the first fault in ``folder``, for one that listens at ``address``."""
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     contents = {}
@@ -83,26 +84,35 @@ def check_files(folder: Path, address: str | None = None) -> None:
         raise ConfigError(
             f"{folder / KEY} can be read by others (mode {mode & 0o777:o}); make it yours alone: chmod 600 {folder / KEY}"
         )
-    read: dict[str, x509.Certificate] = {}
     try:
-        for name in (AUTHORITY, CERTIFICATE):
-            read[name] = x509.load_pem_x509_certificate(contents[name])
+        # An authority's file may hold several, as while one follows another.
+        name = AUTHORITY
+        authorities = x509.load_pem_x509_certificates(contents[name])
+        name = CERTIFICATE
+        certificate = x509.load_pem_x509_certificate(contents[name])
+        names, of_certificate = _names_of(certificate), certificate.public_key()
         name = KEY
-        public = load_pem_private_key(contents[KEY], None).public_key()
-    except (ValueError, TypeError) as error:
+        public = load_pem_private_key(contents[name], None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{folder / name} is damaged ({error}); copy it again from where it was made") from None
-    authority, certificate = read[AUTHORITY], read[CERTIFICATE]
-    if public != certificate.public_key():
+    if public != of_certificate:
         raise ConfigError(
             f"{folder / KEY} does not belong to {folder / CERTIFICATE}; copy both from one folder of `zorplex-rl certificates`"
         )
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (InvalidSignature, ValueError, TypeError):
+
+    def has_issued(authority: x509.Certificate) -> bool:
+        with contextlib.suppress(InvalidSignature, ValueError, TypeError):
+            certificate.verify_directly_issued_by(authority)
+            return True
+        return False
+
+    if not (issuers := [*filter(has_issued, authorities)]):
         raise ConfigError(
             f"{folder / CERTIFICATE} is of another authority than {folder / AUTHORITY}; copy all three files from one folder"
-        ) from None
-    for name, found in read.items():
+        )
+    # One that was renewed has the same key: the newest counts.
+    authority = max(issuers, key=lambda issuer: issuer.not_valid_after_utc)
+    for name, found in ((AUTHORITY, authority), (CERTIFICATE, certificate)):
         if (now := datetime.now(UTC)) > found.not_valid_after_utc:
             raise ConfigError(
                 f"{folder / name} has expired ({found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC); make new certificates"
@@ -111,10 +121,22 @@ def check_files(folder: Path, address: str | None = None) -> None:
             raise ConfigError(
                 f"{folder / name} is not valid yet (from {found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC); look at this machine's clock"
             )
-    if address and (host := urlsplit(address).hostname) not in (names := _names_of(certificate)):
+    if address and (host := _normal(urlsplit(address).hostname or "")) not in names:
         raise ConfigError(
-            f"{folder / CERTIFICATE} is for {', '.join(names)}, and not for {host}, at which this machine would listen; make one that names it"
+            f"{folder / CERTIFICATE} is for {', '.join(names) or 'nobody'}, and not for {host}, at which this machine would listen; "
+            "make one that names it"
         )
+
+
+def _normal(host: str) -> str:
+    """Return the name or address ``host`` as ``_names_of`` has it.
+
+    >>> _normal("GPU1"), _normal("0:0::1")
+    ('gpu1', '::1')
+    """
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    return host.lower()
 
 
 def _names_of(certificate: "object") -> list[str]:
@@ -123,7 +145,8 @@ def _names_of(certificate: "object") -> list[str]:
     assert isinstance(certificate, x509.Certificate)
     with contextlib.suppress(x509.ExtensionNotFound):
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+        names = (*found.get_values_for_type(x509.DNSName), *found.get_values_for_type(x509.IPAddress))
+        return [_normal(str(name)) for name in names]
     return []
 
 

@@ -27,6 +27,7 @@ from zorplex_rl.errors import HostError
 from zorplex_rl.services import orphans
 from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.processes import kill_session
+from zorplex_rl.services.tls import TLS
 
 HOST_ADDRESS = "ZORPLEX_HOST_ADDRESS"
 """Environment variable of a host's processes: the name or address at which its worker listens."""
@@ -74,11 +75,14 @@ class Worker:
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         host = urlsplit(self.address).hostname or ""
-        place = {"TMPDIR": str(temporary), WORKER: str(self.folder), HOST_ADDRESS: host}
+        environment = os.environ | {"TMPDIR": str(temporary), WORKER: str(self.folder), HOST_ADDRESS: host}
+        if not self.address.startswith("tls://"):
+            # Its processes would use files that nobody has checked, and others perhaps none.
+            environment.pop(TLS, None)
         self._owner, self._owned, self._released = "", asyncio.Event(), asyncio.Event()
         monarch = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "zorplex_rl.services.worker", self.address),
-            env=os.environ | place,
+            env=environment,
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )

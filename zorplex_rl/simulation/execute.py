@@ -131,7 +131,7 @@ class Generator:
         self._kept = []
         tickets = self._engine.submit(requests)
         self._tickets |= {n: tickets[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
-        self.started = max(self.started, *(n + 1 for n in numbers))
+        self.started = max([self.started, *(n + 1 for n in numbers)])
 
     def _begun(self, request: RolloutRequest, written: Written, tokens: int, end: int) -> RolloutRequest:
         """Return ``request`` with its first ``tokens`` as the run has written them."""

@@ -68,7 +68,7 @@ def latencies_of(file: Path, config: Config, steps: int) -> tuple[Recorded, str 
         ) from error
     try:
         return read_timeline(timeline, config), None
-    except (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return rough_latencies(timeline, config, steps), (
             "the run was not in one go, so the schedule is simulated from mean latencies"
         )

@@ -9,18 +9,20 @@ when that is another one, because a new process has no weights yet.
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.history import Event, group_requests, held_out_requests
 from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
 from zorplex_rl.services.registry import ServiceClient, get_service
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
-from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.runtime import ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.call_limit import in_thread
 from zorplex_rl.task.episode import Episode, Prefix, Task
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NO_WEIGHTS = -1
+UNREADABLE_SECONDS = 30.0
+"""For so long a generator tries to read the weights of one trainer that answers."""
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.05, 2.0
+"""Between the first two tries; each later pause is twice as long, up to the second."""
 History = tuple[str, int, list[Event]]
 """Of a generator: its name, how many events came before, and these events (``policy/history.py``)."""
 
@@ -79,38 +85,26 @@ class GeneratorActor(ModelActor):
         )
 
     @concurrent_endpoint
-    async def subscribe(self, trainer: Any) -> bool:
-        """Read weights from the actor ``trainer`` from now on. Returns False if it cannot."""
+    async def subscribe(self, trainer: Any) -> None:
+        """Read weights from the actor ``trainer`` from now on. Raises WeightPullError."""
         from zorplex_rl.training.shard_transports import subscribe_to_group
         from zorplex_rl.training.transports import answer_of, subscribe
-        from zorplex_rl.weights.ring import WeightPullError
 
         model, transport, ranks = self.policy.model, self.config.transport, self.config.services.trainer_processes
-        try:
-            if ranks > 1:
-                self._source = await subscribe_to_group(trainer, ranks, model, transport)
-                return True
-            source = replace(await answer_of(trainer.source.call_one()), owner=trainer)
-            self._source = await subscribe(source, transport, model)
-        except WeightPullError as error:
-            log.warning("%s", error)
-            return False
-        return True
+        if ranks > 1:
+            self._source = await subscribe_to_group(trainer, ranks, model, transport)
+            return
+        source = replace(await answer_of(trainer.source.call_one()), owner=trainer)
+        self._source = await subscribe(source, transport, model)
 
     @concurrent_endpoint
-    async def pull(self) -> int | None:
-        """Pull the newest published weights. Returns their version, or None if they cannot be read.
-        They arrive while sampling goes on, and are put into the model between two of its steps."""
-        from zorplex_rl.weights.ring import WeightPullError
-
-        try:
-            with self.recorder.span("pull") as pull:
-                pull["transport"] = self._source.transport
-                pull["version"] = await self._source.fetch()
-                pull["bytes"] = self._source.bytes_read
-        except WeightPullError as error:
-            log.warning("%s", error)
-            return None
+    async def pull(self) -> int:
+        """Pull the newest published weights. Returns their version, or raises WeightPullError. They
+        arrive while sampling goes on, and are put into the model between two of its steps."""
+        with self.recorder.span("pull") as pull:
+            pull["transport"] = self._source.transport
+            pull["version"] = await self._source.fetch()
+            pull["bytes"] = self._source.bytes_read
         async with self._one_at_a_time:
             self._version = self._source.swap()
             self._stream.use_version(self._version)
@@ -189,20 +183,33 @@ class GeneratorHandle:
         return self._version if ready else NO_WEIGHTS
 
     async def pull(self, trainer: "TrainerHandle") -> int:
-        """Pull the newest weights, when the trainer is there. Returns their version."""
+        """Pull the newest weights, when the trainer is there. Returns their version. Raises
+        WeightPullError if a trainer's cannot be read, again and again for ``UNREADABLE_SECONDS``."""
+        tried, since, pause = None, 0.0, PAUSE_SECONDS
         while True:
             replica = await self.service.replica_at(self.index)
             # Last: whoever waited after this could tell a generator of a trainer that is gone.
             publisher = await trainer.actor()
             if replica is not self._replica:
                 self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
-            if publisher is not self._read_from:
-                self._read_from = publisher if await self._call("subscribe", publisher) else None
-            if self._read_from and (version := await self._call("pull")) is not None:
-                self._version = version
-                return version
-            # The weights could not be read. If the trainer is gone, this waits until it is back.
+            if tried != (replica, publisher):
+                tried, since, pause = (replica, publisher), time.monotonic(), PAUSE_SECONDS
+            try:
+                if publisher is not self._read_from:
+                    await self._call("subscribe", publisher)
+                    self._read_from = publisher
+                self._version = await self._call("pull")
+                return self._version
+            except ActorError as error:
+                if not isinstance(why := error.exception, WeightPullError):
+                    raise
+                if time.monotonic() - since > UNREADABLE_SECONDS:
+                    raise WeightPullError(f"generator {self.index} cannot read the trainer's weights: {why}") from error
+                log.info("generator %d: %s", self.index, why)
+            # If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     async def generate(self, tasks: list[Any], *options: Any) -> Any:
         """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""

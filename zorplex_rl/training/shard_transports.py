@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.training import transports
 from zorplex_rl.training.transports import ANY, SLOTS, Readers, WeightSource, answer_of, connect
 from zorplex_rl.weights.layout import named_weights
@@ -37,7 +38,7 @@ from zorplex_rl.weights.reshard.sharded_model import (
 )
 from zorplex_rl.weights.reshard.sharding import Sharding
 from zorplex_rl.weights.reshard.transfer import ShardPublisher, ShardSubscriber
-from zorplex_rl.weights.ring import Reader, WeightPullError
+from zorplex_rl.weights.ring import Reader
 
 Offer = dict[int, WeightSource]
 """For each destination rank, what it reads its pieces from."""

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from zorplex_rl.config import Config
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.services.tls import client_context, server_context
 from zorplex_rl.services.worker import HOST_ADDRESS
@@ -36,7 +37,6 @@ from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
     NOTHING_PUBLISHED,
     Reader,
-    WeightPullError,
     WeightRing,
     follow_changes,
     read_ring,

@@ -47,6 +47,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.weights.delta import CHANGES, HEAD, apply, capacity, encode, read_head, word_of
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights, on_cuda
@@ -54,10 +55,6 @@ from zorplex_rl.weights.layout import ALIGNMENT, Layout, Weights, on_cuda
 NOTHING_PUBLISHED = -1
 READ_TIMEOUT = 5.0
 """Seconds that a reader waits for a ring without a complete slot."""
-
-
-class WeightPullError(RuntimeError):
-    """A pull has failed. The weights in use are unchanged."""
 
 
 class NothingPublished(WeightPullError):

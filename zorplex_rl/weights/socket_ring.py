@@ -168,9 +168,6 @@ class _Readers:
     def _accept(self) -> None:
         try:
             accepted, _ = self._listener.accept()
-            accepted.setblocking(False)
-            if self._tls:
-                accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         except OSError as error:
             # Without a descriptor for it, the connection waits, and would wake this thread again at
             # once: so look away for a moment.
@@ -180,13 +177,18 @@ class _Readers:
         strangers = [connection for connection in self._connections if not connection.is_known]
         if len(strangers) >= MOST_STRANGERS:
             self._hang_up(strangers[0])
-        connection = _Connection(accepted, self._ring, self._secret)
-        self._connections.append(connection)
         try:
+            accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            connection = _Connection(accepted, self._ring, self._secret)
             self._ready.register(accepted, selectors.EVENT_READ, connection)
         except OSError:
-            self._hang_up(connection)
+            # It has hung up already. The next one that waits has its turn at once.
+            accepted.close()
+            return
+        self._connections.append(connection)
 
     def _go_on(self, connection: _Connection) -> None:
         """Do the next step of ``connection``."""

@@ -78,6 +78,8 @@ def test_hosts_that_cannot_be_are_refused_in_one_sentence(text, wording):
         {"listen": "tcp://10.0.0.1:5555"},
         {"hosts": TWO, "listen": "10.0.0.1"},
         {"hosts": TWO, "trainer_host": 2},
+        {"transport": "tcp"},
+        {"transport": "tcp", "hosts": "processes:2"},
     ],
 )
 def test_settings_that_contradict_the_hosts_are_refused(settings, wording):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_plan import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.weights.layout import LayoutMismatch
 from zorplex_rl.weights.reshard.plan import Locations
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
@@ -25,7 +26,7 @@ from zorplex_rl.weights.reshard.transfer import (
     pull_together,
     read_together,
 )
-from zorplex_rl.weights.ring import NothingPublished, WeightPullError
+from zorplex_rl.weights.ring import NothingPublished
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8)
 BY_ROWS, BY_COLUMNS, WHOLE = (Sharding((2,), (placement,)) for placement in (ROWS, COLUMNS, EVERYWHERE))

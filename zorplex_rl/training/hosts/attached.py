@@ -1,6 +1,7 @@
 """Attach to our workers (``services/worker.py``): those of ``attach:…``, and of Slurm's jobs."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 from zorplex_rl.errors import HostError
 from zorplex_rl.services.listening import attach, listen_at
 from zorplex_rl.services.runtime import start_runtime
-from zorplex_rl.services.tls import address_towards, ask
+from zorplex_rl.services.tls import TLS, address_towards, ask
 
 
 class Reached(NamedTuple):
@@ -25,6 +26,8 @@ async def attach_to(addresses: Sequence[str], listen: str | None, needed: str) -
     Each is a mesh of its own, so a silent one keeps no other waiting. Raises HostError."""
     if addresses[0].startswith("tls://"):
         await asyncio.gather(*(asyncio.to_thread(ask, address) for address in addresses))
+    else:
+        os.environ.pop(TLS, None)
     listen_at(listen or own_address(addresses[0]))
     start_runtime()
     return [Reached(attach(address), urlsplit(address).hostname or "", needed) for address in addresses]

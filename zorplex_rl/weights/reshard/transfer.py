@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.errors import WeightPullError
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.reshard.sharded_model import ModelPlan, local_weights
@@ -38,7 +39,6 @@ from zorplex_rl.weights.ring import (
     Header,
     NothingPublished,
     Reader,
-    WeightPullError,
     WeightRing,
     complete_slots,
     ring_bytes,
