@@ -72,6 +72,12 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit_also_by_an_earlier_version
     assert torch.equal(torch.rand(3), drawn)
 
 
+def test_a_learner_of_another_step_than_its_checkpoint_is_refused(new):
+    load_learner(moved(seed=1), new, step=7)
+    with pytest.raises(CheckpointError, match="its learner is of step 7, and the checkpoint of step 8"):
+        load_learner(moved(seed=1), new, step=8)
+
+
 def test_a_checkpoint_is_one_file_of_safetensors_that_everybody_may_read_who_may_read_the_rest(new, learner):
     (new / "beside").write_text("")
     assert (new / FILE).stat().st_mode == (new / "beside").stat().st_mode

@@ -35,10 +35,12 @@ def save_learner(learner: Learner, folder: Path) -> None:
         raise StorageError(f"the checkpoint cannot be written ({error.strerror or error})") from error
 
 
-def load_learner(learner: Learner, folder: Path) -> None:
+def load_learner(learner: Learner, folder: Path, step: int | None = None) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
-    Raises CheckpointError if that is no learner, or one of another model."""
+    Raises CheckpointError if that is no learner, or one of another model, or not of ``step``."""
     with _reading(folder) as read:
+        if step is not None and (version := int(read("version"))) != step:
+            raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {step}")
         learner.restore(read)
         random_state = read(RANDOM_STATE)
         try:
