@@ -31,12 +31,6 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, suppres
 settings.load_profile("repeatable")
 
 
-def pytest_xdist_auto_num_workers(config):
-    """Two at a time, for two cores; one more where a third of the time is waiting for processes to
-    start, to be missed and to end."""
-    return 2 if config.option.markexpr == "quick" else 3
-
-
 def pytest_collection_modifyitems(items):
     from quick import is_quick
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
+from zorplex_rl.errors import CheckpointError
 from zorplex_rl.learning.advantages import zero_variance_share
 from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.learning.learning_signal import LearningSignal
@@ -365,6 +366,8 @@ class Controller:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
         log, state = self.log, self.log.folder.controller_state(checkpoint)
         await self.trainer.load(checkpoint / "trainer")
+        if (version := await self.trainer.publish()) != state["step"]:
+            raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {state['step']}")
         await self.replay.load_state.route(state["replay"])
         await self.dataset.load_state.route(state["stages"])
         self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.manifest import storing, verify
-from zorplex_rl.run_folder import step_of
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.replica_set import Restart
@@ -105,11 +104,11 @@ class TrainerActor(ModelActor):
         await self.compute(save_learner, self._learner, Path(folder))
 
     @concurrent_endpoint
-    async def load(self, folder: str, step: int) -> int:
-        """Continue from what ``save`` wrote after ``step``. Returns the version."""
+    async def load(self, folder: str) -> int:
+        """Continue from what ``save`` wrote. Returns the version."""
         from zorplex_rl.learning.checkpoint import load_learner
 
-        await self.compute(load_learner, self._learner, Path(folder), step)
+        await self.compute(load_learner, self._learner, Path(folder))
         return self._learner.version
 
     @concurrent_endpoint
@@ -197,11 +196,11 @@ class TrainerHandle:
     async def _load(self, replica: Replica, folder: Path) -> None:
         """Have ``replica`` load a checkpoint of this machine."""
         if not (host := replica.host):
-            await replica.unless_lost(replica.method("load")(str(folder), step_of(folder.parent)).as_asyncio())
+            await replica.unless_lost(replica.method("load")(str(folder)).as_asyncio())
             return
         there = await host.send_folder(folder)
         try:
-            await replica.unless_lost(replica.method("load")(there, step_of(folder.parent)).as_asyncio())
+            await replica.unless_lost(replica.method("load")(there).as_asyncio())
         finally:
             await host.remove_folder(there)
 
