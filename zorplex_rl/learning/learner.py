@@ -87,8 +87,8 @@ class Learner:
         reference_logprobs: Sequence[Sequence[float]] | None = None,
         proximal_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
-        """Train on ``episodes``, each with its advantage; with ``--credit prefix`` a group's have to
-        be together. Returns the step's diagnostics.
+        """Train on ``episodes``, each with its advantage; with ``--credit prefix`` whole groups.
+        Returns the step's diagnostics.
 
         ``proximal_logprobs`` are log π₀ of ``decoupled_ppo``; None: of the start of this step. With
         those of the weights that sampled, it corrects numerics and staleness each by itself

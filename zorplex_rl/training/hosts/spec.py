@@ -50,7 +50,7 @@ def check_hosts(config: Config) -> None:
             raise ConfigError("--listen is for --hosts attach:…; leave it out")
     if config.transport == "tcp" and spec.kind not in ("attach", "slurm"):
         raise ConfigError(
-            f"--transport is tcp, which serves weights between workers, and --hosts {settings.hosts} has none; use --transport auto"
+            f"--transport is tcp, which is for --hosts attach:… and slurm:N, and --hosts is {settings.hosts}; use --transport auto"
         )
     if settings.trainer_host >= max(1, spec.count):
         raise ConfigError(
