@@ -5,10 +5,11 @@
 
     trials of even seeds ──► for each diagnostic and form the bound with the most hits ──► the alarm
     trials of odd seeds  ──► what that alarm would have done
+    foretold.jsonl       ──► what the alarm of a run, with its forecast, does on trials that chose nothing of it
 
-By the rule a hit rings at least 10 steps before the collapse; the alarm of a run is chosen among
-those that ring before it at all. The forms and their smoothing are those of
-``zorplex_rl/learning/alarm.py``, which a run uses.
+By the rule a hit rings at least 10 steps before the collapse; the diagnostic in the alarm of a run
+is chosen among those that ring before it at all. The forms and their smoothing, and the forecast,
+are those of ``zorplex_rl/learning/alarm.py``, which a run uses.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from statistics import median
 
 import numpy as np
 import tyro
-from laboratory import EASY, HARD
+from laboratory import EASY, FORETOLD, HARD
 from log import Report, append_report, print_report
 
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course.recorded_study import Row, read_study
-from zorplex_rl.learning.alarm import Form, Limit, Smoothed, value_of
+from zorplex_rl.learning.alarm import LIMITS, Alarm, Form, Limit, Smoothed, value_of
 
 ASKED = "Which diagnostics announce a collapse at least 10 steps before the accuracy halves, and how often do they ring in healthy trials?"
 EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healthy trials alarmed, on the seeds that it was not chosen on."
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
+SOONEST = 2
+"""The first step that has seen stale data."""
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "sample size, tokens": ("effective_sample_size",),
     "sample size, episodes": ("episode_sample_size",),
@@ -48,6 +52,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "KL to behaviour": ("mismatch_kl",),
     "reward": ("reward",),
 }
+COLUMNS = (f"{AHEAD} steps before", "before at all", "median lead", "false alarms", "dipped")
 FORMS: tuple[tuple[Form, bool], ...] = (("level", True), ("level", False), ("fall", False), ("rise", True))
 """Forms, each with whether values above its bound ring."""
 
@@ -199,11 +204,10 @@ def tables(rows: Sequence[Row]) -> list[Report]:
     """Return the table of all candidates, and those of the rule's alarm and the run's."""
     chosen_on = [row for row in rows if row.seed % 2 == 0]
     reported = [row for row in rows if row.seed % 2]
-    columns = [f"{AHEAD} steps before", "before at all", "median lead", "false alarms", "dipped"]
     found = []
     for ahead, what in (
         (AHEAD, "The alarm by the rule"),
-        (AT_ALL, "The alarm of a run: the most collapses announced at all"),
+        (AT_ALL, "The diagnostic of a run's alarm: the most collapses announced at all"),
     ):
         singles, alarm = choose(chosen_on, ahead)
         table = [
@@ -214,7 +218,7 @@ def tables(rows: Sequence[Row]) -> list[Report]:
         found.append(
             Report(
                 f"Each candidate in its forms, chosen to ring {ahead} steps before or earlier on even seeds, and judged on odd seeds",
-                ["candidate", "rings", *(f"{name} (even)" for name in (*columns[:2], columns[3])), *columns],
+                ["candidate", "rings", *(f"{name} (even)" for name in (*COLUMNS[:2], COLUMNS[3])), *COLUMNS],
                 table,
                 [f"No quiet bound with a hit on even seeds: {', '.join(silent)}."] if silent else [],
             )
@@ -227,8 +231,41 @@ def tables(rows: Sequence[Row]) -> list[Report]:
         together = [[name, *judge(apply(some, alarm), after).cells] for name, some, after in halves]
         names = {limit.names: name for name, limit, _ in singles}
         parts = "; or ".join(f"{names[limit.names]} {described(limit)}" for limit in alarm)
-        found.append(Report(f"{what}: {parts or 'none'}", ["seeds", *columns], together))
+        found.append(Report(f"{what}: {parts or 'none'}", ["seeds", *COLUMNS], together))
     return found
+
+
+def heard(rows: Iterable[Row], limits: Sequence[Limit] = LIMITS) -> list[tuple[Row, int | None]]:
+    """Return each trial with the step at which the alarm of a run rings in it, or None."""
+    found = []
+    for row in rows:
+        alarm = Alarm(LearnerConfig(loss=row.loss), row.lag, limits)
+        rang = (step for step, metrics in enumerate(row.diagnostics, start=1) if alarm.note(metrics, step))
+        found.append((row, next(rang, None)))
+    return found
+
+
+def of_a_run(rows: Sequence[Row], fresh: Sequence[Row]) -> Report:
+    """Return the table of the alarm that a run has, on ``fresh`` trials and on those that chose it."""
+    table = []
+    for name, limits in (("forecast and diagnostic", LIMITS), ("forecast alone", ())):
+        for trials, some in (
+            ("fresh", fresh),
+            *(
+                (f"fresh, {rate:g}", [r for r in fresh if r.learning_rate == rate])
+                for rate in sorted({r.learning_rate for r in fresh})
+            ),
+            ("even seeds", [row for row in rows if row.seed % 2 == 0]),
+            ("odd seeds", [row for row in rows if row.seed % 2]),
+        ):
+            rang = heard(some, limits)
+            possible = judge(rang, after=SOONEST + AHEAD - 1)
+            table.append([name, trials, *judge(rang).cells, f"{possible.hits} of {possible.collapses}"])
+    return Report(
+        f"The alarm of a run ({FORETOLD.out.name}: trials that chose nothing of it)",
+        ["alarm", "trials", *COLUMNS, f"{AHEAD} steps before, of collapses at step {SOONEST + AHEAD} or later"],
+        table,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +284,14 @@ def recorded() -> list[Row]:
 def main(options: Options) -> None:
     """Judge all trials that are recorded by now."""
     rows = recorded()
-    reports = tables(rows)
+    fresh = [*read_study(FORETOLD.out).rows] if FORETOLD.out.exists() else []
+    reports = [of_a_run(rows, fresh), *tables(rows)]
     for report in reports:
         print_report(report)
     if options.log:
-        append_report("benchmarks/alarms.py", ASKED, EXPECTED, {"trials": len(rows)}, reports)
+        append_report(
+            "benchmarks/alarms.py", ASKED, EXPECTED, {"trials": len(rows), "fresh trials": len(fresh)}, reports
+        )
 
 
 if __name__ == "__main__":

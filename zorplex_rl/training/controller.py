@@ -112,7 +112,7 @@ class Controller:
         self.under_way = False
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
         self._next_evaluation = 0
-        self._signal, self._alarm = LearningSignal(), Alarm()
+        self._signal, self._alarm = LearningSignal(), Alarm(config.learner, config.max_lag)
         self._around = contextlib.AsyncExitStack()
         self._state_lock = asyncio.Lock()
         """Held while an evaluation is written down, and while a checkpoint is gathered."""
@@ -265,7 +265,7 @@ class Controller:
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
-        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics)):
+        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics, self.step)):
             if warning:
                 self.log.warn(self.step, warning)
         # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
