@@ -21,6 +21,7 @@ with app.setup(hide_code=True):
     import torch
     from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
+    from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb09, nb11
     from zorplex_rl.course import staleness as lab
     from zorplex_rl.course.figures import drawing_of, lines
@@ -395,11 +396,11 @@ def _(config, fall_curve, start_fall):
         ("masked, wrong records", "icepop", 0, planted),
     )
     for _name, _loss, _lag, *_spoil in runs:
-        _alarm = Alarm()
+        _alarm = Alarm(LearnerConfig(loss=_loss), _lag)
 
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             policies[name] = learner.policy
-            if alarm.note(metrics):
+            if alarm.note(metrics, learner.version):
                 rang.setdefault(name, learner.version)
             if learner.version % 3 == 0:
                 share = lab.held_out_accuracy(learner.policy, world, config.study)
@@ -446,8 +447,8 @@ def alarms(recorded):
     told = Counter()
     for _name in ("laboratory.jsonl", "laboratory_hard.jsonl"):
         for _row in read_study(recorded / _name).rows:
-            _alarm = Alarm()
-            _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row)]
+            _alarm = Alarm(LearnerConfig(loss=_row.loss), _row.lag)
+            _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row, n)]
             if _row.seed % 2 and _row.collapsed_at:
                 _ahead = _row.collapsed_at - _rang[0] if _rang else 0
                 told += Counter(collapsed=1, before=_ahead > 0, ten_before=_ahead >= 10)
