@@ -34,6 +34,9 @@ EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healt
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
 SOONEST = 2
 """The first step that has seen stale data."""
+CHOSE = (5, 3e-4)
+"""Seed and rate of the trials in ``foretold.jsonl`` that changed the forecast, and so are not
+reported."""
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "sample size, tokens": ("effective_sample_size",),
     "sample size, episodes": ("episode_sample_size",),
@@ -284,7 +287,8 @@ def recorded() -> list[Row]:
 def main(options: Options) -> None:
     """Judge all trials that are recorded by now."""
     rows = recorded()
-    fresh = [*read_study(FORETOLD.out).rows] if FORETOLD.out.exists() else []
+    later = read_study(FORETOLD.out).rows if FORETOLD.out.exists() else ()
+    fresh = [row for row in later if (row.seed, row.learning_rate) != CHOSE]
     reports = [of_a_run(rows, fresh), *tables(rows)]
     for report in reports:
         print_report(report)

@@ -38,7 +38,7 @@ LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=
 LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
 LIVE_20 = replace(LIVE, learning_rates=(3e-4,), first_seed=30, steps=21, lags=(20,), out=HERE / "confirmed_20.jsonl")
 FORETOLD = replace(
-    EASY, first_seed=5, seeds=2, learning_rates=(3e-4, 2e-4, 4e-4), lags=(8, 32, 2), out=HERE / "foretold.jsonl"
+    EASY, first_seed=5, seeds=3, learning_rates=(3e-4, 2e-4, 4e-4), lags=(8, 32, 2), out=HERE / "foretold.jsonl"
 )
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
