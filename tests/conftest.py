@@ -26,6 +26,9 @@ from zorplex_rl.run_folder import RunFolder
 FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.rglob("*.py")})
 sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*FOLDERS, os.environ.get("PYTHONPATH"))))
+# The tests start some thousand processes. Without kept bytecode each compiles the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")

@@ -116,11 +116,11 @@ class Dies:
         raise SystemExit(0)
 
 
-def run(seed: int) -> tuple[float, list[int], float]:
-    """Run the program with a seed. Returns the share of held-out tasks that are right afterwards,
+def run(seed: int, setting: str = "") -> tuple[float, list[int], float]:
+    """Run the program with a seed, and ``setting`` set in it. Returns the share of held-out tasks that are right afterwards,
     the lag of each step, and the seconds."""
     path = f"import sys; sys.path.insert(0, {str(MINE.parent)!r})\n"
-    code = f"{path}import asyncio, my_async_rl as mine\nif __name__ == '__main__': asyncio.run(mine.main(seed={seed}))"
+    code = f"{path}import asyncio, my_async_rl as mine\n{setting}\nasyncio.run(mine.main(seed={seed}))"
     began = time.monotonic()
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stderr
@@ -130,7 +130,7 @@ def run(seed: int) -> tuple[float, list[int], float]:
 
 
 def test_it_learns_and_no_step_is_given_data_older_than_max_lag():
-    right, lags, _ = run(seed=0)
+    right, lags, _ = run(seed=0, setting="mine.PROMPTS = 2")
     assert right >= 0.90
     assert len(lags) == 8 and max(lags) == 1, "side by side, and within its bound"
 

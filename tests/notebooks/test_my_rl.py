@@ -103,7 +103,7 @@ def new_policy(mine):
 def test_it_learns(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     mine = loaded(MINE)
-    mine.train(new_policy(mine), steps=6)
+    mine.train(new_policy(mine), steps=6, prompts=2, learning_rate=1e-3)
     right = [int(share) for share in re.findall(r"right +(\d+)%", capsys.readouterr().out)]
     assert len(right) == 6 and right[0] < 60 and right[-1] >= 75
 

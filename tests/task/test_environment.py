@@ -288,7 +288,7 @@ def env_check(tmp_path, capsys):
 
 
 def test_a_good_environment_passes_every_check(env_check):
-    code, found = env_check(GOOD)
+    code, found = env_check(GOOD, "--max-tokens", "32")
     # The embedded policy cannot write the name of its tool; that is no fault of the task.
     assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == ["policy"]
     assert set(found) == {"contract", *FAULTS, "policy"}
@@ -404,7 +404,7 @@ def test_a_check_whose_command_was_killed_ends_without_a_word():
 
 
 def test_the_limit_of_constant_answers_can_be_set(env_check):
-    code, found = env_check(changed(*FAULTS["answers"]), "--constant-limit", "1")
+    code, found = env_check(changed(*FAULTS["answers"], *FAULTS["prompts"]), "--constant-limit", "1")
     assert code == 1 and "right in 100" in found["answers"] and found["answers"].startswith("ok")
 
 
@@ -414,7 +414,7 @@ def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys
 
 
 def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_check(capsys):
-    code, said = main(["env", "check", WORDS, "--task-data", PROBLEMS]), capsys.readouterr().out
+    code, said = main(["env", "check", WORDS, "--task-data", PROBLEMS, "--max-tokens", "64"]), capsys.readouterr().out
     assert code == 1 and said.endswith("Not ready: policy.\n"), said
     assert "'embedded' cannot learn it: no reward varies within 8 groups of 8 episodes" in said
 
@@ -422,7 +422,7 @@ def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_chec
 def test_the_task_in_the_readme_passes_the_checks_except_that_the_embedded_policy_cannot_learn_it(env_check):
     readme = (EXAMPLES.parent / "README.md").read_text()
     (task,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "(Environment)" in block)
-    code, found = env_check(task)
+    code, found = env_check(task, "--max-tokens", "64")
     assert [name for name, line in found.items() if line.startswith("no")] == ["policy"] and code == 1
     assert "none of 64 episodes called a tool; perhaps the policy cannot write" in found["policy"]
 

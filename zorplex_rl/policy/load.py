@@ -6,10 +6,12 @@ ids that end a text. If a name is wrong, a ``PolicyError`` says so before anythi
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 MOST_LAYERS = 1000
 """More than any model has. Each costs time and memory before its weights are looked for."""
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -42,6 +45,20 @@ class Policy:
     eos_ids: tuple[int, ...]
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Pause the collector. Importing transformers makes objects that stay, and the collector would
+    look through them again and again: a third of the 2.2 processor seconds that the import took."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_without_garbage_collection()
 def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
     """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. Raises
     PolicyError if there is no such policy, or if it is not a causal language model, has no chat
@@ -132,11 +149,10 @@ def check_policy(name: str) -> str:
         raise PolicyError(
             f"policy {name!r} has a config.json whose 'architectures' is {architectures!r}; expected a list"
         )
-    for setting in ("num_hidden_layers", "n_layer", "num_layers"):
-        if isinstance(layers := config.get(setting), int) and layers > MOST_LAYERS:
-            raise PolicyError(
-                f"policy {name!r} has a config.json whose {setting!r} is above {MOST_LAYERS}; use a smaller model"
-            )
+    if setting := too_many_layers(config):
+        raise PolicyError(
+            f"policy {name!r} has a config.json whose {setting!r} is above {MOST_LAYERS}; use a smaller model"
+        )
     for setting in ("attn_implementation", "_attn_implementation"):
         if "/" in str(config.get(setting, "")):
             raise PolicyError(
@@ -156,6 +172,19 @@ def check_policy(name: str) -> str:
     if isinstance(entries, int) and (tokenizer := fast_tokenizer(source)):
         _check_vocabulary(name, entries, tokenizer.get_vocab())
     return source
+
+
+def too_many_layers(config: object) -> str | None:
+    """Return the setting of ``config``, or of a configuration within it, that is above
+    MOST_LAYERS. transformers makes a list as long before it makes a model."""
+    left = [config]
+    while left:
+        if isinstance(found := left.pop(), dict):
+            for setting in LAYERS:
+                if isinstance(layers := found.get(setting), int) and layers > MOST_LAYERS:
+                    return setting
+            left += found.values()
+    return None
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

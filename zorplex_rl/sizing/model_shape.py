@@ -24,13 +24,14 @@ CHOSEN = "num_experts_per_tok moe_topk top_k_experts".split()
 
 def shape_of(folder: Path) -> ModelShape:
     """Return the shape of the model in ``folder``. Raises PolicyError if there is none."""
+    config = None
     try:
         config = json.loads((folder / "config.json").read_text())
         if _has_formula(config):
             return ModelShape.of(config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError):
         pass  # transformers knows what is wrong with it.
-    return _counted(folder)
+    return _counted(folder, config)
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
@@ -40,16 +41,19 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
     return more is not None and not any(map(config.get, more)) and all(type(size) is int and size > 0 for size in sizes)
 
 
-def _counted(folder: Path) -> ModelShape:
-    """Return the shape of the model in ``folder``, made without memory and counted."""
+def _counted(folder: Path, read: object) -> ModelShape:
+    """Return the shape of the model in ``folder``, made without memory and counted. ``read`` is
+    what its config.json holds, as far as it could be read."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    from zorplex_rl.policy.load import MOST_LAYERS
+    from zorplex_rl.policy.load import MOST_LAYERS, too_many_layers
 
     logging.set_verbosity_error()
     try:
+        if setting := too_many_layers(read):
+            raise ValueError(f"its {setting!r} is above {MOST_LAYERS}")
         whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config = whole.get_text_config()
         if config.num_hidden_layers > MOST_LAYERS:
