@@ -112,6 +112,15 @@ def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bea
             )
 
 
+def test_what_was_foretold_is_said_again_by_the_diagnostic_when_it_comes():
+    alarm = Alarm(LearnerConfig(loss="reinforce", warmup_steps=WARMUP), max_lag=8)
+    steps = [stale(step, 8, 0.1) | {"episode_sample_size": 1.0 if step < 6 else 0.01} for step in range(1, 15)]
+    said = {step: alarm.note(metrics, step) for step, metrics in enumerate(steps, start=1)}
+    (first, foretold), (second, diagnosed) = [(step, text) for step, text in said.items() if text]
+    assert first == 3 and "--max-lag allows" in str(foretold)
+    assert 6 < second < 12 and "about to collapse" in str(diagnosed)
+
+
 def test_a_loss_that_stops_each_token_or_episode_bears_any_drift():
     alarm = Alarm(LearnerConfig(loss="grpo"), max_lag=8)
     assert [alarm.note(stale(step, 8, speed=3.0), step) for step in range(1, 12)] == 11 * [None]

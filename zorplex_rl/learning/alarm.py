@@ -6,8 +6,8 @@
 The first is a forecast, and rings at step 2 or 3, while nothing is lost: in the first steps the
 diagnostics of runs that will collapse and of those that will not are the same, and only their
 settings differ. The second sees what a forecast cannot. ``benchmarks/alarms.py`` says how often both
-were right on recorded runs that did not choose their bounds. The sentence comes once; again only if
-all have been within their bounds meanwhile. A resumed run begins anew.
+were right on recorded runs that did not choose their bounds. Each says its sentence once, and again
+only if all was within its bounds meanwhile. A resumed run begins anew.
 """
 
 import math
@@ -140,21 +140,22 @@ class Alarm:
     ) -> None:
         self._watched = [(limit, Smoothed()) for limit in limits]
         self._loss, self._forecast = config.loss, Forecast(config.warmup_steps, max_lag)
-        self._is_ringing = False
+        self._ringing: set[str] = set()
 
     def note(self, metrics: Mapping[str, float], step: int) -> str | None:
-        """Note the ``metrics`` of ``step``, counted from 1. Returns a sentence when a limit is
-        crossed, after none was."""
-        crossed = []
+        """Note the ``metrics`` of ``step``, counted from 1. Returns a sentence when a bound is
+        crossed, after none of that part was."""
+        crossed: dict[str, str] = {}
         if self._loss in BEARABLE and (moment := self._forecast.note(metrics, step)) > BEARABLE[self._loss]:
-            crossed.append(foretold(self._loss, moment))
+            crossed["forecast"] = foretold(self._loss, moment)
         for limit, smoothed in self._watched:
             if (value := value_of(limit.names, metrics)) is not None:
                 smoothed.note(value)
                 if limit.is_crossed(reading := smoothed.read(limit.form)):
-                    crossed.append(said(limit, reading))
-        rang, self._is_ringing = self._is_ringing, bool(crossed)
-        return None if rang or not crossed else crossed[0]
+                    crossed.setdefault("diagnostic", said(limit, reading))
+        new = [sentence for part, sentence in crossed.items() if part not in self._ringing]
+        self._ringing = set(crossed)
+        return new[0] if new else None
 
 
 def foretold(loss: str, moment: float) -> str:
