@@ -70,36 +70,37 @@ def stale(step: int, lag: int, speed: float, noise: float = 0.0) -> dict[str, fl
 
 
 @pytest.mark.parametrize("lag", [1, 2, 5, 8])
-def test_of_a_policy_that_moves_in_a_line_the_forecast_is_exact_from_the_first_stale_batch(lag):
+def test_of_a_policy_that_moves_in_a_line_the_forecast_is_exact_and_one_batch_counts_a_fifth(lag):
     forecast = Forecast(WARMUP, lag)
     found = [forecast.note(stale(step, lag, speed=0.1), step) for step in range(1, 20)]
     assert math.isnan(found[0])
-    assert found[1:] == pytest.approx(18 * [(0.1 * lag) ** 2])
+    assert found[1] == pytest.approx((0.1 * lag) ** 2 / 5)
+    assert found[2:] == pytest.approx(17 * [(0.1 * lag) ** 2])
 
 
 def test_what_the_numerics_alone_make_is_no_drift():
     forecast = Forecast(WARMUP, 8)
     found = [forecast.note(stale(step, 8, speed=0.1, noise=1e-3), step) for step in range(1, 9)]
-    assert found[1:] == pytest.approx(7 * [0.64])
+    assert found[2:] == pytest.approx(6 * [0.64])
 
 
 def test_a_batch_that_is_partly_fresh_counts_by_its_stale_part():
     forecast, metrics = Forecast(WARMUP, 8), stale(9, 2, speed=0.1)
-    forecast.note(stale(1, 2, speed=0.1), 1)
     quarter = metrics | {"second_moment": metrics["second_moment"] / 4, "lag_mean": 0.5}
-    assert forecast.note(quarter, 9) == pytest.approx(0.64)
+    found = [forecast.note(quarter, 9), forecast.note(quarter, 10)]
+    assert found == pytest.approx([0.64 / 5, 0.64])
 
 
-def test_beyond_eight_versions_nothing_is_foretold_from_and_nothing_to():
+def test_lags_above_eight_are_not_read_and_lags_above_twelve_not_foretold():
     forecast = Forecast(WARMUP, 32)
     found = [forecast.note(stale(step, 32, speed=0.1), step) for step in range(1, 40)]
-    assert found[1:] == pytest.approx(38 * [0.64])
+    assert found[2:] == pytest.approx(37 * [1.44])
     assert math.isnan(Forecast(WARMUP, 32).note(stale(20, 9, speed=0.1), 20))
 
 
 @pytest.mark.parametrize("loss", sorted(BEARABLE))
 def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bears_more(loss):
-    for factor, expected in ((1.05, [2]), (0.95, [])):
+    for factor, expected in ((2.3, [2]), (1.05, [3]), (0.95, [])):
         alarm = Alarm(LearnerConfig(loss=loss, warmup_steps=WARMUP), max_lag=8)
         speed = factor * BEARABLE[loss] ** 0.5 / 8
         said = {step: alarm.note(stale(step, 8, speed), step) for step in range(1, 12)}
@@ -109,6 +110,15 @@ def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bea
                 f"--loss {loss} bears {BEARABLE[loss]:g}" in sentence
                 and "lower --learning-rate or --max-lag" in sentence
             )
+
+
+def test_what_was_foretold_is_said_again_by_the_diagnostic_when_it_comes():
+    alarm = Alarm(LearnerConfig(loss="reinforce", warmup_steps=WARMUP), max_lag=8)
+    steps = [stale(step, 8, 0.1) | {"episode_sample_size": 1.0 if step < 6 else 0.01} for step in range(1, 15)]
+    said = {step: alarm.note(metrics, step) for step, metrics in enumerate(steps, start=1)}
+    (first, foretold), (second, diagnosed) = [(step, text) for step, text in said.items() if text]
+    assert first == 3 and "--max-lag allows" in str(foretold)
+    assert 6 < second < 12 and "about to collapse" in str(diagnosed)
 
 
 def test_a_loss_that_stops_each_token_or_episode_bears_any_drift():

@@ -52,6 +52,8 @@ class Conditions:
     ess_control: bool = False
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
+    sampler_dtype: str = "float32"
+    """Number type of what samples the batches; the trainer's is float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def train_with_lag(
     """Train on data that are ``trial.lag`` versions old, at first of version 0. ``watch`` is called
     after each step with the learner and the step's diagnostics; ``spoil`` before it, with its
     episodes, to plant a fault in them."""
-    learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
+    learner = fresh_learner(trial, conditions)
+    sampler = load_policy(conditions.policy, conditions.device, conditions.sampler_dtype)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
     metrics = []
