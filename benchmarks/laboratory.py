@@ -65,10 +65,6 @@ BLOCKS = (
     replace(EASY, losses=OTHERS),
     replace(EASY, losses=("icepop", "cispo", "dppo", "reinforce", "grpo"), lags=(1, 2, 4, 16)),
     replace(HARD, losses=("reinforce", "grpo", "cispo", "dppo", "icepop")),
-    replace(EASY, losses=("reinforce", "grpo", "cispo", "dppo", "icepop"), learning_rates=(8e-4, 2e-4)),
-    replace(EASY, losses=OTHERS, lags=(1, 2, 4, 16)),
-    replace(EASY, losses=OTHERS, learning_rates=(8e-4, 2e-4)),
-    replace(HARD, losses=OTHERS),
 )
 """The study, in the order in which it is recorded."""
 EMPTY = Study(COMMAND, "", {}, ())

@@ -103,7 +103,8 @@ class Forecast:
     At first log r grows in proportion to the learning rates between the two versions, so its second
     moment to the square of their sum, d²: from step 3 to 8 their quotient stays within a factor of
     2.5 of its value at step 6 in four of five recorded trials. Hence the forecast: (Σ moments /
-    Σ d²) · lag². The moment at lag 0, which is of the numerics alone, is subtracted.
+    Σ d²) · lag². The moment at lag 0, which is of the numerics alone, is subtracted. That the rate
+    falls is left out: for a run of less than some 40 steps it foretells too much.
     """
 
     def __init__(self, warmup_steps: int, max_lag: int) -> None:
