@@ -131,7 +131,7 @@ def foretold(rows: Sequence[Row]) -> str:
     bearable = [BEARABLE["reinforce"], BEARABLE["tis"]]
     dots: dict[str, list[tuple[float, float]]] = {"collapsed": [], "dipped": [], "healthy": []}
     for number, run in enumerate(row for row in rows if row.lag):
-        forecast = Forecast(LearnerConfig.warmup_steps, run.lag)
+        forecast = Forecast(LearnerConfig(learning_rate=run.learning_rate), run.lag)
         moments = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
         row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else 2
         came = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
