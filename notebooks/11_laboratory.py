@@ -457,17 +457,14 @@ def alarms(recorded):
     for _row in later.rows:
         if _row.seed == 5:
             continue  # This one helped to choose the forecast: it would flatter it.
-        _alarm = Alarm(
-            LearnerConfig(loss=_row.loss, learning_rate=_row.learning_rate), _row.lag
-        )
+        _config = LearnerConfig(loss=_row.loss, learning_rate=_row.learning_rate)
+        _alarm = Alarm(_config, _row.lag)
         _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row, n)]
         if _row.collapsed_at:
-            _ahead = _row.collapsed_at - _rang[0] if _rang else 0
+            _at = _row.collapsed_at
+            _ahead = _at - _rang[0] if _rang else 0
             told += Counter(
-                collapsed=1,
-                before=_ahead > 0,
-                ten_before=_ahead >= 10,
-                too_soon=_row.collapsed_at < 12,
+                collapsed=1, before=_ahead > 0, ten_before=_ahead > 9, too_soon=_at < 12
             )
         elif _row.is_healthy:
             told += Counter(healthy=1, in_vain=len(_rang) > 0)

@@ -140,10 +140,9 @@ def foretold(rows: Sequence[Row]) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for (came, points), colour, marker in zip(
-            dots.items(), (style.VERMILION, style.ORANGE, style.BLUE), "XDo", strict=True
-        ):
-            axes.plot(*zip(*points, strict=True), linestyle="", marker=marker, color=colour, alpha=0.8, label=came)
+        looks = zip(dots.items(), ("X", "D", "o"), (style.VERMILION, style.ORANGE, style.BLUE), strict=True)
+        for (came, points), marker, colour in looks:
+            axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.8, label=came)
         for row, bound in enumerate(bearable):
             axes.plot([bound, bound], [row - 0.42, row + 0.42], color=style.TEXT, linewidth=2)
             axes.text(bound, row - 0.42, f" {bound}", ha="left", va="top")
