@@ -34,8 +34,8 @@ EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healt
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
 SOONEST = 2
 """The first step that has seen stale data."""
-CHOSE = (5, 3e-4)
-"""Seed and rate of the trials in ``foretold.jsonl`` that changed the forecast, and so are not
+CHOSE = 5
+"""Seed of the trials in ``foretold.jsonl`` that helped to choose the forecast, and so are not
 reported."""
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "sample size, tokens": ("effective_sample_size",),
@@ -242,21 +242,21 @@ def heard(rows: Iterable[Row], limits: Sequence[Limit] = LIMITS) -> list[tuple[R
     """Return each trial with the step at which the alarm of a run rings in it, or None."""
     found = []
     for row in rows:
-        alarm = Alarm(LearnerConfig(loss=row.loss), row.lag, limits)
+        alarm = Alarm(LearnerConfig(loss=row.loss, learning_rate=row.learning_rate), row.lag, limits)
         rang = (step for step, metrics in enumerate(row.diagnostics, start=1) if alarm.note(metrics, step))
         found.append((row, next(rang, None)))
     return found
 
 
-def of_a_run(rows: Sequence[Row], fresh: Sequence[Row]) -> Report:
-    """Return the table of the alarm that a run has, on ``fresh`` trials and on those that chose it."""
+def of_a_run(rows: Sequence[Row], later: Sequence[Row]) -> Report:
+    """Return the table of the alarm that a run has, on ``later`` trials and on those that chose it."""
     table = []
     for name, limits in (("forecast and diagnostic", LIMITS), ("forecast alone", ())):
         for trials, some in (
-            ("fresh", fresh),
+            ("fresh", later),
             *(
-                (f"fresh, {rate:g}", [r for r in fresh if r.learning_rate == rate])
-                for rate in sorted({r.learning_rate for r in fresh})
+                (f"fresh, {rate:g}", [r for r in later if r.learning_rate == rate])
+                for rate in sorted({r.learning_rate for r in later})
             ),
             ("even seeds", [row for row in rows if row.seed % 2 == 0]),
             ("odd seeds", [row for row in rows if row.seed % 2]),
@@ -284,17 +284,20 @@ def recorded() -> list[Row]:
     return [row for file in (EASY.out, HARD.out) if file.exists() for row in read_study(file).rows]
 
 
+def fresh() -> list[Row]:
+    """Return the trials that chose nothing of the alarm of a run."""
+    return [row for row in read_study(FORETOLD.out).rows if row.seed != CHOSE]
+
+
 def main(options: Options) -> None:
     """Judge all trials that are recorded by now."""
-    rows = recorded()
-    later = read_study(FORETOLD.out).rows if FORETOLD.out.exists() else ()
-    fresh = [row for row in later if (row.seed, row.learning_rate) != CHOSE]
-    reports = [of_a_run(rows, fresh), *tables(rows)]
+    rows, later = recorded(), fresh()
+    reports = [of_a_run(rows, later), *tables(rows)]
     for report in reports:
         print_report(report)
     if options.log:
         append_report(
-            "benchmarks/alarms.py", ASKED, EXPECTED, {"trials": len(rows), "fresh trials": len(fresh)}, reports
+            "benchmarks/alarms.py", ASKED, EXPECTED, {"trials": len(rows), "fresh trials": len(later)}, reports
         )
 
 

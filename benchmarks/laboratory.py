@@ -9,6 +9,7 @@ first.
     laboratory.jsonl         learning rate × lag × loss × seed on easy tasks
     laboratory_hard.jsonl    the same on hard ones
     laboratory_ess.jsonl     the same on easy ones with --ess-control
+    laboratory_bfloat16.jsonl    the same on easy ones, fresh data, sampled in bfloat16
     foretold.jsonl           the same on seeds that chose no bound of the alarm, also at a rate that chose none
 
 Resumable like ``staleness.py``: a trial that is in its file is not run again, and a file grows by a
@@ -34,6 +35,7 @@ HERE = Path(__file__).parent
 EASY = Options(learning_rates=(4e-4,), lags=(0, 8, 32), seeds=5, out=HERE / "laboratory.jsonl")
 HARD = replace(EASY, difficulty="hard", out=HERE / "laboratory_hard.jsonl")
 CONTROLLED = replace(EASY, ess_control=True, seeds=2, out=HERE / "laboratory_ess.jsonl")
+BFLOAT16 = replace(EASY, sampler_dtype="bfloat16", lags=(0,), out=HERE / "laboratory_bfloat16.jsonl")
 LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=HERE / "confirmed.jsonl")
 LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
 LIVE_20 = replace(LIVE, learning_rates=(3e-4,), first_seed=30, steps=21, lags=(20,), out=HERE / "confirmed_20.jsonl")
@@ -44,6 +46,7 @@ OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
 BLOCKS = (
     replace(FORETOLD, losses=("reinforce", "grpo", "tis", "cispo", "dppo", "icepop", "gspo", "decoupled_ppo", "m2po")),
+    replace(BFLOAT16, losses=("reinforce", "grpo", "icepop")),
     replace(LIVE, losses=("reinforce", "grpo", "dppo", "icepop", "decoupled_ppo")),
     replace(LIVE, losses=("reinforce",), lags=(0,)),
     replace(LIVE_16, losses=("reinforce", "grpo", "dppo")),

@@ -98,6 +98,8 @@ class Options:
     """Training steps of a trial."""
     ess_control: bool = False
     """Scale the learning rate with the effective sample size (``--ess-control`` of a run)."""
+    sampler_dtype: str = "float32"
+    """Number type of what samples; the trainer's is float32."""
     schedule_steps: int = 0
     """Step at which the learning rate is lowest; 0: the last one."""
     eval_every: int = 3
@@ -143,6 +145,7 @@ def conditions_of(options: Options) -> Conditions:
         schedule_steps=options.schedule_steps,
         difficulty=options.difficulty,
         ess_control=options.ess_control,
+        sampler_dtype=options.sampler_dtype,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import tyro
-from laboratory import BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, LIVE_20, left_out
+from laboratory import BFLOAT16, BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, LIVE_20, left_out
 from log import Report, append_report, print_report
 from staleness import tabulate
 
@@ -22,7 +22,7 @@ from zorplex_rl.simulation.what_if import paired_interval
 
 ASKED = (
     "What do lag and loss cost; does CISPO collapse; does IcePop mask fewer tokens as the gap grows; "
-    "does the live setting show on five fresh seeds what it should; what does --ess-control change?"
+    "does the live setting show on five fresh seeds what it should; what do --ess-control and a sampler in bfloat16 change?"
 )
 EXPECTED = "No numbers were set. The rules of VERDICTS.md were committed before the first trial."
 SEEDS, RATE, MARGIN = 5, 4e-4, -0.05
@@ -139,11 +139,12 @@ def live_verdict(study: Study, lag: int, rate: float = RATE, saving: str = "grpo
     )
 
 
-def control_table(fixed: Study, controlled: Study) -> list[list[str]]:
-    """Return a row for each loss and lag: accuracy with --ess-control less that without, by seed."""
+def paired_table(fixed: Study, changed: Study) -> list[list[str]]:
+    """Return a row for each loss and lag of ``changed``: seeds that both have, accuracies, their
+    difference by seed with its interval, collapses, and the mean factor of the rate if there is."""
     table = []
-    for loss, lag in sorted({(row.loss, row.lag) for row in controlled.rows}):
-        with_it, without = cell(controlled, loss, lag), cell(fixed, loss, lag)
+    for loss, lag in sorted({(row.loss, row.lag) for row in changed.rows}):
+        with_it, without = cell(changed, loss, lag), cell(fixed, loss, lag)
         seeds = sorted(with_it.keys() & without.keys())
         if not seeds:
             continue
@@ -151,9 +152,10 @@ def control_table(fixed: Study, controlled: Study) -> list[list[str]]:
         interval = paired_interval(gaps)
         both = [f"{fmean(rows[seed].accuracy for seed in seeds):.2f}" for rows in (without, with_it)]
         fallen = [f"{collapses(rows[seed] for seed in seeds)} of {len(seeds)}" for rows in (without, with_it)]
-        factor = fmean(fmean(with_it[seed].series["learning_rate_factor"]) for seed in seeds)
+        factors = [with_it[seed].series.get("learning_rate_factor") for seed in seeds]
+        factor = [f"{fmean(fmean(of_trial) for of_trial in factors if of_trial):.2f}"] if all(factors) else []
         shown = "" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
-        table.append([loss, str(lag), str(len(seeds)), f"{factor:.2f}", *both, f"{fmean(gaps):+.2f}", shown, *fallen])
+        table.append([loss, str(lag), str(len(seeds)), *both, f"{fmean(gaps):+.2f}", shown, *fallen, *factor])
     return table
 
 
@@ -188,20 +190,23 @@ def reports() -> list[Report]:
             when = "15 steps (40 tasks) → 18 steps" if options.steps == 18 else f"{options.steps} steps"
             title = f"The live setting at {rate:g}, lag {lag}: accuracy after {when} (200 tasks)"
             found.append(Report(title, columns, table, [f"{verdict}."]))
-    if CONTROLLED.out.exists() and (table := control_table(easy, read_study(CONTROLLED.out))):
-        columns = [
-            "loss",
-            "lag",
-            "seeds",
-            "mean factor",
-            "fixed",
-            "controlled",
-            "difference",
-            "95 %",
-            "collapsed, fixed",
-            "collapsed, controlled",
-        ]
-        found.append(Report("--ess-control at equal steps: easy, 4e-4", columns, table))
+    for options, title, name, more in (
+        (CONTROLLED, "--ess-control at equal steps: easy, 4e-4", "controlled", ["mean factor"]),
+        (BFLOAT16, "Fresh data, sampled in bfloat16: easy, 4e-4", "bfloat16", []),
+    ):
+        if options.out.exists() and (table := paired_table(easy, read_study(options.out))):
+            columns = [
+                "loss",
+                "lag",
+                "seeds",
+                "as it was",
+                name,
+                "difference",
+                "95 %",
+                "collapsed as it was",
+                f"collapsed, {name}",
+            ]
+            found.append(Report(title, [*columns, *more], table))
     return found
 
 

@@ -29,7 +29,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.learning.alarm import LIMITS, Alarm
+    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, Alarm
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
     from zorplex_rl.learning.microscope import factors, in_type, sample_as
@@ -368,13 +368,20 @@ def _(config):
 
     *Clip*: plain on data 20 versions old. *Mask*: fresh data, but an engine that records a tenth of
     the log-probs wrongly, a fault that we plant. Both have the same control. The package's **alarm**
-    watches each step's diagnostics: today one bound, the effective sample size of the episodes,
-    smoothed, below {LIMITS[0].bound:.2g}. Recorded runs with even seeds chose it.
+    has two parts:
+
+    - A *diagnostic*: the effective sample size of the episodes, smoothed, below {LIMITS[0].bound:.2g}.
+    - A *forecast*. In its first steps a policy moves in a line. So the mean of (log ratio)² grows with
+      the square of the way between two versions. Two batches, and what is typical of this learning
+      rate, tell what it will be at the lag that the settings allow. Plain bears {BEARABLE["reinforce"]}, a loss that weights or masks each token
+      {BEARABLE["tis"]}, and clipped ones any.
+
+    Recorded runs chose all three bounds.
     """)
     ask_alarm = lesson.predict(
-        "Recorded runs with odd seeds did not choose it. Before how many of their collapses does it ring?",
+        "Other recorded runs did not. Before how many of their collapses does it ring, ten steps ahead or more?",
         "nearly all",
-        "about half",
+        "about two thirds",
         "a third, or fewer",
     )
     _live = [] if lesson.unattended() else [fall_curve]
@@ -396,7 +403,9 @@ def _(config, fall_curve, start_fall):
         ("masked, wrong records", "icepop", 0, planted),
     )
     for _name, _loss, _lag, *_spoil in runs:
-        _alarm = Alarm(LearnerConfig(loss=_loss), _lag)
+        _alarm = Alarm(
+            LearnerConfig(loss=_loss, learning_rate=config.study.learning_rate), _lag
+        )
 
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             policies[name] = learner.policy
@@ -444,32 +453,46 @@ def _(advised, before, config, drawn, ends, rang, recorded, runs, whose_rule):
 
 @app.cell
 def alarms(recorded):
-    told = Counter()
-    for _name in ("laboratory.jsonl", "laboratory_hard.jsonl"):
-        for _row in read_study(recorded / _name).rows:
-            _alarm = Alarm(LearnerConfig(loss=_row.loss), _row.lag)
-            _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row, n)]
-            if _row.seed % 2 and _row.collapsed_at:
-                _ahead = _row.collapsed_at - _rang[0] if _rang else 0
-                told += Counter(collapsed=1, before=_ahead > 0, ten_before=_ahead >= 10)
-            elif _row.seed % 2 and _row.is_healthy:
-                told += Counter(healthy=1, in_vain=len(_rang) > 0)
-    return (told,)
+    told, later = Counter(), read_study(recorded / "foretold.jsonl")
+    for _row in later.rows:
+        if _row.seed == 5:
+            continue  # This one helped to choose the forecast: it would flatter it.
+        _config = LearnerConfig(loss=_row.loss, learning_rate=_row.learning_rate)
+        _alarm = Alarm(_config, _row.lag)
+        _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row, n)]
+        if _row.collapsed_at:
+            _at = _row.collapsed_at
+            _ahead = _at - _rang[0] if _rang else 0
+            told += Counter(
+                collapsed=1, before=_ahead > 0, ten_before=_ahead > 9, too_soon=_at < 12
+            )
+        elif _row.is_healthy:
+            told += Counter(healthy=1, in_vain=len(_rang) > 0)
+    return later, told
 
 
 @app.cell(hide_code=True)
-def _(ask_alarm, told):
-    _share = told["before"] / told["collapsed"]
+def _(ask_alarm, later, recorded, told):
+    _share = told["ten_before"] / told["collapsed"]
+    _all = [*read_study(recorded / "laboratory.jsonl").rows, *later.rows]
     lesson.reveal(
         ask_alarm,
-        right=0 if _share > 0.8 else 1 if _share > 0.4 else 2,
+        right=0 if _share > 0.85 else 1 if _share > 0.5 else 2,
         how="Recorded",
         why=f"""
-    Before {told["before"]} of {told["collapsed"]}; ten steps before, so that one could still act, in
-    {told["ten_before"]}. It rang in vain in {told["in_vain"]} of {told["healthy"]} healthy runs. So what it says is
-    worth hearing, and its silence promises little. Of ten diagnostics it announced most on the even
-    seeds. Ten steps ahead, none that is quiet in healthy runs says much (`benchmarks/LOG.md`).
+    Before {told["ten_before"]} of {told["collapsed"]}, nearly always at step 2 or 3, when nothing is lost yet;
+    {told["too_soon"]} of them fall before step 12, too soon for any alarm. It rang in vain in
+    {told["in_vain"]} of {told["healthy"]} healthy runs. The diagnostic alone announced 3 of 45 so early
+    (`benchmarks/LOG.md`): until a run begins to fall, its numbers are those of a healthy one. Only
+    its *settings* differ, and the forecast knows them. Its bounds are of this task: on yours,
+    silence promises little.
     """,
+        shows=[
+            lesson.figure(
+                nb11.foretold(_all),
+                f"All {len(_all)} recorded runs on easy tasks with stale data",
+            )
+        ],
     )
     return
 

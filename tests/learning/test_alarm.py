@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag
-from zorplex_rl.learning.alarm import BEARABLE, LIMITS, Alarm, Forecast, Limit, Smoothed
+from zorplex_rl.learning.alarm import BEARABLE, LIMITS, TYPICAL, Alarm, Forecast, Limit, Smoothed
 from zorplex_rl.learning.learner import schedule
 
 HIGH = Limit(("second_moment",), "level", 1.0, above=True)
@@ -69,40 +70,50 @@ def stale(step: int, lag: int, speed: float, noise: float = 0.0) -> dict[str, fl
     return {"second_moment": moved**2 + noise, "lag_mean": age, "lag_max": age, "episode_sample_size": 1.0}
 
 
+SPEED = 0.1
+EMBEDDED = LearnerConfig(warmup_steps=WARMUP, learning_rate=SPEED / TYPICAL**0.5)
+"""A rate at which what is typical is just ``SPEED``."""
+
+
 @pytest.mark.parametrize("lag", [1, 2, 5, 8])
-def test_of_a_policy_that_moves_in_a_line_the_forecast_is_exact_and_one_batch_counts_a_fifth(lag):
-    forecast = Forecast(WARMUP, lag)
-    found = [forecast.note(stale(step, lag, speed=0.1), step) for step in range(1, 20)]
+def test_of_a_typical_policy_that_moves_in_a_line_the_forecast_is_exact_from_the_first_stale_batch(lag):
+    forecast = Forecast(EMBEDDED, lag)
+    found = [forecast.note(stale(step, lag, SPEED), step) for step in range(1, 20)]
     assert math.isnan(found[0])
-    assert found[1] == pytest.approx((0.1 * lag) ** 2 / 5)
-    assert found[2:] == pytest.approx(17 * [(0.1 * lag) ** 2])
+    assert found[1:] == pytest.approx(18 * [(SPEED * lag) ** 2])
+
+
+def test_of_another_policy_it_is_the_geometric_mean_of_what_is_measured_and_what_is_typical():
+    forecast = Forecast(EMBEDDED, 8)
+    found = [forecast.note(stale(step, 8, 3 * SPEED), step) for step in range(1, 4)]
+    assert found[1:] == pytest.approx(2 * [3 * (SPEED * 8) ** 2])
 
 
 def test_what_the_numerics_alone_make_is_no_drift():
-    forecast = Forecast(WARMUP, 8)
-    found = [forecast.note(stale(step, 8, speed=0.1, noise=1e-3), step) for step in range(1, 9)]
-    assert found[2:] == pytest.approx(6 * [0.64])
+    forecast = Forecast(EMBEDDED, 8)
+    found = [forecast.note(stale(step, 8, SPEED, noise=1e-3), step) for step in range(1, 9)]
+    assert found[1:] == pytest.approx(7 * [0.64])
 
 
 def test_a_batch_that_is_partly_fresh_counts_by_its_stale_part():
-    forecast, metrics = Forecast(WARMUP, 8), stale(9, 2, speed=0.1)
+    metrics = stale(9, 2, SPEED)
     quarter = metrics | {"second_moment": metrics["second_moment"] / 4, "lag_mean": 0.5}
-    found = [forecast.note(quarter, 9), forecast.note(quarter, 10)]
-    assert found == pytest.approx([0.64 / 5, 0.64])
+    assert Forecast(EMBEDDED, 8).note(quarter, 9) == pytest.approx(0.64)
 
 
 def test_lags_above_eight_are_not_read_and_lags_above_twelve_not_foretold():
-    forecast = Forecast(WARMUP, 32)
-    found = [forecast.note(stale(step, 32, speed=0.1), step) for step in range(1, 40)]
-    assert found[2:] == pytest.approx(37 * [1.44])
-    assert math.isnan(Forecast(WARMUP, 32).note(stale(20, 9, speed=0.1), 20))
+    forecast = Forecast(EMBEDDED, 32)
+    found = [forecast.note(stale(step, 32, SPEED), step) for step in range(1, 40)]
+    assert found[1:] == pytest.approx(38 * [1.44])
+    assert math.isnan(Forecast(EMBEDDED, 32).note(stale(20, 9, SPEED), 20))
 
 
 @pytest.mark.parametrize("loss", sorted(BEARABLE))
 def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bears_more(loss):
-    for factor, expected in ((2.3, [2]), (1.05, [3]), (0.95, [])):
-        alarm = Alarm(LearnerConfig(loss=loss, warmup_steps=WARMUP), max_lag=8)
+    for factor, expected in ((1.05, [2]), (0.95, [])):
         speed = factor * BEARABLE[loss] ** 0.5 / 8
+        config = LearnerConfig(loss=loss, warmup_steps=WARMUP, learning_rate=speed / TYPICAL**0.5)
+        alarm = Alarm(config, max_lag=8)
         said = {step: alarm.note(stale(step, 8, speed), step) for step in range(1, 12)}
         assert [step for step, sentence in said.items() if sentence] == expected
         for sentence in filter(None, said.values()):
@@ -110,6 +121,15 @@ def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bea
                 f"--loss {loss} bears {BEARABLE[loss]:g}" in sentence
                 and "lower --learning-rate or --max-lag" in sentence
             )
+
+
+def test_what_was_foretold_is_said_again_by_the_diagnostic_when_it_comes():
+    alarm = Alarm(replace(EMBEDDED, loss="reinforce"), max_lag=8)
+    steps = [stale(step, 8, SPEED) | {"episode_sample_size": 1.0 if step < 6 else 0.01} for step in range(1, 15)]
+    said = {step: alarm.note(metrics, step) for step, metrics in enumerate(steps, start=1)}
+    (first, foretold), (second, diagnosed) = [(step, text) for step, text in said.items() if text]
+    assert first == 2 and "--max-lag allows" in str(foretold)
+    assert 6 < second < 12 and "about to collapse" in str(diagnosed)
 
 
 def test_a_loss_that_stops_each_token_or_episode_bears_any_drift():

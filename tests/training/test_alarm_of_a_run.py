@@ -14,9 +14,12 @@ def test_a_run_whose_policy_runs_away_from_its_data_rings_its_alarm_and_status_r
         prompts_per_step=4, group_size=8,
     )  # fmt: skip
     folder = train_here(reckless, tmp_path / "run")
-    rang = [row for row in folder.metrics() if row["event"] == "warning" and "about to collapse" in row["text"]]
-    assert rang
+    warned = [row for row in folder.metrics() if row["event"] == "warning" and "collapse" in row["text"]]
+    foretold, *rang = warned
+    assert foretold["step"] <= 3 and "--max-lag allows" in foretold["text"]
+    assert rang and "about to collapse" in rang[0]["text"]
     assert "lower --learning-rate or --max-lag" in rang[0]["text"]
     capsys.readouterr()
     assert status(Status(folder.path)) == NOTHING_TO_SEE
-    assert f"step {rang[0]['step']}: {rang[0]['text']}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(f"step {row['step']}: {row['text']}" in said for row in warned)

@@ -3,6 +3,7 @@
 make_run, said        a run ──► executed as it was and changed ──► the paired difference
 worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
 wrong_records         a planted fault        change_slider    what a step changes at each rate
+foretold              recorded runs ──► what the forecast said of them, and what came, drawn
 """
 
 from __future__ import annotations
@@ -16,19 +17,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from zorplex_rl.cli.replay import curves_of
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import nb08
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.drawing import style
+from zorplex_rl.drawing.svg import render
 from zorplex_rl.drawing.two_runs import two_runs
+from zorplex_rl.learning.alarm import BEARABLE, Forecast
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
 
@@ -115,6 +123,43 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
         if len(own) == len(lags):
             found.append((-own[-1].accuracy, row | {"collapsed": f"{sum(fell)} of {len(fell)}"}))
     return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def foretold(rows: Sequence[Row]) -> str:
+    """Draw what the forecast says after two stale batches of recorded runs, a row for each kind of
+    loss with its bound, and what came of them."""
+    bearable = [BEARABLE["reinforce"], BEARABLE["tis"]]
+    dots: dict[str, list[tuple[float, float]]] = {"collapsed": [], "dipped": [], "healthy": []}
+    for number, run in enumerate(row for row in rows if row.lag):
+        forecast = Forecast(LearnerConfig(learning_rate=run.learning_rate), run.lag)
+        moments = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
+        row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else 2
+        came = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
+        # The golden ratio spreads neighbours evenly over the height of the row.
+        dots[came].append((moments[-1], row - 0.3 + 0.6 * (number * 0.618 % 1)))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        looks = zip(dots.items(), ("X", "D", "o"), (style.VERMILION, style.ORANGE, style.BLUE), strict=True)
+        for (came, points), marker, colour in looks:
+            axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.8, label=came)
+        for row, bound in enumerate(bearable):
+            axes.plot([bound, bound], [row - 0.42, row + 0.42], color=style.TEXT, linewidth=2)
+            axes.text(bound, row - 0.42, f" {bound}", ha="left", va="top")
+        marks = (0.03, 0.1, 0.3, 1, 3)
+        axes.set_xscale("log")
+        axes.set(
+            xticks=marks,
+            xticklabels=marks,
+            xlabel="forecast after two stale batches: mean of (log ratio)² at the lag allowed",
+        )
+        style.name_rows(axes, ["plain", "weighs or\nmasks tokens", "clips"])
+        style.bare_axes(axes, grid="x")
+        axes.minorticks_off()
+        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+
+    said = "; ".join(f"{len(points)} {came}" for came, points in dots.items())
+    return render(draw, 300, "What was foretold of recorded runs, and what came", said)
 
 
 def change_slider(

@@ -71,13 +71,9 @@ class Row:
     @property
     def diagnostics(self) -> list[dict[str, float]]:
         """What was recorded of each step, by the names of ``Learner.step``, with its lag."""
-        lags: list[float] = [min(version, self.lag) for version in range(len(self.token_sample_sizes))]
-        series = {
-            "lag_mean": lags,
-            "lag_max": lags,
-            "effective_sample_size": self.token_sample_sizes,
-            "episode_sample_size": self.episode_sample_sizes,
-        } | self.series
+        lags = [float(min(version, self.lag)) for version in range(len(self.token_sample_sizes))]
+        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
+        series = {"lag_mean": lags, "lag_max": lags} | sizes | self.series
         return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
 
 

@@ -31,7 +31,7 @@ EVALUATION_SEED = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The settings that all trials of a study share."""
+    """The settings that all trials of a study share; the trainer's number type is float32."""
 
     policy: str = "embedded"
     device: str = "cpu"
@@ -42,9 +42,8 @@ class Conditions:
     schedule_steps: int = 0
     """The step at which the learning rate is lowest; 0: the last one."""
     prompts: int = 6
-    """Prompts in a training batch."""
     samples: int = 6
-    """Samples of each prompt."""
+    """Samples of each of a batch's prompts."""
     updates_per_batch: int = 2
     learning_rate: float = 4e-4
     """Twice a run's, so that few steps show an effect. It falls to a tenth."""
@@ -52,6 +51,7 @@ class Conditions:
     ess_control: bool = False
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
+    sampler_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial: held-out accuracy after the last step, staleness of the data."""
+    """The result of a trial: held-out accuracy after the last step, mean lag of all episodes."""
 
     trial: Trial
     accuracy: float
     mean_lag: float
-    """Mean lag of all episodes trained on, in versions."""
 
 
 def train_with_lag(
@@ -83,7 +82,8 @@ def train_with_lag(
     """Train on data that are ``trial.lag`` versions old, at first of version 0. ``watch`` is called
     after each step with the learner and the step's diagnostics; ``spoil`` before it, with its
     episodes, to plant a fault in them."""
-    learner, sampler = fresh_learner(trial, conditions), load_policy(conditions.policy, conditions.device)
+    learner = fresh_learner(trial, conditions)
+    sampler = load_policy(conditions.policy, conditions.device, conditions.sampler_dtype)
     environment = Zorplex(trial.seed, conditions.hints)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
     metrics = []
@@ -108,9 +108,8 @@ def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
         updates_per_batch=conditions.updates_per_batch,
         ess_control=conditions.ess_control,
     )
-    return Learner(
-        load_policy(conditions.policy, conditions.device), config, conditions.schedule_steps or conditions.steps
-    )
+    steps = conditions.schedule_steps or conditions.steps
+    return Learner(load_policy(conditions.policy, conditions.device), config, steps)
 
 
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:

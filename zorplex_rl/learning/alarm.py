@@ -6,8 +6,8 @@
 The first is a forecast, and rings at step 2 or 3, while nothing is lost: in the first steps the
 diagnostics of runs that will collapse and of those that will not are the same, and only their
 settings differ. The second sees what a forecast cannot. ``benchmarks/alarms.py`` says how often both
-were right on recorded runs that did not choose their bounds. The sentence comes once; again only if
-all have been within their bounds meanwhile. A resumed run begins anew.
+were right on recorded runs that did not choose their bounds. Each says its sentence once, and again
+only if all was within its bounds meanwhile. A resumed run begins anew.
 """
 
 import math
@@ -87,12 +87,12 @@ def value_of(names: Sequence[str], metrics: Mapping[str, float]) -> float | None
 IN_A_LINE, AS_FAR_AS = 8, 12
 """Versions. So far a policy moves in a line at first, and so far that is foretold: by then it has
 learned, or has turned."""
-ONE_READING = 1 / 5
-"""How much of the forecast of a single batch counts: in one of ten trials that is 5.6 times what
-five batches say."""
-BEARABLE = {"reinforce": 0.15} | dict.fromkeys(("tis", "cispo", "decoupled_ppo", "icepop", "m2po"), 1.5)
-"""The second moment of log r from which on a loss did not hold: 0.15 if it does nothing about stale
-data, 1.5 if it weights or leaves out each token by itself. No bound was found for those that stop a
+TYPICAL = 1.4e5
+"""(log r)² of a step, divided by the square of its learning rate: the median of recorded trials of
+the embedded policy."""
+BEARABLE = {"reinforce": 0.1} | dict.fromkeys(("tis", "cispo", "decoupled_ppo", "icepop", "m2po"), 1.8)
+"""The second moment of log r from which on a loss did not hold: 0.1 if it does nothing about stale
+data, 1.8 if it weights or leaves out each token by itself. No bound was found for those that stop a
 token or an episode from moving further: ``grpo``, ``dapo``, ``gspo``, ``maxrl``, ``dppo`` and the
 two rejections."""
 
@@ -102,30 +102,32 @@ class Forecast:
 
     At first log r grows in proportion to the learning rates between the two versions, so its second
     moment to the square of their sum, d²: from step 3 to 8 their quotient stays within a factor of
-    2.5 of its value at step 6 in four of five recorded trials. Hence the forecast: (Σ moments /
-    Σ d²) · lag². The moment at lag 0, which is of the numerics alone, is subtracted.
+    2.5 of its value at step 6 in four of five recorded trials. Between trials of one setting it
+    differs as much, and says little of what comes. So the forecast is √(measured · typical) · lag²:
+    measured, Σ moments / Σ d²; typical, that of recorded trials at this rate. The moment at lag 0,
+    which is of the numerics alone, is subtracted. That the rate falls is left out: for a run of less
+    than some 40 steps it foretells too much.
     """
 
-    def __init__(self, warmup_steps: int, max_lag: int) -> None:
-        self._warmup_steps, self._lag = warmup_steps, min(max_lag, AS_FAR_AS)
+    def __init__(self, config: LearnerConfig, max_lag: int) -> None:
+        self._config, self._lag = config, min(max_lag, AS_FAR_AS)
         self._numerics = self._moments = self._squares = 0.0
-        self._batches = 0
 
     def note(self, metrics: Mapping[str, float], step: int) -> float:
-        """Note the ``metrics`` of ``step``, from 1. Returns the forecast, a fifth of it after one
-        stale batch; NaN before there is one."""
+        """Note the ``metrics`` of ``step``, from 1. Returns the forecast; NaN before there is a
+        stale batch."""
         moment, lag, most = (metrics[name] for name in ("second_moment", "lag_mean", "lag_max"))
         if not most:
             self._numerics = moment
         elif most <= IN_A_LINE:
             versions = range(step - 1 - int(most), step - 1)
             # As if each episode were fresh or as old as the oldest: if all are alike, this is exact.
-            self._squares += lag / most * sum(schedule(v, self._warmup_steps, 0) for v in versions) ** 2
+            self._squares += lag / most * sum(schedule(v, self._config.warmup_steps, 0) for v in versions) ** 2
             self._moments += max(0.0, moment - self._numerics)
-            self._batches += 1
         if not self._squares:
             return math.nan
-        return self._moments / self._squares * self._lag**2 * (ONE_READING if self._batches == 1 else 1)
+        typical = TYPICAL * self._config.learning_rate**2
+        return math.sqrt(typical * self._moments / self._squares) * self._lag**2
 
 
 class Alarm:
@@ -139,22 +141,23 @@ class Alarm:
         limits: Sequence[Limit] = LIMITS,
     ) -> None:
         self._watched = [(limit, Smoothed()) for limit in limits]
-        self._loss, self._forecast = config.loss, Forecast(config.warmup_steps, max_lag)
-        self._is_ringing = False
+        self._loss, self._forecast = config.loss, Forecast(config, max_lag)
+        self._ringing: set[str] = set()
 
     def note(self, metrics: Mapping[str, float], step: int) -> str | None:
-        """Note the ``metrics`` of ``step``, counted from 1. Returns a sentence when a limit is
-        crossed, after none was."""
-        crossed = []
+        """Note the ``metrics`` of ``step``, counted from 1. Returns a sentence when a bound is
+        crossed, after none of that part was."""
+        crossed: dict[str, str] = {}
         if self._loss in BEARABLE and (moment := self._forecast.note(metrics, step)) > BEARABLE[self._loss]:
-            crossed.append(foretold(self._loss, moment))
+            crossed["forecast"] = foretold(self._loss, moment)
         for limit, smoothed in self._watched:
             if (value := value_of(limit.names, metrics)) is not None:
                 smoothed.note(value)
                 if limit.is_crossed(reading := smoothed.read(limit.form)):
-                    crossed.append(said(limit, reading))
-        rang, self._is_ringing = self._is_ringing, bool(crossed)
-        return None if rang or not crossed else crossed[0]
+                    crossed.setdefault("diagnostic", said(limit, reading))
+        new = [sentence for part, sentence in crossed.items() if part not in self._ringing]
+        self._ringing = set(crossed)
+        return new[0] if new else None
 
 
 def foretold(loss: str, moment: float) -> str:

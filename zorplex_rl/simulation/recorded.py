@@ -4,7 +4,7 @@
 
 The latencies, and the spans that they are measured between:
 
-    generate     busy seconds with a version ÷ groups begun with it
+    generate     a group's part of the busy seconds with its version
     train        train.start → publish.end, of each step
     load         pull.start → pull.end, of pulls that brought a newer version
     evaluate     first evaluate.start → the generator's next work
@@ -148,8 +148,14 @@ class _RunSpans:
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
-        """Return each group's seconds: its generator's work with a version ÷ groups begun so."""
-        begun = Counter((self._sampled_by(number), version) for number, version, _, _ in self.groups)
+        """Return each group's seconds: its part of its generator's work with a version, in proportion
+        to its own seconds without tools. With equal parts, generators would stay in step for ever
+        in a simulation, and they do not in a run."""
+        shares = [(self._sampled_by(number), version) for number, version, _, _ in self.groups]
+        own_seconds = [max(seconds - waited, 1e-9) for _, _, seconds, waited in self.groups]
+        begun = dict.fromkeys(shares, 0.0)
+        for share, seconds in zip(shares, own_seconds, strict=True):
+            begun[share] += seconds
         busy = dict.fromkeys(begun, 0.0)
         for actor, chunks in self.chunks.items():
             own = [span for span in self.generate if span.actor == actor]
@@ -160,8 +166,7 @@ class _RunSpans:
                     versions = [version for sampler, version in busy if sampler == actor]
                     version = max((v for v in versions if v <= span.args["version"]), default=min(versions))
                     busy[actor, version] += (following.start if following else end) - span.start
-        shares = [(self._sampled_by(number), version) for number, version, _, _ in self.groups]
-        return [busy[share] / begun[share] for share in shares]
+        return [busy[share] * seconds / begun[share] for share, seconds in zip(shares, own_seconds, strict=True)]
 
     def _sampled_by(self, number: int) -> str:
         """Return the generator of group ``number``; the only one if the timeline does not say."""
