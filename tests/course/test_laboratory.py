@@ -1,5 +1,5 @@
-"""What is concluded from the laboratory's trials: collapses, alarms, verdicts. On trials made up
-here, of which the answer is known."""
+"""What is concluded from the laboratory's trials: collapses, alarms, verdicts. Nearly all on trials
+made up here, of which the answer is known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
-from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.course.recorded_study import Row, Study, read_study
 from zorplex_rl.learning.alarm import LIMITS, Limit
+from zorplex_rl.learning.learner import schedule
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -211,3 +213,17 @@ def test_the_seeds_of_a_live_setting_are_in_no_other_study():
     for live in (laboratory.LIVE, laboratory.LIVE_16, laboratory.LIVE_20):
         own = used.pop(live.out)
         assert not own & set().union(*used.values())
+
+
+def test_what_the_forecast_says_of_recorded_trials_is_what_they_show():
+    rows = [row for row in [*alarms.recorded(), *read_study(alarms.FORETOLD.out).rows] if row.lag]
+    typical, quotients = [], []
+    for row in rows:
+        ways = [sum(schedule(v, 5, 0) for v in range(max(0, step - row.lag), step)) ** 2 for step in range(8)]
+        moments = row.series["second_moment"]
+        typical.append(sum(moments[1:3]) / sum(ways[1:3]) / row.learning_rate**2)
+        if row.lag >= 8:
+            found = [moments[step] / ways[step] for step in range(2, 8)]
+            quotients += [max(value / found[3], found[3] / value) <= 2.5 for value in found]
+    assert median(typical) == pytest.approx(2.1e5, rel=0.05)
+    assert fmean(quotients) == pytest.approx(0.88, abs=0.01)
