@@ -2,6 +2,7 @@
 imports only from folders below it."""
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -64,7 +65,10 @@ def own_imports(name: str) -> set[str]:
     return {i for i in names if i in MODULES and i != name}
 
 
-IMPORTS = {name: own_imports(name) for name in MODULES}
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each module of the package imports of it."""
+    return {name: own_imports(name) for name in MODULES}
 
 
 def room_of(module: str) -> str:
@@ -85,7 +89,7 @@ def test_every_file_of_the_system_stands_on_a_floor():
 
 
 def test_the_system_knows_nothing_of_the_course():
-    assert [f"{name} imports {i}" for name in system() for i in IMPORTS[name] if room_of(i) == COURSE] == []
+    assert [f"{name} imports {i}" for name in system() for i in imports()[name] if room_of(i) == COURSE] == []
 
 
 def test_each_folder_imports_only_from_those_below_it():
@@ -94,7 +98,7 @@ def test_each_folder_imports_only_from_those_below_it():
         for name in system()
         # The package hands out names of the floors above it, when they are asked for.
         if name != "__init__"
-        for target in IMPORTS[name]
+        for target in imports()[name]
         if room_of(target) != room_of(name) and floor_of(target) <= floor_of(name)
     ]
     assert up == []
@@ -102,7 +106,7 @@ def test_each_folder_imports_only_from_those_below_it():
 
 def test_no_module_imports_itself_by_a_detour():
     packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    graph = {name: targets - packages for name, targets in IMPORTS.items() if name not in packages}
+    graph = {name: targets - packages for name, targets in imports().items() if name not in packages}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
