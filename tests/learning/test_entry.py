@@ -3,12 +3,22 @@ change from there."""
 
 from __future__ import annotations
 
+import copy
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from zorplex_rl.learning.entry import Entry
 from zorplex_rl.learning.referee import attempt, verdict
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.task.rewards import Score
+from zorplex_rl.task.specs import get_spec, run_tool
+
+ENTRIES = sorted((Path(__file__).parents[2] / "speedrun" / "entries").glob("*.py"))
 
 HEAD = "from zorplex_rl.learning.entry import Entry, Episode\n\n\nclass Mine(Entry):\n    prompts, group_size = 2, 2\n"
 
@@ -24,6 +34,26 @@ def test_two_processes_train_the_same_policy_and_its_curve_is_kept(tmp_path):
     assert found.seconds > found.curve[-1]["seconds"]
     assert 0 <= found.right < 18
     assert "held-out answers" in str(verdict([found]).refused)
+
+
+@pytest.mark.parametrize("file", ENTRIES, ids=lambda file: file.stem)
+def test_a_batch_that_teaches_nothing_is_a_step_of_zero_gradients(file, embedded):
+    policy = copy.deepcopy(embedded)
+    offered = {"__name__": "entry"}
+    exec(file.read_text(), offered)
+    entry = max(
+        (kind for kind in offered.values() if isinstance(kind, type)),
+        key=lambda kind: issubclass(kind, Entry) and len(kind.__mro__),
+    )()
+    group = rollout(policy, [RolloutRequest(get_spec("simple").task(0), seed) for seed in range(2)], run_tool)
+    for episode in group:
+        episode.score = Score("success", 0, 1.0, 0, 0)
+    tokens = entry.accumulate(policy, [group])
+    assert tokens > 0
+    assert not any(parameter.grad.any() for parameter in policy.model.parameters())
+    entry.update(entry.optimizer(policy.model), policy.model, tokens, 0)
+    before = embedded.model.state_dict()
+    assert all(torch.equal(before[name], found) for name, found in policy.model.state_dict().items())
 
 
 TRAINS_ON_OTHERS = """

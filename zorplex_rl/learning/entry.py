@@ -149,8 +149,10 @@ class Entry:
             run.log(accuracy=right[-1])
 
     def accumulate(self, policy: Policy, groups: Sequence[Sequence[Episode]]) -> float:
-        """Compute the gradient of the loss of ``groups``. Returns how many of its tokens were sampled."""
-        policy.model.zero_grad()
+        """Compute the gradient of the loss of ``groups``, 0 where they teach nothing. Returns how many
+        of its tokens were sampled."""
+        for parameter in policy.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         rows = [row for group in groups for row in zip(group, self.advantages(group), strict=True)]
         spread = [(e, a if isinstance(a, list) else [a] * len(e.token_ids)) for e, a in rows]
         teaching = [(episode, values) for episode, values in spread if any(values)]
