@@ -151,8 +151,7 @@ class Entry:
     def accumulate(self, policy: Policy, groups: Sequence[Sequence[Episode]]) -> float:
         """Compute the gradient of the loss of ``groups``, 0 where they teach nothing. Returns how many
         of its tokens were sampled."""
-        for parameter in policy.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+        policy.model.zero_grad()
         rows = [row for group in groups for row in zip(group, self.advantages(group), strict=True)]
         spread = [(e, a if isinstance(a, list) else [a] * len(e.token_ids)) for e, a in rows]
         teaching = [(episode, values) for episode, values in spread if any(values)]
@@ -161,6 +160,9 @@ class Entry:
             values = [torch.tensor(teaching[i][1]) for i in batch.episodes]
             advantage = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
             self.loss(logp, batch.behaviour_logp, advantage, batch.mask).backward()
+        for parameter in policy.model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         return float(sum(sum(episode.sampled) for episode, _ in rows))
 
     def update(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, tokens: float, step: int) -> None:
