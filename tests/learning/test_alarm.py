@@ -9,7 +9,7 @@ import pytest
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag
-from zorplex_rl.learning.alarm import BEARABLE, LIMITS, TYPICAL, Alarm, Forecast, Limit, Smoothed
+from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, TYPICAL, Alarm, Forecast, Limit, Smoothed
 from zorplex_rl.learning.learner import schedule
 
 HIGH = Limit(("second_moment",), "level", 1.0, above=True)
@@ -70,55 +70,63 @@ def stale(step: int, lag: int, speed: float, noise: float = 0.0) -> dict[str, fl
     return {"second_moment": moved**2 + noise, "lag_mean": age, "lag_max": age, "episode_sample_size": 1.0}
 
 
-SPEED = 0.1
-EMBEDDED = LearnerConfig(warmup_steps=WARMUP, learning_rate=SPEED / TYPICAL**0.5)
-"""A rate at which what is typical is just ``SPEED``."""
+EMBEDDED = LearnerConfig(warmup_steps=WARMUP, learning_rate=RATE)
+SPEED = RATE * TYPICAL**0.5
+"""What is typical at that rate."""
 
 
 @pytest.mark.parametrize("lag", [1, 2, 5, 8])
-def test_of_a_typical_policy_that_moves_in_a_line_the_forecast_is_exact_from_the_first_stale_batch(lag):
+def test_a_typical_policy_at_the_rate_of_comparison_has_the_lag_that_it_has_from_the_first_stale_batch_on(lag):
     forecast = Forecast(EMBEDDED, lag)
     found = [forecast.note(stale(step, lag, SPEED), step) for step in range(1, 20)]
     assert math.isnan(found[0])
-    assert found[1:] == pytest.approx(18 * [(SPEED * lag) ** 2])
+    assert found[1:] == pytest.approx(18 * [lag])
 
 
-def test_of_another_policy_it_is_the_geometric_mean_of_what_is_measured_and_what_is_typical():
+def test_a_policy_that_moves_three_times_as_fast_has_three_times_the_lag():
     forecast = Forecast(EMBEDDED, 8)
     found = [forecast.note(stale(step, 8, 3 * SPEED), step) for step in range(1, 4)]
-    assert found[1:] == pytest.approx(2 * [3 * (SPEED * 8) ** 2])
+    assert found[1:] == pytest.approx(2 * [24])
+
+
+def test_half_the_rate_is_as_good_as_an_eighth_of_the_lag():
+    forecast = Forecast(replace(EMBEDDED, learning_rate=RATE / 2), 16)
+    found = [forecast.note(stale(step, 8, SPEED / 2), step) for step in range(1, 4)]
+    assert found[1:] == pytest.approx(2 * [2])
 
 
 def test_what_the_numerics_alone_make_is_no_drift():
     forecast = Forecast(EMBEDDED, 8)
     found = [forecast.note(stale(step, 8, SPEED, noise=1e-3), step) for step in range(1, 9)]
-    assert found[1:] == pytest.approx(7 * [0.64])
+    assert found[1:] == pytest.approx(7 * [8])
 
 
 def test_a_batch_that_is_partly_fresh_counts_by_its_stale_part():
     metrics = stale(9, 2, SPEED)
     quarter = metrics | {"second_moment": metrics["second_moment"] / 4, "lag_mean": 0.5}
-    assert Forecast(EMBEDDED, 8).note(quarter, 9) == pytest.approx(0.64)
+    assert Forecast(EMBEDDED, 8).note(quarter, 9) == pytest.approx(8)
 
 
-def test_lags_above_eight_are_not_read_and_lags_above_twelve_not_foretold():
+def test_batches_of_a_lag_above_eight_are_not_read():
     forecast = Forecast(EMBEDDED, 32)
-    found = [forecast.note(stale(step, 32, SPEED), step) for step in range(1, 40)]
-    assert found[1:] == pytest.approx(38 * [1.44])
+    found = [forecast.note(stale(step, 32, SPEED), step) for step in range(1, 10)]
+    far = [forecast.note(stale(step, 32, 9 * SPEED), step) for step in range(10, 40)]
+    assert found[1:] + far == pytest.approx(38 * [32])
     assert math.isnan(Forecast(EMBEDDED, 32).note(stale(20, 9, SPEED), 20))
 
 
 @pytest.mark.parametrize("loss", sorted(BEARABLE))
 def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bears_more(loss):
-    for factor, expected in ((1.05, [2]), (0.95, [])):
-        speed = factor * BEARABLE[loss] ** 0.5 / 8
-        config = LearnerConfig(loss=loss, warmup_steps=WARMUP, learning_rate=speed / TYPICAL**0.5)
-        alarm = Alarm(config, max_lag=8)
+    for factor, expected in ((1.08, [2]), (0.95, [])):
+        speed = factor * SPEED * BEARABLE[loss] / 8
+        alarm = Alarm(replace(EMBEDDED, loss=loss), max_lag=8)
         said = {step: alarm.note(stale(step, 8, speed), step) for step in range(1, 12)}
         assert [step for step, sentence in said.items() if sentence] == expected
         for sentence in filter(None, said.values()):
             assert (
-                f"--loss {loss} bears {BEARABLE[loss]:g}" in sentence
+                f"the lag that --max-lag allows, 8, is like one of {factor * BEARABLE[loss]:.2g} at a learning rate of 0.0004, "
+                f"and --loss {loss} bears {BEARABLE[loss]:g}"
+                in sentence
                 and "lower --learning-rate or --max-lag" in sentence
             )
 

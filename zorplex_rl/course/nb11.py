@@ -30,7 +30,7 @@ from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.drawing.two_runs import two_runs
-from zorplex_rl.learning.alarm import BEARABLE, Forecast
+from zorplex_rl.learning.alarm import BEARABLE, RATE, Forecast
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
@@ -128,15 +128,15 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
 def foretold(rows: Sequence[Row]) -> str:
     """Draw what the forecast says after two stale batches of recorded runs, a row for each kind of
     loss with its bound, and what came of them."""
-    bearable = [BEARABLE["reinforce"], BEARABLE["tis"]]
+    bearable = sorted(set(BEARABLE.values()))
     dots: dict[str, list[tuple[float, float]]] = {"collapsed": [], "dipped": [], "healthy": []}
     for number, run in enumerate(row for row in rows if row.lag):
         forecast = Forecast(LearnerConfig(learning_rate=run.learning_rate), run.lag)
-        moments = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
-        row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else 2
+        found = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
+        row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else len(bearable)
         came = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
         # The golden ratio spreads neighbours evenly over the height of the row.
-        dots[came].append((moments[-1], row - 0.3 + 0.6 * (number * 0.618 % 1)))
+        dots[came].append((found[-1], row - 0.3 + 0.6 * (number * 0.618 % 1)))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -145,21 +145,21 @@ def foretold(rows: Sequence[Row]) -> str:
             axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.8, label=came)
         for row, bound in enumerate(bearable):
             axes.plot([bound, bound], [row - 0.42, row + 0.42], color=style.TEXT, linewidth=2)
-            axes.text(bound, row - 0.42, f" {bound}", ha="left", va="top")
-        marks = (0.03, 0.1, 0.3, 1, 3)
+            axes.text(bound, row - 0.42, f" {bound:g}", ha="left", va="top")
+        marks = (0.1, 0.3, 1, 3, 10, 30, 100)
         axes.set_xscale("log")
         axes.set(
             xticks=marks,
             xticklabels=marks,
-            xlabel="forecast after two stale batches: mean of (log ratio)² at the lag allowed",
+            xlabel=f"forecast after two stale batches: as bad as this lag at a rate of {RATE:g}",
         )
-        style.name_rows(axes, ["plain", "weighs or\nmasks tokens", "clips"])
+        style.name_rows(axes, ["plain", "weighs or\nmasks tokens", "also limits\nthe move", "clips"])
         style.bare_axes(axes, grid="x")
         axes.minorticks_off()
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
 
     said = "; ".join(f"{len(points)} {came}" for came, points in dots.items())
-    return render(draw, 300, "What was foretold of recorded runs, and what came", said)
+    return render(draw, 340, "What was foretold of recorded runs, and what came", said)
 
 
 def change_slider(

@@ -95,9 +95,9 @@ BEARABLE = (
     {"reinforce": 2.5} | dict.fromkeys(("tis", "cispo", "icepop"), 10) | dict.fromkeys(("decoupled_ppo", "m2po"), 25)
 )
 """The lag at ``RATE`` from which on a loss did not hold: 2.5 if it does nothing about stale data, 10
-if it weights or leaves out each token by itself, 25 if it also stops those that moved far. No bound
-was found for those that stop a token or an episode from moving further: ``grpo``, ``dapo``, ``gspo``,
-``maxrl``, ``dppo`` and the two rejections."""
+if it weights or leaves out each token by itself, 25 if it also limits a step (``decoupled_ppo``) or
+the batch's second moment (``m2po``). No bound was found for those that stop a token or an episode
+from moving further: ``grpo``, ``dapo``, ``gspo``, ``maxrl``, ``dppo`` and the two rejections."""
 
 
 class Forecast:
