@@ -271,6 +271,7 @@ class Qwen2(nn.Module):
         """Write the files of a model folder, which transformers reads, too."""
         from safetensors.torch import save_file
 
+        folder.mkdir(parents=True, exist_ok=True)
         for name, settings in (("config", self.config), ("generation_config", self.generation_config)):
             text = json.dumps(settings.to_dict(), indent=2, sort_keys=True)
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
