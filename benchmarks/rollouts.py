@@ -35,12 +35,12 @@ import torch
 import tyro
 from log import Report, append_report, print_report
 from rich.progress import track
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 from turnwise import generate_turnwise
 
-from zorplex_rl.policy.decoder import fills
-from zorplex_rl.policy.kv_cache import SlotCache
+from zorplex_rl.policy.kv_cache import SlotCache, fills
 from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
+from zorplex_rl.policy.own_forward import SlotsAsCache
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
@@ -110,6 +110,7 @@ def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
     length = max(call.mask.shape[-1] for call in decodes)
     cache = SlotCache(policy.model, max(len(call.ids) for call in decodes), -(-length // 32) * 32)
     cache.kv.normal_()
+    seen_by_model = SlotsAsCache(cache)
     places = [(torch.arange(len(call.ids)), None if call.positions is None else call.positions[:, 0]) for call in calls]
     started = time.perf_counter()
     for call, (rows, positions) in zip(calls, places, strict=True):
@@ -117,7 +118,7 @@ def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
             _replay_prefill(policy, call)
             continue
         cache.rows, cache.positions, cache.width = rows, positions, call.mask.shape[-1]
-        _replay_decode(policy, call, cache)
+        _replay_decode(policy, call, seen_by_model)
     return time.perf_counter() - started
 
 
@@ -206,7 +207,7 @@ def _replay_prefill(policy: Policy, call: Call) -> None:
     policy.model.get_output_embeddings()(hidden[:, -1])
 
 
-def _replay_decode(policy: Policy, call: Call, cache: SlotCache | DynamicCache) -> None:
+def _replay_decode(policy: Policy, call: Call, cache: Cache) -> None:
     policy.model(
         input_ids=call.ids, attention_mask=call.mask, position_ids=call.positions, **fills(policy.model, cache)
     )
@@ -231,7 +232,7 @@ def _tabulate(seconds: dict[str, list[float]], episodes: dict[str, list[Episode]
 
 def main(options: Options) -> None:
     torch.set_num_threads(options.threads)
-    policy = load_policy(options.policy)
+    policy = load_policy(options.policy, of_transformers=True)
     batch = options.batch
     layouts = ((batch // 8, batch), (batch, batch), (batch, 8 * batch))
     reports = [measure(options, policy, prompts, count) for prompts, count in layouts]

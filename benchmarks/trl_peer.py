@@ -73,7 +73,7 @@ def train_with_trl(job: Job) -> None:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    policy, spec = load_policy(job.policy), get_spec("compositional", job.seed, job.difficulty)
+    policy, spec = load_policy(job.policy, of_transformers=True), get_spec("compositional", job.seed, job.difficulty)
     tasks = [spec.task(index) for index in range(job.prompts * job.steps)]
     # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
     # one another in that order.

@@ -128,9 +128,9 @@ def babbler(
 
 
 @pytest.fixture(scope="session")
-def tokenizer(embedded):
-    """The tokenizer of the embedded policy."""
-    return embedded.tokenizer
+def tokenizer():
+    """The tokenizer of the embedded policy, as transformers reads it."""
+    return load_policy(of_transformers=True).tokenizer
 
 
 @pytest.fixture(scope="session", params=["qwen2", "llama"])

@@ -753,8 +753,9 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, architecture, dtype):
-    from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of
+    from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
     from zorplex_rl.policy.kv_cache import SlotCache
+    from zorplex_rl.policy.own_forward import OwnForward
 
     model = babbler(tokenizer, architecture, dtype).model
     assert isinstance(decoder_of(model), LeanDecoder)
@@ -807,7 +808,8 @@ def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenize
 
 
 def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(tokenizer):
-    from zorplex_rl.policy.decoder import OwnForward, decoder_of
+    from zorplex_rl.policy.decoder import decoder_of
+    from zorplex_rl.policy.own_forward import OwnForward
 
     hooked, wrapped = babbler(tokenizer).model, babbler(tokenizer).model
     hooked.model.layers[0].register_forward_hook(lambda module, args, output: output)

@@ -28,7 +28,7 @@ from zorplex_rl.task.apart import Finding
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
 MEMORY_NEEDED, MEMORY_COMFORTABLE = 4.0, 8.0
-"""GB. A process with torch and transformers holds about 0.45 GB; 08 starts eight of them."""
+"""GB. A process with torch and the embedded policy holds about 0.3 GB; 08 starts eight of them."""
 DISK_NEEDED = 1.0
 """GB: a run's checkpoints are below 0.1, the pages of the site and what marimo keeps below 0.2."""
 PROBE_SECONDS = 90.0

@@ -92,7 +92,7 @@ def show(command: Show) -> int:
     console = plain_console()
     console.print(f"policy        {policy.name}")
     console.print(
-        f"architecture  {type(policy.model).__name__}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"architecture  {config.architectures[0]}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, {getattr(config, 'num_key_value_heads', config.num_attention_heads)} key-value heads"
     )
     console.print(f"parameters    {policy.model.num_parameters():,}")

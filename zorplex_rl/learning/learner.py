@@ -38,8 +38,10 @@ from zorplex_rl.learning.ratios import (
     learning_rate_factor,
     mismatch,
 )
-from zorplex_rl.policy.decoder import fills, project
+from zorplex_rl.policy.decoder import new_cache, project
+from zorplex_rl.policy.kv_cache import fills
 from zorplex_rl.policy.load import Policy, largest_magnitude
+from zorplex_rl.policy.qwen2 import Qwen2
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -334,20 +336,18 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
     return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
 
 
-def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+def response_states(model: PreTrainedModel | Qwen2, batch: MicroBatch) -> Tensor:
     """Return the last hidden states [B, T, hidden_size] that predict each token of the responses.
     Each prompt runs once; the gradients of all its responses add up in its keys and values."""
-    from transformers.cache_utils import DynamicCache
-
     follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
-    shared = DynamicCache()
+    shared = new_cache(model)
     # Padding is on the right, where causal attention hides it from every real token of its row.
     prompts = embed(model, batch.prompts)
     states = model.base_model(inputs_embeds=prompts, **fills(model.base_model, shared)).last_hidden_state
     first = _rows(states, follows, lengths - 1)[:, None]
     if batch.ids.shape[1] == 1:
         return first
-    cache = DynamicCache()
+    cache = new_cache(model)
     for index, layer in enumerate(shared.layers):
         cache.update(_rows(layer.keys, follows), _rows(layer.values, follows), index)
     steps = torch.arange(batch.ids.shape[1] - 1, device=follows.device)
@@ -361,7 +361,7 @@ def response_states(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     return torch.cat((first, states), 1)
 
 
-def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
+def embed(model: PreTrainedModel | Qwen2, ids: Tensor) -> Tensor:
     """Return the embeddings [B, T, hidden_size] of ``ids`` [B, T]; gradients add up in float32."""
     table = model.get_input_embeddings()
     return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)

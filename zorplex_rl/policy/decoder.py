@@ -15,38 +15,41 @@ through its own ``forward``, one token for each row at a time.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-# Transformers takes seconds to load: it is imported where a model is already there.
+from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot, fills
+from zorplex_rl.policy.qwen2 import Body, GrowingCache, Qwen2
+
+# Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot
-
-
-def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return ``model``'s arguments to read keys and values from ``cache`` and add to them.
-    Transformers 5.24 says ``cache``; earlier ones, and some models, ``past_key_values``."""
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    return {name: cache, "use_cache": True}
-
-
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V]. The
-    tokens that all prompts start with (usually the system prompt) run once."""
     from transformers.cache_utils import DynamicCache
 
+    from zorplex_rl.policy.own_forward import OwnForward
+
+
+def new_cache(model: PreTrainedModel | Qwen2, **settings: Any) -> DynamicCache | GrowingCache:
+    """Return an empty cache that grows, for ``model``; ``settings`` are for transformers' one."""
+    if isinstance(model, Qwen2):
+        return GrowingCache()
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache(**settings)
+
+
+def prefill(model: PreTrainedModel | Qwen2, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
+    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V]. The
+    tokens that all prompts start with (usually the system prompt) run once."""
     shared = _shared_length(prompts)
     lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
     ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
     for row, prompt in zip(ids, prompts, strict=True):
         row[: len(prompt) - shared] = torch.tensor(prompt[shared:])
-    cache = DynamicCache(config=model.config)
+    cache = new_cache(model, config=model.config)
     if shared:
         start = torch.tensor([prompts[0][:shared]], device=model.device)
         model.base_model(input_ids=start, **fills(model.base_model, cache))
@@ -66,7 +69,7 @@ def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
     return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
 
 
-def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
+def project(model: PreTrainedModel | Qwen2, states: torch.Tensor) -> torch.Tensor:
     """Return the logits [..., V] of hidden states [..., hidden_size], as ``forward`` computes them.
     Float32 states give float32 logits and sums of gradients, also in a bfloat16 model."""
     layer, config = model.get_output_embeddings(), model.config
@@ -81,39 +84,29 @@ def project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def decoder_of(model: PreTrainedModel) -> LeanDecoder | OwnForward:
+def decoder_of(model: PreTrainedModel | Qwen2) -> LeanDecoder | OwnForward:
     """Return the fastest decoder for ``model``. ``tokens_at_once`` is how many it takes of a row.
     ``LeanDecoder`` is not for subclasses, wrapped layers, hooks or long-context variants."""
-    from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
+    known = [(Qwen2, Body)]
+    if not isinstance(model, Qwen2):
+        from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
 
+        known = [(LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model)]
     config = model.config
     lean = (
-        (type(model), type(model.base_model)) in ((LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model))
+        (type(model), type(model.base_model)) in known
         and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         in ("default", "linear", "llama3")
-        and all(type(layer.self_attn.q_proj) is torch.nn.Linear for layer in model.model.layers)
+        and all(type(layer.get_submodule("self_attn.q_proj")) is torch.nn.Linear for layer in model.model.layers)
     )
-    return LeanDecoder(model) if lean else OwnForward(model)
+    if lean:
+        return LeanDecoder(model)
+    from zorplex_rl.policy.own_forward import OwnForward
 
-
-class OwnForward:
-    """Decodes through the model's own ``forward``. Works for every architecture."""
-
-    tokens_at_once: int | None = 1
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-
-    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
-        ids, positions = step.ids[:, None], step.positions[:, None]
-        output = self._model(
-            input_ids=ids, attention_mask=step.mask, position_ids=positions, **fills(self._model, cache)
-        )
-        return output.logits[:, -1]
+    return OwnForward(model)
 
 
 class LeanDecoder:
@@ -121,7 +114,7 @@ class LeanDecoder:
 
     tokens_at_once: int | None = None  # Any number.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel | Qwen2) -> None:
         config = model.config
         self._model = model
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads

@@ -14,16 +14,22 @@ A step feeds one token to most rows, and a tool's whole result to the few that h
     slot 2   ]   ␣-> ␣ 1 7 ⏎        together.
 """
 
+from __future__ import annotations
+
+import inspect
 import mmap
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from zorplex_rl.policy.qwen2 import Qwen2
 
 Snapshot = torch.Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
@@ -46,16 +52,15 @@ class DecodeStep:
     results: list[tuple[slice, torch.Tensor, torch.Tensor]]
 
 
-class SlotCache(Cache):
+class SlotCache:
     """The cache of up to ``slots`` rows of up to ``length`` tokens for ``model``."""
 
-    def __init__(self, model: PreTrainedModel, slots: int, length: int = 0) -> None:
+    def __init__(self, model: PreTrainedModel | Qwen2, slots: int, length: int = 0) -> None:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         layers = config.num_hidden_layers
         self.kv = torch.empty(layers, 2, slots, heads, 0, head_dim, dtype=model.dtype, device=model.device)
-        super().__init__(layers=[_SlotLayer(self, layer) for layer in range(layers)])
         self.rows = self.positions = torch.arange(slots, device=model.device)
         self.width = 0
         self.reserve(length)
@@ -106,33 +111,11 @@ class SlotCache(Cache):
         return DecodeStep(fed, rows, positions, ends, mask[:batch, None, None], results)
 
 
-class _SlotLayer(CacheLayerMixin):
-    """One layer of a ``SlotCache``. Writes each row's new key and value at its own position."""
-
-    def __init__(self, slots: SlotCache, layer: int) -> None:
-        super().__init__()
-        # Weak: in a ring of references an unused cache would stay until the collector comes by.
-        self._slots, self._layer, self.is_initialized = weakref.proxy(slots), layer, True
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
-        slots = self._slots
-        keys, values = slots.kv[self._layer]
-        keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
-        values[slots.rows, :, slots.positions] = value_states[:, :, 0]
-        batch = len(slots.positions)
-        return keys[:batch, :, : slots.width], values[:batch, :, : slots.width]
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Do nothing: all memory was allocated at once."""
-
-    def get_seq_length(self) -> int:
-        return self._slots.width - 1
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._slots.width, 0
-
-    def get_max_length(self) -> int:
-        return self._slots.length
+def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
+    """Return ``model``'s arguments to read keys and values from ``cache`` and add to them.
+    Transformers 5.24 says ``cache``; earlier ones, and some models, ``past_key_values``."""
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {name: cache, "use_cache": True}
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -21,13 +21,14 @@ import torch
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy.chat_template import run_template_apart
 from zorplex_rl.policy.decoder import project
+from zorplex_rl.policy.family import EMBEDDED_PATH, BytePairs, load_family
+from zorplex_rl.policy.qwen2 import Qwen2, Settings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = "embedded"
-EMBEDDED_PATH = Path(__file__).parent / "embedded"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken")
 MOST_LAYERS = 1000
 """More than any model has. Each costs time and memory before its weights are looked for."""
@@ -39,8 +40,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Policy:
     """A model in evaluation mode, its tokenizer, its name, and the token ids that end a text."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel | Qwen2
+    tokenizer: PreTrainedTokenizerBase | BytePairs
     name: str
     eos_ids: tuple[int, ...]
 
@@ -59,14 +60,36 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 @_without_garbage_collection()
-def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32") -> Policy:
-    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. Raises
+def load_policy(
+    name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32", of_transformers: bool = False
+) -> Policy:
+    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. The
+    model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
     PolicyError if there is no such policy, or if it is not a causal language model, has no chat
     template, too few embeddings for its tokenizer, or weights that are not finite."""
+    source = check_policy(name)
+    ours = None if of_transformers else load_family(source, device, DTYPES[dtype])
+    model, tokenizer = ours or _load_with_transformers(name, source, device, dtype)
+    _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
+    # One pass over the memory of the device takes far less time than reading the weights from disk.
+    for parameter, values in model.named_parameters():
+        _check_finite(name, parameter, values)
+    _check_projection(name, model)
+    try:
+        return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+    except TypeError as error:
+        raise PolicyError(
+            f"policy {name!r} has a generation_config.json whose eos_token_id is {model.generation_config.eos_token_id!r:.60}; "
+            "expected a token id, or a list of them"
+        ) from error
+
+
+def _load_with_transformers(
+    name: str, source: str, device: str | torch.device, dtype: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    source = check_policy(name)
     logging.disable_progress_bar()
     # What is wrong is said below, in one sentence.
     logging.set_verbosity_error()
@@ -91,23 +114,11 @@ def load_policy(name: str = EMBEDDED, device: str | torch.device = "cpu", dtype:
     # The embedded policy and its descendants have the template that the package ships.
     if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
         run_template_apart(name, tokenizer)
-    _check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
-    model.to(device).eval()
-    # One pass over the memory of the device takes far less time than reading the weights from disk.
-    for parameter, values in model.named_parameters():
-        _check_finite(name, parameter, values)
-    _check_projection(name, model)
-    try:
-        return Policy(model, tokenizer, name, end_ids(model, tokenizer))
-    except TypeError as error:
-        raise PolicyError(
-            f"policy {name!r} has a generation_config.json whose eos_token_id is {model.generation_config.eos_token_id!r:.60}; "
-            "expected a token id, or a list of them"
-        ) from error
+    return model.to(device).eval(), tokenizer
 
 
 @torch.inference_mode()
-def _check_projection(name: str, model: PreTrainedModel) -> None:
+def _check_projection(name: str, model: PreTrainedModel | Qwen2) -> None:
     """Raise PolicyError if ``model`` computes its logits in another way than ``project``."""
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     expected = model(input_ids=ids).logits
@@ -187,7 +198,7 @@ def too_many_layers(config: object) -> str | None:
     return None
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_model(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
     """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
     from safetensors import SafetensorError
 
@@ -216,7 +227,7 @@ def check_weights(name: str, source: str) -> None:
                 _check_finite(name, parameter, tensors.get_tensor(parameter))
 
 
-def positions_of(config: PretrainedConfig | str) -> int | None:
+def positions_of(config: PretrainedConfig | Settings | str) -> int | None:
     """Return how many tokens a model of ``config`` (or its folder) can read, or None if unknown."""
     found = _read_json(config, Path(config) / "config.json") if isinstance(config, str) else config.to_dict()
     positions = found.get("max_position_embeddings") or found.get("n_positions")
@@ -337,7 +348,7 @@ def _fetch(hub_id: str) -> str:
         ) from error
 
 
-def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def end_ids(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
     """Return the ids that end a text, from the model's generation settings and the tokenizer."""
     configured = model.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured]

@@ -32,21 +32,18 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
 from zorplex_rl.policy.history import ENDS, Event
+from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Prefix, Task
-
-# kv_cache.py needs transformers, which loads for seconds: it is imported where a model is there.
-if TYPE_CHECKING:
-    from zorplex_rl.policy.kv_cache import Snapshot
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +68,6 @@ class RolloutEngine:
     def __init__(
         self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
     ) -> None:
-        from zorplex_rl.policy.kv_cache import SlotCache
-
         self.policy, self.sampling, self._version = policy, sampling, 0
         self._history: deque[Event] = deque()
         self._steps = self._taken = 0

@@ -21,7 +21,8 @@ from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Workload, genera
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone
 before it does anything. From ``Private_Dirty`` of the processes of a run on the embedded policy,
-2026-11-22; pages of libraries, which all share, are not in it."""
+2026-11-22; pages of libraries, which all share, are not in it. Since the embedded policy needs no
+transformers, processes with it have less."""
 SMALL_PROCESSES = 3
 """Dataset, replay buffer and advantages; reward and tool replicas come on top."""
 EMPTY = "cache of slots that stay empty"

@@ -13,8 +13,8 @@ An actor holds one object from the folders below this one and exposes it; the lo
 object. All endpoints are concurrent, so that an actor which waits or computes can still be asked
 something else; compute goes to a thread. ``setup`` does the heavy work, once.
 
-The controller imports these files too, but uses no model, and transformers takes seconds to load.
-So imports that need it stand where they are used, and each actor's process begins with those that
+The controller imports these files too, but uses no model, and torch takes a second to load. So
+imports that need it stand where they are used, and each actor's process begins with those that
 ``imports`` names.
 """
 
@@ -72,9 +72,6 @@ class ModelActor(TimedActor):
 
     imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
-        "zorplex_rl.policy.kv_cache",
-        "transformers.models.llama.modeling_llama",
-        "transformers.models.qwen2.modeling_qwen2",
         "zorplex_rl.policy.stream",
         "zorplex_rl.training.transports",
     )
