@@ -39,6 +39,8 @@ Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too.
+    ``max_turns``, after which an episode ends, and ``slots``, how many are decoded together, can
+    nearly always stay as they are.
     ``in_rounds``: rows that wait for slow tools go on together, once no other row can and all their
     results are there. So the speed of tools does not change which rows are decoded together.
     ``on_update``: what new weights do to episodes under way; see ``Config``."""
