@@ -39,7 +39,8 @@ from transformers.cache_utils import Cache, DynamicCache
 from turnwise import generate_turnwise
 
 from zorplex_rl.policy.kv_cache import SlotCache, fills
-from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.model_folder import EMBEDDED
 from zorplex_rl.policy.own_forward import SlotsAsCache
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task

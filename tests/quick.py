@@ -50,6 +50,7 @@ test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
+test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind
 test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written

@@ -21,7 +21,7 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.manifest import seal
-from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.timeline import Span, Timeline

@@ -13,7 +13,7 @@ import pytest
 
 from zorplex_rl.course.recorded_study import Row, Study, read_study
 from zorplex_rl.learning.alarm import LIMITS, Limit
-from zorplex_rl.learning.learner import schedule
+from zorplex_rl.learning.schedule import schedule
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -10,7 +10,7 @@ import pytest
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag
 from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, TYPICAL, Alarm, Forecast, Limit, Smoothed
-from zorplex_rl.learning.learner import schedule
+from zorplex_rl.learning.schedule import schedule
 
 HIGH = Limit(("second_moment",), "level", 1.0, above=True)
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import save
@@ -16,10 +17,10 @@ from zorplex_rl.learning.referee import (
     complaints,
     disguised,
     draw_tasks,
-    reference_seconds,
     take_over,
     verdict,
 )
+from zorplex_rl.learning.reference_workload import prepare, reference_seconds, work
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.task.parser import ToolCall, find_call
 from zorplex_rl.task.specs import ZORPLEX_WORDS, run_tool
@@ -133,6 +134,17 @@ def test_the_target_is_reached_by_a_one_sided_bound_over_all_seeds_and_refuted_o
     assert verdict([ATTEMPT, replace(ATTEMPT, refused="it opened 'x'")]).refused == "it opened 'x'"
 
 
-def test_twice_the_reference_workload_takes_longer():
-    once, thrice = (min(reference_seconds(rounds) for _ in range(3)) for rounds in (20, 200))
-    assert thrice > 2 * once
+def test_the_reference_workload_samples_and_learns_what_it_has_sampled_and_is_always_the_same():
+    def twenty() -> torch.Tensor:
+        parts = prepare(learning_rate=1e-3)
+        return torch.stack([work(*parts, tokens=6) for _ in range(20)])
+
+    once, again = twenty(), twenty()
+    assert torch.equal(once, again)
+    assert once[-5:].mean() > once[:5].mean() + 0.2, "it samples more and more what it has sampled"
+
+
+def test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind():
+    before = set(psutil.Process().children())
+    assert 0 < reference_seconds() < 60
+    assert set(psutil.Process().children()) == before

@@ -11,8 +11,10 @@ import pytest
 import torch
 from conftest import babbler
 
+from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy import chat_template
-from zorplex_rl.policy.load import EMBEDDED_PATH, PolicyError, largest_magnitude, load_policy
+from zorplex_rl.policy.load import largest_magnitude, load_policy
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy

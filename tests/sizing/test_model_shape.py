@@ -12,7 +12,7 @@ import pytest
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, PolicyError
-from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.sizing import sizing
 from zorplex_rl.sizing.fit import check_fit, run_bytes
 from zorplex_rl.sizing.model_shape import shape_of

@@ -7,6 +7,7 @@ import torch
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.training import devices
 from zorplex_rl.training.controller import devices_of
 from zorplex_rl.training.devices import assign_devices, prepare
 
@@ -23,8 +24,8 @@ def test_one_gpu_is_shared():
 
 
 def test_of_several_gpus_the_trainer_gets_the_first_and_shares_it_last():
-    devices = assign_devices("auto", ACTORS, cuda_count=3)
-    assert devices == {
+    three = assign_devices("auto", ACTORS, cuda_count=3)
+    assert three == {
         "trainer": "cuda:0",
         "generator_0": "cuda:1",
         "generator_1": "cuda:2",
@@ -50,6 +51,19 @@ def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypat
 
     monkeypatch.setattr("torch.cuda.device_count", refuse)
     assert set(devices_of(Config(device="cpu")).values()) == {"cpu"}
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_torch_is_asked_for_gpus_only_where_there_is_a_driver(monkeypatch, has_driver):
+    monkeypatch.setattr("zorplex_rl.training.devices.has_driver", lambda: has_driver)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert assign_devices("auto", ACTORS[:2]) == (
+        {"trainer": "cuda:0", "generator_0": "cuda:1"} if has_driver else dict.fromkeys(ACTORS[:2], "cpu")
+    )
+
+
+def test_where_torch_sees_a_gpu_there_is_a_driver():
+    assert devices.has_driver() or not torch.cuda.device_count()
 
 
 def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):

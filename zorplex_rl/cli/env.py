@@ -86,7 +86,7 @@ def _findings(asked: tuple[EnvironmentSource, Env], begin: Callable[[str], None]
 
 def measure_prompts(sample: Sample, policy: str, max_tokens: int) -> str:
     """Count the tokens of the prompts with the tokenizer of ``policy``."""
-    from zorplex_rl.policy.load import check_policy, fast_tokenizer, positions_of
+    from zorplex_rl.policy.model_folder import check_policy, fast_tokenizer, positions_of
 
     folder = check_policy(policy)
     tokenizer, positions = fast_tokenizer(folder), positions_of(folder)

@@ -63,7 +63,8 @@ class Eval(Command):
 
 def evaluate(command: Eval) -> int:
 
-    from zorplex_rl.policy.load import load_policy, positions_of
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.model_folder import positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.checks import calling_here
     from zorplex_rl.task.curriculum import tier_of

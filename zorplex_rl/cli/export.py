@@ -74,7 +74,8 @@ def export(command: Export) -> int:
 
 def _finished(folder: RunFolder) -> "Policy":
     """Return the run's policy, in the number type in which it was written."""
-    from zorplex_rl.policy.load import check_policy, load_policy
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.model_folder import check_policy
 
     source = check_policy(str(folder.policy))
     return load_policy(source, dtype=json.loads((Path(source) / "config.json").read_text())["dtype"])

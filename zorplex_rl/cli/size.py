@@ -147,7 +147,7 @@ def _gpu_capacity(devices: set[str]) -> dict[str, int]:
 
 def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
     """Return ``policy``'s shape, number type and folder, which is None for an absent preset."""
-    from zorplex_rl.policy.load import check_policy
+    from zorplex_rl.policy.model_folder import check_policy
 
     of_preset = next((preset.shape for preset in PRESETS.values() if preset.values["policy"] == policy), None)
     if of_preset and policy != "embedded":
@@ -168,7 +168,7 @@ def _read_shape(folder: Path) -> tuple[ModelShape, str]:
 
 
 def _prompts(config: Config, source: str | None) -> tuple[int, int]:
-    from zorplex_rl.policy.load import fast_tokenizer, token_count
+    from zorplex_rl.policy.model_folder import fast_tokenizer, token_count
 
     tokenizer = fast_tokenizer(source) if source else None
     return _prompt_tokens(config, partial(token_count, tokenizer) if tokenizer else None)

@@ -24,7 +24,7 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     if config.cluster.tls:
         # Likewise.
         os.environ[TLS] = config.cluster.tls
-    from zorplex_rl.policy.load import check_policy, check_weights, fast_tokenizer, positions_of, token_count
+    from zorplex_rl.policy.model_folder import EMBEDDED, check_policy, fast_tokenizer, positions_of, token_count
     from zorplex_rl.task.curriculum import tiers_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
@@ -50,7 +50,10 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
         names = [name for tier in tiers_of(config) for name in tier]
         check_limits_of(tasks, names, config, count_tokens, positions_of(source))
     expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
-    check_weights(config.policy, source)
+    if config.policy != EMBEDDED:  # That one comes with the package, and torch takes a second to load.
+        from zorplex_rl.policy.load import check_weights
+
+        check_weights(config.policy, source)
     if config.cluster.hosts == "this":
         ranks = names_of_ranks(config.services.trainer_processes)
         one_each(list(assign_devices(config.device, ranks).values()))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zorplex_rl.config import Config, LearnerConfig
-from zorplex_rl.learning.learner import schedule
+from zorplex_rl.learning.schedule import schedule
 
 Form = Literal["level", "fall", "rise"]
 CURE = "lower --learning-rate or --max-lag, or take --loss grpo or dppo"

@@ -33,8 +33,10 @@ from torch import Tensor
 
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import schedule, token_logprobs
-from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
+from zorplex_rl.learning.learner import token_logprobs
+from zorplex_rl.learning.schedule import schedule
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Score, Task
 from zorplex_rl.task.rewards import score

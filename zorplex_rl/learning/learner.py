@@ -38,6 +38,7 @@ from zorplex_rl.learning.ratios import (
     learning_rate_factor,
     mismatch,
 )
+from zorplex_rl.learning.schedule import schedule
 from zorplex_rl.policy.decoder import new_cache, project
 from zorplex_rl.policy.kv_cache import fills
 from zorplex_rl.policy.load import Policy, largest_magnitude
@@ -306,19 +307,6 @@ def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
     """Return the logits [1, V] after ``batch``'s first prompt: finite weights can overflow."""
     prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
     return project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
-
-
-def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
-    """Return the learning rate's share at ``version``: linear warm-up, linear fall to a tenth.
-
-    >>> [schedule(version, warmup_steps=2, decay_steps=12) for version in (0, 1, 2, 7, 12, 20)]
-    [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
-    """
-    if version < warmup_steps:
-        return (version + 1) / warmup_steps
-    if not decay_steps:
-        return 1.0
-    return max(0.1, 1 - 0.9 * (version - warmup_steps) / max(1, decay_steps - warmup_steps))
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -37,6 +36,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from zorplex_rl.learning.entry import ENTRY, LOG, OFFERED, READY, START, TASKS, TRAINED
+from zorplex_rl.learning.reference_workload import reference_seconds
 from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.load import Policy, largest_magnitude, load_policy
@@ -246,20 +246,3 @@ def take_over(policy: Policy, start: dict[str, Tensor], written: bytes) -> str |
         return "its trained weights are not finite numbers"
     policy.model.load_state_dict(trained, strict=False)
     return None
-
-
-def reference_seconds(rounds: int = 500) -> float:
-    """Return the seconds of a fixed workload: products at the policy's shapes in two threads."""
-
-    def work(_: int) -> None:
-        x, up, down = torch.ones(256, 128), torch.full((128, 384), 0.01), torch.full((384, 128), 0.01)
-        for _ in range(rounds):
-            x = torch.tanh(torch.nn.functional.silu(x @ up) @ down)
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    began = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, range(2)))
-    torch.set_num_threads(before)
-    return time.monotonic() - began

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.qwen2 import Qwen2, Settings
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-EMBEDDED_PATH = Path(__file__).parent / "embedded"
 OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """The files that make texts of tokens."""
 EXPECTED = {

@@ -48,7 +48,7 @@ def _counted(folder: Path, read: object) -> ModelShape:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    from zorplex_rl.policy.load import MOST_LAYERS, too_many_layers
+    from zorplex_rl.policy.model_folder import MOST_LAYERS, too_many_layers
 
     logging.set_verbosity_error()
     try:

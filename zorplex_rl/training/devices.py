@@ -7,7 +7,9 @@ several GPUs    one actor on each in the order given, the trainer first; then ar
 Attention is PyTorch's ``scaled_dot_product_attention``, which takes a fused kernel if there is one.
 """
 
+import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
@@ -21,7 +23,7 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
     >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], cuda_count=2)
     {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
     """
-    if cuda_count is None and requested != "cpu":
+    if cuda_count is None and requested != "cpu" and has_driver():
         import torch
 
         cuda_count = torch.cuda.device_count()
@@ -30,6 +32,16 @@ def assign_devices(requested: str, actors: Sequence[str], cuda_count: int | None
     if requested == "cpu" or not cuda_count:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % cuda_count}" for index, actor in enumerate(actors)}
+
+
+def has_driver() -> bool:
+    """Return whether this machine can have a GPU: for CUDA the driver's library is needed, for ROCm
+    its device. Asking torch instead takes the second in which it is imported."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Path("/dev/kfd").exists()
+    return True
 
 
 def prepare(device: str, threads: int) -> None:

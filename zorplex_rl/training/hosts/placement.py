@@ -115,7 +115,7 @@ class Hosts:
 
     async def _config_on(self, host: Host) -> Config:
         """Return the configuration with a policy that ``host`` can load: it travels there, once."""
-        from zorplex_rl.policy.load import check_policy
+        from zorplex_rl.policy.model_folder import check_policy
 
         if self.config.policy == "embedded":
             return self.config
