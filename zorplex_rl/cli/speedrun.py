@@ -83,9 +83,10 @@ def _card(entry: Path, source: str, attempts: "list[Attempt]", judged: dict[str,
     """Return what is known of ``entry``: figures, commit and text, the machine, the curves."""
     import torch
 
-    versions = (
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    )
+    from zorplex_rl.learning.journal import machine
+
+    processor = f"{os.cpu_count()} cores of {machine()['processor']}"
+    versions = f"{processor}, Python {platform.python_version()}, torch {torch.__version__}"
     about = {"entry": entry.stem, "date": date.today().isoformat(), "commit": _commit(entry), "machine": versions}
     return about | {"verdict": judged, "attempts": [asdict(a) for a in attempts], "source": source}
 
