@@ -482,7 +482,7 @@ def _(ask_alarm, later, recorded, told):
         why=f"""
     Before {told["ten_before"]} of {told["collapsed"]}, nearly always at step 2 or 3, when nothing is lost yet;
     {told["too_soon"]} of them fell before step 12, too soon for any alarm. It rang in vain in
-    {told["in_vain"]} of {told["healthy"]} healthy runs. Among the runs that chose it, it missed more. The diagnostic alone announced 3 of 45 so early
+    {told["in_vain"]} of {told["healthy"]} healthy runs. The diagnostic alone announced 3 of 45 so early
     (`benchmarks/LOG.md`): until a run begins to fall, its numbers are those of a healthy one. Only
     its *settings* differ, and the forecast knows them. Its bounds are of this task: on yours,
     silence promises little.

@@ -226,4 +226,4 @@ def test_what_the_forecast_says_of_recorded_trials_is_what_they_show():
             found = [moments[step] / ways[step] for step in range(2, 8)]
             quotients += [max(value / found[3], found[3] / value) <= 2.5 for value in found]
     assert median(typical) == pytest.approx(1.9e5, rel=0.05)
-    assert fmean(quotients) == pytest.approx(0.88, abs=0.01)
+    assert fmean(quotients) == pytest.approx(0.89, abs=0.01)

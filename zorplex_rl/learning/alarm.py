@@ -70,9 +70,9 @@ LIMITS = (Limit(("episode_sample_size",), "level", 0.219, above=False),)
 """The diagnostic, at 36 episodes a step. By itself it rang, in 129 recorded trials that did not
 choose it, in 1 of 64 healthy ones and before 11 of 45 collapses, in the median 7 steps ahead. No
 diagnostic that is quiet in healthy trials announced more than 3 of the 45 ten steps ahead. The
-forecast rang, in 162 trials of which all but one did not choose it, 10 steps ahead or more in 24 of 25
-collapses and in 6 of 113 healthy trials, both together in 8 of 113; but of the 104 collapses with which it was chosen,
-hard tasks and losses at low lag among them, in 73 (``benchmarks/LOG.md``)."""
+forecast rang, in 162 trials that did not choose it, 10 steps ahead or more in 23 of 31 collapses,
+two of which fell too soon for that, and in 1 of 114 healthy trials; both together in 24 and in 6
+(``benchmarks/LOG.md``)."""
 
 
 def value_of(names: Sequence[str], metrics: Mapping[str, float]) -> float | None:
@@ -107,7 +107,7 @@ class Forecast:
     at 4e-4 none of 2. lag · (rate / RATE)³ was the simplest measure that puts them in order; it is
     found, not derived. How fast this policy moves is measured: at first log r grows in proportion to
     the learning rates between the two versions, so its second moment to the square of their sum,
-    d²: of the quotients at steps 3 to 8, 88 % are within a factor of 2.5 of the trial's at step 6.
+    d²: of the quotients at steps 3 to 8, 89 % are within a factor of 2.5 of the trial's at step 6.
     Between trials of one setting they differ as much, and say little of what comes. So the measure is
     multiplied by √(measured / typical) only: measured, Σ moments / Σ d²; typical, that of recorded
     trials at this rate. The moment at lag 0, which is of the numerics alone, is subtracted. That the
