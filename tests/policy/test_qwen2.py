@@ -184,6 +184,10 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
         {"vocab_size": 534},
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
         {"head_dim": 64},
+        {"hidden_size": 1 << 40},
+        {"pad_token_id": 533},
+        {"quantization_config": {"bits": 4}},
+        {"rope_parameters": {"rope_type": "default"}},
     ],
     ids=lambda changed: next(iter(changed)),
 )

@@ -39,6 +39,8 @@ SIZES = (
     "num_key_value_heads",
     "vocab_size",
 )
+LARGEST_HEAD = 1024
+"""Numbers for each of a head's angles are made before the weights are looked at."""
 
 
 class BytePairs:
@@ -96,6 +98,7 @@ def _template() -> Template:
 def load_family(source: str, device: str | torch.device, dtype: torch.dtype) -> tuple[Qwen2, BytePairs] | None:
     """Load the model folder ``source`` if it is of the embedded policy's family, else return None,
     also if something is wrong with it: transformers says what."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     folder = Path(source)
@@ -109,29 +112,26 @@ def load_family(source: str, device: str | torch.device, dtype: torch.dtype) -> 
         with torch.device("meta"):
             model = Qwen2(config, generation)
         read = load_file(folder / "model.safetensors")
-        weights = dict(model.named_parameters())
-        if {name: value.shape for name, value in read.items()} != {
-            name: value.shape for name, value in weights.items()
-        }:
+        if _shapes(read) != _shapes(dict(model.named_parameters())):
             return None
         # A copy: what the file's memory shows would change with the file.
-        model.load_state_dict(
-            {name: value.to(dtype, copy=True) for name, value in read.items()}, strict=False, assign=True
-        )
+        own = {name: value.to(dtype, copy=True) for name, value in read.items()}
+        model.load_state_dict(own, strict=False, assign=True)
         model.tie()
         return model.to(device).eval(), BytePairs()
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):
         return None
 
 
 def _what_makes_texts(folder: Path) -> tuple[bytes, bytes, dict[str, object]]:
     tokenizer, config, template = ((folder / name).read_bytes() for name in OF_TOKENIZER)
     # Transformers 5.24 also writes where it had read it.
-    return (
-        tokenizer,
-        template,
-        {k: v for k, v in json.loads(config).items() if k not in ("is_local", "local_files_only")},
-    )
+    said = {name: value for name, value in json.loads(config).items() if name not in ("is_local", "local_files_only")}
+    return tokenizer, template, said
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _settings(file: Path) -> Settings:
@@ -141,14 +141,15 @@ def _settings(file: Path) -> Settings:
 def _is_plain(config: Settings) -> bool:
     found = config.to_dict()
     return (
-        all(found.get(name) == value for name, value in EXPECTED.items())
+        found.keys() <= _settings(EMBEDDED_PATH / "config.json").to_dict().keys()
+        and all(found.get(name) == value for name, value in EXPECTED.items())
         and all(type(found.get(name)) is int and found[name] > 0 for name in SIZES)
         and found["hidden_size"] % (2 * found["num_attention_heads"]) == 0
         and found["num_attention_heads"] % found["num_key_value_heads"] == 0
-        and "head_dim" not in found
         and set(found.get("layer_types") or ["full_attention"]) == {"full_attention"}
         and (found.get("rope_parameters") or {}).get("rope_type") == "default"
-        and isinstance(found.get("pad_token_id"), int)
+        and found["hidden_size"] <= LARGEST_HEAD * found["num_attention_heads"]
+        and found.get("pad_token_id") in range(found["vocab_size"])
         and isinstance(found.get("tie_word_embeddings"), bool)
         and isinstance(found.get("rms_norm_eps"), float)
     )

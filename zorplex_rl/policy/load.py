@@ -171,6 +171,6 @@ def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
 
 def end_ids(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
     """Return the ids that end a text, from the model's generation settings and the tokenizer."""
-    configured = model.generation_config.eos_token_id
+    configured = getattr(model.generation_config, "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
