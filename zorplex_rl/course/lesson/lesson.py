@@ -218,10 +218,7 @@ def start_button(label: str, seconds: float) -> Any:
 
 def wait_for(button: Any) -> None:
     """Stop this cell, and all cells that depend on it, until ``button`` is pressed."""
-    mo.stop(
-        not button.value,
-        mo.Html("<p data-lesson-waiting><em>Waiting for the button above, and for what it starts.</em></p>"),
-    )
+    mo.stop(not button.value, mo.Html("<p data-lesson-waiting><em>Waits for the button above and its run.</em></p>"))
     # Else that would stand there until this cell has ended.
     mo.output.clear()
 
