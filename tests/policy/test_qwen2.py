@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import transformers
 from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.config import LearnerConfig
+from zorplex_rl.course import nb07_push
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
 from zorplex_rl.policy.family import EMBEDDED_PATH, BytePairs, load_family
@@ -163,6 +165,15 @@ def test_a_saved_policy_is_of_the_family_and_both_read_it(tmp_path, dtype):
     (tmp_path / "theirs").mkdir()
     save_model(theirs.model, theirs.tokenizer, tmp_path / "theirs")
     assert isinstance(load_policy(str(tmp_path / "theirs")).model, Qwen2)
+
+
+def test_the_trainer_of_notebook_07_takes_a_step_with_either():
+    for of_transformers in (False, True):
+        model = load_policy(of_transformers=of_transformers).model
+        before, optimizer = model.lm_head.weight.detach().clone(), torch.optim.AdamW(model.parameters(), lr=1e-3)
+        trainer = SimpleNamespace(model=model, optimizer=optimizer, tokens=torch.arange(32).view(2, 16))
+        nb07_push.Trainer.train(trainer)
+        assert not torch.equal(model.lm_head.weight, before)
 
 
 def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):

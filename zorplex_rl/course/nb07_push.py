@@ -39,7 +39,7 @@ class Trainer(Writer):
             self.publisher.publish(self.model, version)
 
     def train(self) -> None:
-        self.model(input_ids=self.tokens, labels=self.tokens).loss.backward()
+        torch.nn.functional.cross_entropy(self.model(self.tokens[:, :-1]).logits.mT, self.tokens[:, 1:]).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
