@@ -57,6 +57,8 @@ class Options:
     """Pulls in the storm, through each transport."""
     storm_megabytes: int = 1
     """Size of the model in the storm."""
+    device: str = "cpu"
+    """Where the writer's and the readers' models are: cpu, or cuda."""
     storm_slots: int = 32
     """Slots of the ring in the storm: a read must end before the writer comes back to its slot."""
     as_monarch_comes: bool = False
@@ -66,16 +68,16 @@ class Options:
     """Append the result to LOG.md."""
 
 
-def make_model(megabytes: int) -> nn.Module:
-    """Return sixteen layers of ``megabytes`` MB together."""
-    return nn.ParameterList(torch.zeros(megabytes * MB // 64) for _ in range(16))
+def make_model(megabytes: int, device: str) -> nn.Module:
+    """Return sixteen layers of ``megabytes`` MB together, on ``device``."""
+    return nn.ParameterList(torch.zeros(megabytes * MB // 64, device=device) for _ in range(16))
 
 
 class Writer(Actor):
     """Publish a model in which every number is the version."""
 
-    def __init__(self, megabytes: int, slots: int = SLOTS) -> None:
-        self.model, self.version = make_model(megabytes), 0
+    def __init__(self, megabytes: int, device: str, slots: int = SLOTS) -> None:
+        self.model, self.version = make_model(megabytes, device), 0
         self.publisher = Publisher(self.model, slots)
         self._stop = threading.Event()
 
@@ -120,9 +122,9 @@ class Writer(Actor):
 class ReaderActor(Actor):
     """Read from a process of its own."""
 
-    def __init__(self, megabytes: int) -> None:
+    def __init__(self, megabytes: int, device: str) -> None:
         torch.set_num_threads(1)
-        self._model = make_model(megabytes)
+        self._model = make_model(megabytes, device)
 
     @concurrent_endpoint
     async def subscribe(self, source: WeightSource, transport: str) -> None:
@@ -141,13 +143,13 @@ async def connect(writer: Actor, transport: str, model: nn.Module) -> Subscriber
     return await subscribe(replace(source, owner=writer), transport, model)
 
 
-async def time_reads(megabytes: int, transport: str, repeats: int) -> tuple[list[float], list[float]]:
+async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[list[float], list[float]]:
     """Return the seconds of reads and of swaps."""
-    replica = await spawn("writer", Writer, megabytes)
+    replica = await spawn("writer", Writer, megabytes, options.device)
     reads, swaps = [], []
     try:
-        subscriber = await connect(replica.actor, transport, make_model(megabytes))
-        for repeat in range(-1, repeats):
+        subscriber = await connect(replica.actor, transport, make_model(megabytes, options.device))
+        for repeat in range(-1, options.repeats):
             await replica.actor.publish.call_one()
             began = time.perf_counter()
             await subscriber.fetch()
@@ -174,7 +176,7 @@ def time_memcpy(megabytes: int, repeats: int) -> list[float]:
 def time_as_monarch_comes(options: Options) -> dict[int, list[float]]:
     """Return the seconds of ``rdma`` reads in a process with Monarch's own settings."""
     sizes = [str(size) for size in options.megabytes]
-    flags = ["--as-monarch-comes", "--megabytes", *sizes, "--repeats", str(options.repeats)]
+    flags = ["--as-monarch-comes", "--megabytes", *sizes, "--repeats", str(options.repeats), "--device", options.device]
     done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=True)
     return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
@@ -185,7 +187,7 @@ async def ladder(options: Options) -> Report:
     for megabytes in options.megabytes:
         measured = {"memcpy": time_memcpy(megabytes, options.repeats)}
         for transport in TRANSPORTS:
-            measured[transport], swaps = await time_reads(megabytes, transport, options.repeats)
+            measured[transport], swaps = await time_reads(megabytes, transport, options)
         measured["rdma, as Monarch comes"] = untuned[megabytes]
         measured["swap"] = swaps
         rate = {name: megabytes / 1000 / median(seconds) for name, seconds in measured.items()}
@@ -197,17 +199,19 @@ async def ladder(options: Options) -> Report:
     return Report("The ladder", columns, rows)
 
 
-async def fan_out(megabytes: int, repeats: int) -> Report:
+async def fan_out(megabytes: int, options: Options) -> Report:
     rows = []
     for transport in TRANSPORTS:
         for count in (1, 2, 4):
-            writer = await spawn("writer", Writer, megabytes)
-            readers = [await spawn(f"reader_{number}", ReaderActor, megabytes) for number in range(count)]
+            writer = await spawn("writer", Writer, megabytes, options.device)
+            readers = [
+                await spawn(f"reader_{number}", ReaderActor, megabytes, options.device) for number in range(count)
+            ]
             try:
                 source = replace(await writer.actor.source.call_one(), owner=writer.actor)
                 await asyncio.gather(*(r.actor.subscribe.call_one(source, transport) for r in readers))
                 seconds = []
-                for _ in range(repeats + 1):
+                for _ in range(options.repeats + 1):
                     await writer.actor.publish.call_one()
                     began = time.perf_counter()
                     await asyncio.gather(*(reader.actor.fetch.call_one() for reader in readers))
@@ -222,11 +226,11 @@ async def fan_out(megabytes: int, repeats: int) -> Report:
 async def storm(options: Options) -> Report:
     rows = []
     for transport in TRANSPORTS:
-        writer = await spawn("writer", Writer, options.storm_megabytes, options.storm_slots)
+        writer = await spawn("writer", Writer, options.storm_megabytes, options.device, options.storm_slots)
         torn = backwards = failed = last = 0
         versions = set()
         try:
-            model = make_model(options.storm_megabytes)
+            model = make_model(options.storm_megabytes, options.device)
             subscriber = await connect(writer.actor, transport, model)
             await writer.actor.publish.call_one()
             await writer.actor.publish_without_pause.call_one()
@@ -253,12 +257,12 @@ async def storm(options: Options) -> Report:
 
 async def measure(options: Options) -> list[Report]:
     torch.set_num_threads(1)
-    return [await ladder(options), await fan_out(64, options.repeats), await storm(options)]
+    return [await ladder(options), await fan_out(64, options), await storm(options)]
 
 
 async def measure_as_monarch_comes(options: Options) -> dict[int, list[float]]:
     runtime.monarch.configure = lambda **settings: None
-    return {size: (await time_reads(size, "rdma", options.repeats))[0] for size in options.megabytes}
+    return {size: (await time_reads(size, "rdma", options))[0] for size in options.megabytes}
 
 
 def main(options: Options) -> None:

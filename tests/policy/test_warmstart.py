@@ -30,6 +30,7 @@ from zorplex_rl.policy.warmstart import (
     DemonstrationStream,
     WarmStart,
     build_tokenizer,
+    lesson_for_a_model,
     save_policy,
     warm_start,
 )
@@ -301,6 +302,15 @@ def test_the_warm_start_learns(tmp_path):
         progress=lambda _, loss: losses.append(loss),
     )
     assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("of_transformers", [False, True])
+def test_a_model_from_elsewhere_is_shown_the_task_and_keeps_its_own_tokenizer(of_transformers):
+    policy, losses = load_policy(of_transformers=of_transformers), []
+    before = policy.model.get_input_embeddings().weight.detach().clone()
+    taught = warm_start(lesson_for_a_model(steps=3), lambda _, loss: losses.append(loss), policy)
+    assert taught is policy and len(losses) == 3 and all(0 < loss < 3 for loss in losses)
+    assert not torch.equal(policy.model.get_input_embeddings().weight, before)
 
 
 def test_a_build_leaves_the_callers_thread_count_as_it_was():

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zorplex_rl.cli.eval import accuracy_of, accuracy_table
 from zorplex_rl.cli.flags import Command
@@ -12,17 +13,24 @@ from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import MOST_EPISODES, check_range, check_seed
 from zorplex_rl.errors import ConfigError
 
+if TYPE_CHECKING:
+    from zorplex_rl.policy.load import Policy as LoadedPolicy
+
 
 @dataclass(frozen=True)
 class Build(Command):
-    """Build the embedded policy from scratch: tokenizer, model, supervised warm start."""
+    """Build the embedded policy from scratch: tokenizer, model, supervised warm start. Or show a
+    model of your own the task, with --start."""
 
     out: Path = Path("embedded-policy")
     """The folder to write."""
     seed: int = 0
     """Seed of the demonstrations and the initial weights."""
     steps: int | None = None
-    """Training steps; the recipe's own number if left out."""
+    """Training steps; the recipe's own number if left out, and 200 with --start."""
+    start: str | None = None
+    """The folder of a model, or a hub id, that learns from a few demonstrations what an answer
+    looks like: a small model alone hardly ever finds a reward. On a GPU, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +54,32 @@ def build_or_show(command: Policy) -> int:
     return build(command.action) if isinstance(command.action, Build) else show(command.action)
 
 
+def load_for_training(name: str) -> "LoadedPolicy":
+    """Load policy ``name`` in float32, on the first GPU if there is one. Raises PolicyError."""
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.training.devices import assign_devices, prepare
+
+    device = assign_devices("auto", ["policy"])["policy"]
+    prepare(device, threads=2)
+    return load_policy(name, device)
+
+
 def build(command: Build) -> int:
     from rich.progress import Progress
 
-    from zorplex_rl.policy.warmstart import WarmStart, save_policy, warm_start
+    from zorplex_rl.policy.warmstart import WarmStart, lesson_for_a_model, save_policy, warm_start
 
     if command.out.exists():
         raise ConfigError(f"--out {str(command.out)!r} exists already; choose another folder")
     check_seed(command.seed)
-    recipe = WarmStart(seed=command.seed)
     if command.steps is not None:
         check_range("steps", command.steps, 1, MOST_EPISODES)
-        recipe = recipe.shortened(command.steps)
+    if command.start is None:
+        recipe, policy = WarmStart(seed=command.seed), None
+        if command.steps is not None:
+            recipe = recipe.shortened(command.steps)
+    else:
+        recipe, policy = lesson_for_a_model(command.steps or 200, command.seed), load_for_training(command.start)
     try:
         # Before the work, so that it is not done for nothing.
         command.out.mkdir(parents=True)
@@ -69,7 +91,7 @@ def build(command: Build) -> int:
         with Progress() as progress:
             bar = progress.add_task("warm start", total=recipe.steps)
             show = partial(progress.update, bar)
-            policy = warm_start(recipe, lambda step, loss: show(completed=step, description=f"loss {loss:.3f}"))
+            policy = warm_start(recipe, lambda step, loss: show(completed=step, description=f"loss {loss:.3f}"), policy)
         save_policy(policy, command.out, recipe)
     finally:
         with contextlib.suppress(OSError):

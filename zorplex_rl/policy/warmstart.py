@@ -1,4 +1,5 @@
-"""Build the embedded policy from scratch: tokenizer, small Qwen2 model, supervised training.
+"""Build the embedded policy from scratch: tokenizer, small Qwen2 model, supervised training. Or
+show a model that can write already what an answer looks like, so that it finds rewards.
 
     demonstrations ──► byte-level BPE (Qwen2's own pre-tokenizer) ──► a few hundred entries
           │
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from zorplex_rl.policy.decoder import project
 from zorplex_rl.policy.demonstrations import DRILLS, Habits, random_demonstration
 from zorplex_rl.policy.load import Policy, save_model
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
@@ -89,6 +91,12 @@ class WarmStart:
         scale = steps / self.steps
         phases = tuple(replace(phase, steps=max(1, round(phase.steps * scale))) for phase in self.phases)
         return replace(self, phases=phases)
+
+
+def lesson_for_a_model(steps: int = 200, seed: int = 0) -> WarmStart:
+    """Return the recipe for a model that has learned to write elsewhere: few steps, small ones."""
+    phase = replace(WarmStart().phases[0], steps=steps, learning_rate=1e-4)
+    return WarmStart(seed, (phase,), batch_size=16, warmup_steps=min(10, steps), max_length=256)
 
 
 def build_tokenizer(recipe: WarmStart = WarmStart()) -> PreTrainedTokenizerBase:
@@ -184,17 +192,25 @@ class DemonstrationStream:
         return ids[: self._recipe.max_length], labels[: self._recipe.max_length]
 
 
-def warm_start(
-    recipe: WarmStart = WarmStart(), progress: Callable[[int, float], None] = lambda step, loss: None
-) -> Policy:
-    """Train ``recipe``'s policy from scratch. Calls ``progress(step, loss)`` after each step."""
+def new_policy(recipe: WarmStart) -> Policy:
+    """Return ``recipe``'s policy before its training."""
     from transformers import Qwen2ForCausalLM
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     tokenizer = build_tokenizer(recipe)
-    policy = Policy(Qwen2ForCausalLM(model_config(recipe, tokenizer)), tokenizer, "embedded", (tokenizer.eos_token_id,))
+    return Policy(Qwen2ForCausalLM(model_config(recipe, tokenizer)), tokenizer, "embedded", (tokenizer.eos_token_id,))
+
+
+def warm_start(
+    recipe: WarmStart = WarmStart(),
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+    policy: Policy | None = None,
+) -> Policy:
+    """Train ``policy``, by default a new one, by ``recipe``. Calls ``progress(step, loss)`` after
+    each step."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(recipe.threads)
+    policy = policy or new_policy(recipe)
     done = 0
     for number, phase in enumerate(recipe.phases):
         for step, loss in imitate(policy, recipe, number):
@@ -212,10 +228,11 @@ def imitate(policy: Policy, recipe: WarmStart, number: int) -> Iterator[tuple[in
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, phase.steps, recipe.warmup_steps))
     batches = DemonstrationStream(policy, recipe, number).batches()
     for step, (ids, labels) in zip(range(1, phase.steps + 1), batches, strict=False):
-        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        ids, labels = ids.to(model.device), labels.to(model.device)
+        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         targets = labels[:, 1:]
         written = targets != IGNORED
-        loss = F.cross_entropy(model.lm_head(hidden[written]), targets[written])
+        loss = F.cross_entropy(project(model, hidden[written]), targets[written])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
