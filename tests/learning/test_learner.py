@@ -372,6 +372,17 @@ def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_
     assert torch.equal(weights(resumed.policy), weights(straight.policy))
 
 
+def test_all_that_the_optimizer_keeps_is_where_the_weights_are(embedded):
+    """A fused AdamW on a GPU refuses a step count in main memory. Here, a device without memory stands for one."""
+    policy = fresh(embedded, "bfloat16")
+    policy.model.to("meta")
+    learner = Learner(policy)
+    for of_one in learner.optimizer.state.values():
+        assert {name: value.device.type for name, value in of_one.items()} == dict.fromkeys(
+            ("step", "exp_avg", "exp_avg_sq"), "meta"
+        )
+
+
 def test_a_batch_without_sampled_tokens_is_refused(embedded):
     with pytest.raises(ValueError, match="no sampled token"):
         Learner(fresh(embedded)).step([], [])

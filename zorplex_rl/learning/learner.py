@@ -81,7 +81,7 @@ class Learner:
         for master in self._masters:
             # Created here, not by AdamW's first step: every checkpoint has the same entries.
             moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
-            self.optimizer.state[master] = {"step": torch.tensor(0.0), **moments}
+            self.optimizer.state[master] = {"step": torch.zeros((), device=master.device), **moments}
 
     def step(
         self,
