@@ -374,7 +374,7 @@ def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_
 
 def test_all_that_the_optimizer_keeps_is_where_the_weights_are(embedded):
     """A fused AdamW on a GPU refuses a step count in main memory. Here, a device without memory stands for one."""
-    policy = fresh(embedded, "bfloat16")
+    policy = fresh(embedded, torch.bfloat16)
     policy.model.to("meta")
     learner = Learner(policy)
     for of_one in learner.optimizer.state.values():
