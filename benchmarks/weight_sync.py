@@ -41,8 +41,6 @@ EXPECTED = (
     "No torn and no backward version. No expectation for the fan-out."
 )
 MB = 1_000_000
-TRANSPORTS = [name for name in READERS if name != "tcp"]
-"""tcp is served on a worker's host only: ``hosts.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,12 @@ class Options:
     starts itself with this flag."""
     log: bool = True
     """Append the result to LOG.md."""
+
+    @property
+    def transports(self) -> list[str]:
+        """All but those that are not there: tcp is served on a worker's host only (``hosts.py``),
+        and a GPU's weights are not in shared memory."""
+        return [name for name in READERS if name not in ("tcp", *["shm"] * (self.device != "cpu"))]
 
 
 def make_model(megabytes: int, device: str) -> nn.Module:
@@ -186,7 +190,7 @@ async def ladder(options: Options) -> Report:
     untuned = time_as_monarch_comes(options)
     for megabytes in options.megabytes:
         measured = {"memcpy": time_memcpy(megabytes, options.repeats)}
-        for transport in TRANSPORTS:
+        for transport in options.transports:
             measured[transport], swaps = await time_reads(megabytes, transport, options)
         measured["rdma, as Monarch comes"] = untuned[megabytes]
         measured["swap"] = swaps
@@ -201,7 +205,7 @@ async def ladder(options: Options) -> Report:
 
 async def fan_out(megabytes: int, options: Options) -> Report:
     rows = []
-    for transport in TRANSPORTS:
+    for transport in options.transports:
         for count in (1, 2, 4):
             writer = await spawn("writer", Writer, megabytes, options.device)
             readers = [
@@ -225,7 +229,7 @@ async def fan_out(megabytes: int, options: Options) -> Report:
 
 async def storm(options: Options) -> Report:
     rows = []
-    for transport in TRANSPORTS:
+    for transport in options.transports:
         writer = await spawn("writer", Writer, options.storm_megabytes, options.device, options.storm_slots)
         torn = backwards = failed = last = 0
         versions = set()

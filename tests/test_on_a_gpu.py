@@ -13,10 +13,12 @@ import torch
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.sizing.measured_size import Case, measure
 from zorplex_rl.task.specs import get_spec
 from zorplex_rl.training.devices import has_driver
 from zorplex_rl.training.transports import Publisher, subscribe
@@ -84,7 +86,7 @@ def test_weights_on_the_gpu_come_out_of_a_buffer_bit_for_bit():
         assert all(torch.equal(source[name], target[name]) for name in source)
 
 
-@pytest.mark.parametrize("transport", ["message", "rdma", "shm"])
+@pytest.mark.parametrize("transport", ["message", "rdma"])
 def test_a_model_on_the_gpu_gets_what_another_process_published_from_there(transport):
     async def run():
         writer, model = await spawn("writer", GpuWriterActor), square_layers()
@@ -134,3 +136,11 @@ def test_an_asynchronous_run_on_the_gpu_learns_and_survives_the_death_of_its_gen
     assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]
     before, *_, after = (row["sampled_accuracy"] for row in rows(run.path, "eval"))
     assert len(rows(run.path, "step")) == config.steps and after > before + 0.1
+
+
+@pytest.mark.parametrize("role", ["trainer", "generator"])
+def test_what_a_process_takes_of_the_gpu_is_measured_in_a_process_of_its_own(role):
+    found = measure(
+        Case(role, str(EMBEDDED_PATH), prompts=2, group_size=4, max_tokens=24, device="cuda", checkpoint=False)
+    )
+    assert 1e6 < found.peak < 1e9 and all(seconds > 0 for seconds in found.seconds.values())

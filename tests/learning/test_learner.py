@@ -101,7 +101,7 @@ ONE_EPISODE_AT_A_TIME = 1
 ALL_AT_ONCE = 100_000
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.005)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.008)])
 def test_many_micro_batches_add_up_to_the_gradient_of_few(embedded, episodes, advantages, dtype, bound):
     """Four times the same episodes: 64 micro-batches, and as few as there can be."""
     whole = gradient(embedded, 4 * episodes, 4 * advantages, dtype, ALL_AT_ONCE)

@@ -9,8 +9,8 @@ between 6 micro-batches and 64 (measured on the embedded policy, 64 episodes).
 A bfloat16 model has float32 master weights, and its gradients are added up in float32. With eight
 bits of mantissa, bfloat16 weights would lose a small step, and a sum would lose whatever is below a
 256th of it. For the same reason the logits are computed in float32. Between 6 micro-batches and 64
-the gradient then changes by 0.25 to 0.43 % of its norm (four batches); added up in bfloat16 it
-changed by 1.1 to 1.4 %. Computing the rest of the forward and backward pass in bfloat16 changes it
+the gradient then changes by 0.25 to 0.43 % of its norm (four batches; 0.59 % on another processor);
+added up in bfloat16 it changed by 1.1 to 1.4 %. Computing the rest of the forward and backward pass in bfloat16 changes it
 more: by 2 to 7 % of the float32 gradient, however the batch is split.
 """
 

@@ -326,6 +326,10 @@ def _in_child(case: Case) -> int:
 
 
 if __name__ == "__main__":
-    _warm_up(list(ROLES), get_args(Dtype))
+    from torch.backends import cuda
+
+    if not cuda.is_built():
+        # With CUDA, torch's autograd refuses to work in a fork of a process in which it has worked.
+        _warm_up(list(ROLES), get_args(Dtype))
     codes = [_in_child(Case(**case)) for case in json.loads(sys.argv[1])]
     sys.exit(max(codes) and 1)
