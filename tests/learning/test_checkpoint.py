@@ -38,7 +38,7 @@ def moved(seed: int = 0) -> Learner:
 def save_as_earlier_versions_did(learner: Learner, folder: Path) -> None:
     state = {
         "masters": {str(i): master.detach() for i, master in enumerate(learner._masters)},
-        "optimizer": learner.optimizer.state_dict(),
+        "optimizer": {"state": dict(enumerate(learner.optimizer.state.values()))},
         "version": learner.version,
     }
     with warnings.catch_warnings(action="ignore"):

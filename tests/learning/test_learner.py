@@ -214,7 +214,7 @@ def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_def
 
 def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
     default = Config().learner.learning_rate
-    assert Learner(fresh(embedded)).optimizer.defaults["lr"] == default
+    assert Learner(fresh(embedded)).config.learning_rate == default
     assert inspect.signature(train_simple.train).parameters["learning_rate"].default == default
 
 
@@ -376,8 +376,7 @@ def test_all_that_the_optimizer_keeps_is_where_the_weights_are(embedded):
     """A fused AdamW on a GPU refuses a step count in main memory. Here, a device without memory stands for one."""
     policy = fresh(embedded, torch.bfloat16)
     policy.model.to("meta")
-    learner = Learner(policy)
-    for of_one in learner.optimizer.state.values():
+    for of_one in Learner(policy).optimizer.state.values():
         assert {name: value.device.type for name, value in of_one.items()} == dict.fromkeys(
             ("step", "exp_avg", "exp_avg_sq"), "meta"
         )
@@ -419,14 +418,17 @@ def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, dtype):
+def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, dtype, monkeypatch):
     learner = Learner(fresh(embedded, dtype), LearnerConfig())
 
-    def overflow(optimizer, *_):
-        with torch.no_grad():
-            optimizer.param_groups[0]["params"][-1].flatten()[-1] = float("inf")
+    step = learner.optimizer.step
 
-    learner.optimizer.register_step_post_hook(overflow)
+    def overflow(learning_rate):
+        step(learning_rate)
+        with torch.no_grad():
+            learner.optimizer.weights[-1].flatten()[-1] = float("inf")
+
+    monkeypatch.setattr(learner.optimizer, "step", overflow)
     with pytest.raises(TrainingDiverged, match="the largest weight of step 1 is inf"):
         learner.step(episodes, advantages)
 

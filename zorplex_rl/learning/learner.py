@@ -27,6 +27,7 @@ from torch import Tensor
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, TrainingDiverged
+from zorplex_rl.learning.adamw import AdamW
 from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, kl_penalty
@@ -68,20 +69,9 @@ class Learner:
         self._masters = [
             p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self._parameters
         ]
-        self.optimizer = torch.optim.AdamW(
-            self._masters,
-            config.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=config.weight_decay,
-            # One kernel, not a dozen a tensor, and no temporaries. None (a CPU) is a loop.
-            fused=True if policy.model.device.type == "cuda" else None,
-        )
+        self.optimizer = AdamW(self._masters, config.weight_decay)
         self._gain = self._gain_of_last_norm() if config.scale_rate else None
         self._slope = torch.zeros(2)
-        for master in self._masters:
-            # Created here, not by AdamW's first step: every checkpoint has the same entries.
-            moments = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
-            self.optimizer.state[master] = {"step": torch.zeros((), device=master.device), **moments}
 
     def step(
         self,
@@ -232,13 +222,11 @@ class Learner:
         # Checked before the update, so gradients that are not finite never reach the weights.
         self._expect_finite("norm of the gradient", norm)
         share = factor * schedule(self.version, self.config.warmup_steps, self.decay_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = share * self.config.learning_rate
         scale = self._next_scale(factor)
-        self.optimizer.step()
+        self.optimizer.step(share * self.config.learning_rate)
         if self._gain is not None:
             self._gain.data.mul_(scale)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.forget_gradients()
         with torch.no_grad():
             for parameter, master in zip(self._parameters, self._masters, strict=True):
                 if master is not parameter:

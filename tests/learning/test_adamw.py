@@ -1,0 +1,44 @@
+"""AdamW without its shell: the bits of torch's own, and nothing of torch's compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from zorplex_rl.learning.adamw import AdamW
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_it_is_torch_s_own_bit_for_bit(weight_decay):
+    torch.manual_seed(0)
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((7, 5), (130,), ())]
+    theirs = [torch.nn.Parameter(weight.detach().clone()) for weight in ours]
+    own = AdamW(ours, weight_decay)
+    other = torch.optim.AdamW(theirs, betas=(0.9, 0.95), weight_decay=weight_decay)
+    for step in range(20):
+        learning_rate = 0.01 / (1 + step)
+        other.param_groups[0]["lr"] = learning_rate
+        for one, two in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            two.grad = one.grad.clone()
+        own.step(learning_rate)
+        other.step()
+        assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
+    for one, two in zip(ours, theirs, strict=True):
+        assert own.state[one].keys() == other.state[two].keys()
+        assert all(torch.equal(own.state[one][name], other.state[two][name]) for name in own.state[one])
+    own.forget_gradients()
+    assert [weight.grad for weight in ours] == [None] * 3
+
+
+def test_a_learner_takes_a_step_without_importing_torch_s_compiler():
+    program = (
+        "import sys, torch; from zorplex_rl.learning.learner import Learner; from zorplex_rl.policy.load import load_policy; "
+        "from zorplex_rl.policy.rollout import *; from zorplex_rl.task.environment import Zorplex; world, policy = Zorplex(0), load_policy(); "
+        "episodes = rollout(policy, [RolloutRequest(world.task(('simple',), 0), seed) for seed in range(2)], world.execute, Sampling()); "
+        "Learner(policy).step(episodes, [1.0, -1.0]); print('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
