@@ -135,8 +135,7 @@ def foretold(rows: Sequence[Row]) -> str:
         found = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
         row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else len(bearable)
         came = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
-        # The golden ratio spreads neighbours evenly over the height of the row.
-        dots[came].append((found[-1], row - 0.3 + 0.6 * (number * 0.618 % 1)))
+        dots[came].append((found[-1], style.height_of(number, row)))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -41,6 +41,12 @@ def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: C
         axes.set_axisbelow(True)
 
 
+def height_of(number: int, row: float) -> float:
+    """Return where dot ``number`` of ``row`` stands. The golden ratio spreads neighbours evenly
+    over the height of the row."""
+    return row - 0.32 + 0.64 * (0.618 * number % 1)
+
+
 def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
     """Put rows 0, 1, … from the top, ``names`` at the left, ``margin`` rows above and below."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))

@@ -225,8 +225,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         axes = figure.subplots()
         for row, (name, found) in enumerate(ratios.items()):
             drawn = [min(max(ratio, 1 / FURTHEST), FURTHEST) for ratio in quantiles(found, DOTS)]
-            # The golden ratio spreads neighbours evenly over the height of the row.
-            heights = [row - 0.34 + 0.68 * ((index * 0.618) % 1) for index in range(len(drawn))]
+            heights = [style.height_of(number, row) for number in range(len(drawn))]
             axes.plot(drawn, heights, linestyle="", marker="o", markersize=3.5, alpha=0.7, color=style.BLUE)
             at = axes.get_yaxis_transform()
             axes.text(1.14, row, f"{sizes[name]:.0%}", ha="right", va="center", transform=at)
