@@ -20,6 +20,7 @@ from runs import SMALL, as_flags, state_at
 from zorplex_rl.cli.commands import Commands, main
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.config import Config, TaskName
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.warmstart import WarmStart
 from zorplex_rl.run_folder import RunFolder
@@ -164,6 +165,8 @@ policy build --out .
 policy build --steps 0
 policy build --steps x
 policy build --seed 99999999999999999999
+policy build --start ''
+policy build --start no/such/policy
 policy show --policy ''
 policy show --tasks 0
 bench --nam all
@@ -175,6 +178,13 @@ bench all of
 def test_every_argument_of_every_command_is_checked_before_any_work(capsys, tmp_path, monkeypatch, wording, arguments):
     monkeypatch.chdir(tmp_path)
     wording(refused(capsys, tmp_path, *shlex.split(arguments)), arguments)
+
+
+def test_a_model_is_shown_the_task_and_is_a_policy_of_its_own(tmp_path):
+    out = tmp_path / "shown"
+    assert main(["policy", "build", "--start", "embedded", "--steps", "1", "--out", str(out)]) == 0
+    shown, before = (load_policy(name).model.get_input_embeddings().weight for name in (str(out), "embedded"))
+    assert shown.shape == before.shape and not shown.equal(before)
 
 
 def test_an_evaluation_leaves_its_file_alone_until_it_has_something_to_write(capsys, tmp_path):

@@ -74,12 +74,12 @@ def build(command: Build) -> int:
     check_seed(command.seed)
     if command.steps is not None:
         check_range("steps", command.steps, 1, MOST_EPISODES)
-    if command.start is None:
-        recipe, policy = WarmStart(seed=command.seed), None
-        if command.steps is not None:
-            recipe = recipe.shortened(command.steps)
+    if command.start is not None:
+        recipe = lesson_for_a_model(command.steps or 200, command.seed)
+    elif command.steps is not None:
+        recipe = WarmStart(seed=command.seed).shortened(command.steps)
     else:
-        recipe, policy = lesson_for_a_model(command.steps or 200, command.seed), load_for_training(command.start)
+        recipe = WarmStart(seed=command.seed)
     try:
         # Before the work, so that it is not done for nothing.
         command.out.mkdir(parents=True)
@@ -88,10 +88,11 @@ def build(command: Build) -> int:
             f"--out {str(command.out)!r} cannot be written ({error.strerror}); choose another folder"
         ) from error
     try:
+        start = None if command.start is None else load_for_training(command.start)
         with Progress() as progress:
             bar = progress.add_task("warm start", total=recipe.steps)
             show = partial(progress.update, bar)
-            policy = warm_start(recipe, lambda step, loss: show(completed=step, description=f"loss {loss:.3f}"), policy)
+            policy = warm_start(recipe, lambda step, loss: show(completed=step, description=f"loss {loss:.3f}"), start)
         save_policy(policy, command.out, recipe)
     finally:
         with contextlib.suppress(OSError):
