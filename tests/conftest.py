@@ -13,6 +13,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import psutil
 import pytest
 import torch
 from filelock import FileLock
@@ -39,6 +40,13 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+def pytest_xdist_auto_num_workers():
+    """Two for each core, since many tests wait for processes of theirs; and as many as fit into
+    memory, with 4 GB for each of them and the runs that it starts."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(2 * cores, psutil.virtual_memory().total // 2**32))
 
 
 def pytest_collection_modifyitems(items):

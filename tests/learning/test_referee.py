@@ -135,12 +135,12 @@ def test_the_target_is_reached_by_a_one_sided_bound_over_all_seeds_and_refuted_o
 
 
 def test_the_reference_workload_samples_and_learns_what_it_has_sampled_and_is_always_the_same():
-    def twenty() -> torch.Tensor:
+    def first(steps: int) -> torch.Tensor:
         parts = prepare(learning_rate=1e-3)
-        return torch.stack([work(*parts, tokens=6) for _ in range(20)])
+        return torch.stack([work(*parts, tokens=6) for _ in range(steps)])
 
-    once, again = twenty(), twenty()
-    assert torch.equal(once, again)
+    once, again = first(20), first(3)
+    assert torch.equal(once[:3], again)
     assert once[-5:].mean() > once[:5].mean() + 0.2, "it samples more and more what it has sampled"
 
 
