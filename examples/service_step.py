@@ -52,25 +52,31 @@ REPEATABLE = {  # the same seeds and weights give the same episodes
 }
 
 
-def starts_of(run, device):
-    """Return how a replica of each role is started."""
+def starts_of(run, device, services):
+    """Return how a replica of each role is started. A policy's, a successor's too, ends with the
+    question to the trainer, one of ``services``, where weights are."""
+    new_policy = replicas_of(GeneratorActor, run, device, "tools", named=True)
+
+    async def start_policy(name):
+        publisher, replica = await services["trainer"].replica_at(0), await new_policy(name)
+        await replica.actor.subscribe.call_one(publisher.actor)
+        return replica
+
     return {
+        "trainer": replicas_of(TrainerActor, run, device, named=True),
         "dataset": replicas_of(actors.DatasetActor, run, tier_of(run.task)),
-        "policy": replicas_of(GeneratorActor, run, device, "tools", named=True),
+        "policy": start_policy,
         "tools": replicas_of(actors.ToolActor, run, named=True),
         "reward": replicas_of(actors.RewardActor, named=True),
         "reference": replicas_of(actors.ReferenceActor, run, device, named=True),
         "replay": replicas_of(actors.ReplayBufferActor, run),
         "advantages": replicas_of(actors.AdvantageActor, run),
-        "trainer": replicas_of(TrainerActor, run, device, named=True),
     }
 
 
 async def one_step(roles, prompts):
     """Take one training step: tasks, episodes, scores, advantages, new weights."""
     version = await roles.trainer.publish.route()
-    publisher = (await roles.trainer.replica_at(0)).actor
-    await roles.policy.subscribe.fanout(publisher)
     await roles.policy.pull.fanout()  # every replica needs the weights
 
     numbers = await roles.replay.admit_now.route(version, prompts)
@@ -118,7 +124,7 @@ async def step_under_a_kill(run, device="cpu"):
     """Open a service for every role and take a step while a writer is killed. Returns the step,
     with ``victim`` and ``retries``."""
     services = {}
-    for name, start in starts_of(run, device).items():
+    for name, start in starts_of(run, device, services).items():
         options = ServiceOptions(
             replicas=2 if name == "policy" else 1,
             router="least_loaded",
@@ -127,7 +133,9 @@ async def step_under_a_kill(run, device="cpu"):
         )
         services[name] = Service(name, start, options)
     async with AsyncExitStack() as stack:
-        await asyncio.gather(*map(stack.enter_async_context, services.values()))
+        first, *others = services.values()
+        await stack.enter_async_context(first)
+        await asyncio.gather(*map(stack.enter_async_context, others))
         await register_service(services["tools"])  # generators find it by its name
         killing = asyncio.create_task(kill_a_writer(services["policy"]))
         try:

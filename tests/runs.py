@@ -29,7 +29,7 @@ SMALL = Config(
     max_tokens=64, device="cpu", services=ServicesConfig(spares=0),
 )  # fmt: skip
 LAGGING = SMALL.changed(
-    max_lag=3, steps=8, generators=2, on_update="continue", tool_latency=0.02, transport="message", seed=1,
+    max_lag=3, steps=8, generators=2, on_update="continue", tool_latency=0.2, transport="message", seed=1,
     checkpoint_every=8,
 )  # fmt: skip
 MARK = "ZORPLEX_TEST_RUN"

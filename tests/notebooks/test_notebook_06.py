@@ -224,9 +224,18 @@ def test_the_simulation_answers_at_most_what_its_service_can():
     assert nb06.all_at_once(lambda failures: 0.0, callers=20, refusal=0.0) == [20, 10]
 
 
+ALL_ARE_READY = """
+    while sum(replica.state == "ready" for replica in roles.policy.replicas) < 2:
+        await asyncio.sleep(0.05)
+"""
+
+
 @pytest.mark.long
-def test_one_step_through_services_is_undisturbed_by_a_kill():
-    spec = importlib.util.spec_from_file_location("service_step", EXAMPLES / "service_step.py")
+def test_one_step_through_services_is_undisturbed_by_a_kill_and_a_successor_has_its_weights(tmp_path):
+    last = "    versions = await roles.policy.pull.fanout()"
+    before, _, after = (EXAMPLES / "service_step.py").read_text().partition(last)
+    (tmp_path / "service_step.py").write_text(before + ALL_ARE_READY + last + after)
+    spec = importlib.util.spec_from_file_location("service_step", tmp_path / "service_step.py")
     step = sys.modules["service_step"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(step)
     run = Config(
