@@ -20,7 +20,7 @@ from test_checkpoint import Runs
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, TaskError
-from zorplex_rl.manifest import seal
+from zorplex_rl.manifest import expect_plain, seal
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.source import EnvironmentSource
@@ -365,3 +365,13 @@ def test_pickled_weights_are_refused(run, ran, capsys):
 def test_a_chat_template_reaches_nothing_outside(run, capsys, template):
     (run / "policy" / "chat_template.jinja").write_text(template)
     assert "has a chat template that fails" in refused(capsys, "eval", "--policy", run / "policy", "--tasks", "1")
+
+
+def test_a_file_that_gets_its_name_while_one_looks_is_nothing_strange(tmp_path, monkeypatch):
+    """``status`` looks into a run that goes on. What it writes has another name until it is whole."""
+    (tmp_path / "metrics.jsonl").touch()
+    walk = os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda top: ((place, folders, [*files, "gone.tmp"]) for place, folders, files in walk(top))
+    )
+    expect_plain(tmp_path, "the run")

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,13 @@ def expect_plain(folder: Path, called: str) -> None:
     """Raise ConfigError if ``folder`` (``called`` in errors) holds more than files and folders."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                what = "a link" if path.is_symlink() else "neither a file nor a folder"
+            try:
+                kind = stat.S_IFMT(path.lstat().st_mode)
+            except FileNotFoundError:
+                # The run goes on, and what it has written gets its name when it is whole.
+                continue
+            if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                what = "a link" if kind == stat.S_IFLNK else "neither a file nor a folder"
                 raise ConfigError(
                     f"{called} {str(folder)!r} holds {str(path.relative_to(folder))!r}, which is {what}; "
                     f"a run's folder has files and folders alone: replace it, or use another run"

@@ -102,7 +102,7 @@ def test_a_trace_names_the_endpoints_that_were_called(watched, tmp_path):
     def record() -> Path:
         file = tmp_path / f"{next(numbers)}.pftrace"
         code, said = status(watched[1], "--trace", file, "--seconds", 2)
-        assert code == 0 and str(file) in said
+        assert code == 0 and str(file) in said, said
         return file
 
     # On a busy machine two seconds may pass in which no call ends.
