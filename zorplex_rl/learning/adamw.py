@@ -1,6 +1,6 @@
 """AdamW (Loshchilov, Hutter 2019, algorithm 2), as torch computes it.
 
-``torch.optim.AdamW`` is a shell around the function called here. Its first step imports torch's
+``torch.optim.AdamW`` is a shell around the function called here. Making one imports torch's
 compiler, which takes every new trainer 0.8 seconds, and nothing here is compiled.
 """
 

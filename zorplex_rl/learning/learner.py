@@ -10,8 +10,8 @@ A bfloat16 model has float32 master weights, and its gradients are added up in f
 bits of mantissa, bfloat16 weights would lose a small step, and a sum would lose whatever is below a
 256th of it. For the same reason the logits are computed in float32. Between 6 micro-batches and 64
 the gradient then changes by 0.25 to 0.43 % of its norm (four batches; 0.59 % on another processor);
-added up in bfloat16 it changed by 1.1 to 1.4 %. Computing the rest of the forward and backward pass in bfloat16 changes it
-more: by 2 to 7 % of the float32 gradient, however the batch is split.
+added up in bfloat16 it changed by 1.1 to 1.4 %. Computing the rest of the forward and backward pass
+in bfloat16 changes it more: by 2 to 7 % of the float32 gradient, however the batch is split.
 """
 
 from __future__ import annotations
