@@ -90,6 +90,24 @@ def test_a_stop_while_a_run_is_being_started_is_one_sentence(tmp_path, number, s
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Path, "mkdir"), (Path, "write_text"), (RunFolder, "create"), (RunFolder, "locked")]
+)
+def test_a_stop_while_the_folder_is_being_made_leaves_no_folder(tmp_path, monkeypatch, owner, name):
+    made = getattr(owner, name)
+
+    def made_as_somebody_stops(*args, **flags):
+        answer = made(*args, **flags)
+        os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    monkeypatch.setattr(owner, name, made_as_somebody_stops)
+    monkeypatch.setattr(train_command, "run", lambda *_, **__: pytest.fail("the stop was lost"))
+    with pytest.raises(KeyboardInterrupt):
+        train_command.train(train_command.Train(SMALL, out=tmp_path / "some" / "run"))
+    assert not (tmp_path / "some" / "run").exists()
+
+
 def takes_signals(pid):
     """Whether the process has a handler for SIGTERM, which Python itself does not set."""
     status = Path(f"/proc/{pid}/status").read_text()

@@ -24,6 +24,32 @@ SAME_WISH_SECONDS = 1.0
 """Signals within this time say nothing new: a held key repeats, ``timeout`` signals twice."""
 
 
+@contextlib.contextmanager
+def stops_taken(take: Callable[[int], None]) -> Iterator[None]:
+    """Have ``take`` called with the number of each of STOPS that comes, in place of what else would
+    be done. One that the program was started to ignore (``nohup``) stays ignored."""
+    usual = {number: is_now for number in STOPS if (is_now := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in usual:
+        signal.signal(number, lambda number, _: take(number))
+    try:
+        yield
+    finally:
+        for number, was in usual.items():
+            signal.signal(number, was)
+
+
+@contextlib.contextmanager
+def stops_held() -> Iterator[None]:
+    """Let STOPS wait until the block is left. By then what it made can be put away again."""
+    came: list[int] = []
+    try:
+        with stops_taken(came.append):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
 class StopWish:
     """That somebody wants the run to stop, and how soon."""
 
@@ -34,18 +60,9 @@ class StopWish:
         self._asked_at: float | None = None
         self._stop_after_step = False
 
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def noted(self) -> contextlib.AbstractContextManager[None]:
         """Take signals from now on, also during imports, where an exception may get lost."""
-        # A program that was started with the signal ignored (``nohup``) is to ignore it.
-        taken = {n: usual for n in STOPS if (usual := signal.getsignal(n)) != signal.SIG_IGN}
-        for number in taken:
-            signal.signal(number, lambda *_: self._on_signal())
-        try:
-            yield
-        finally:
-            for number, usual in taken.items():
-                signal.signal(number, usual)
+        return stops_taken(lambda _: self._on_signal())
 
     def begin(self, controller: Controller) -> None:
         """Know ``controller`` from now on, and tell it what was wished for before."""

@@ -9,6 +9,7 @@ an exception, a role that is lost         the same; what to lower or to do, and 
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field
@@ -87,6 +88,7 @@ def train(command: Train) -> int:
 
 def _begin(command: Train) -> int:
     """Train in a new folder."""
+    from zorplex_rl.cli.stop_wish import stops_held
     from zorplex_rl.policy.model_folder import weight_bytes
 
     config = command.config
@@ -94,17 +96,25 @@ def _begin(command: Train) -> int:
     with call_limit.interrupting(config.task_timeout):
         source = check_needs(config)
     bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
-    if command.out:
-        folder = RunFolder.create(command.out, config, bytes_needed)
-    else:
-        folder = RunFolder.create_beside(Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S"), config, bytes_needed)
-    with folder.locked():
-        try:
-            return run(config, folder, debug=command.debug)
-        finally:
-            # So that the same command can be given again.
-            if folder.is_bare:
-                folder.remove()
+    with contextlib.ExitStack() as stack:
+        with stops_held():
+            if command.out:
+                folder = RunFolder.create(command.out, config, bytes_needed)
+            else:
+                path = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+                folder = RunFolder.create_beside(path, config, bytes_needed)
+            stack.enter_context(folder.locked())
+            stack.callback(_remove_bare, folder)
+        return run(config, folder, debug=command.debug)
+
+
+def _remove_bare(folder: RunFolder) -> None:
+    """Remove the run's folder if there is nothing in it, so that the same command can be given again."""
+    from zorplex_rl.cli.stop_wish import stops_held
+
+    with stops_held():
+        if folder.is_bare:
+            folder.remove()
 
 
 def _continue(command: Train, path: Path) -> int:
