@@ -34,10 +34,10 @@ EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healt
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
 SOONEST = 2
 """The first step that has seen stale data."""
-CHOSE = 7
+CHOSE = 9
 """The last seed of ``foretold.jsonl`` whose trials were seen when the forecast was chosen, and so are
 not reported."""
-SEEN = {EASY.out: 285, HARD.out: 57}
+SEEN = {EASY.out: 310, HARD.out: 75}
 """How many trials of the grid were seen, too. Files grow at their ends."""
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "sample size, tokens": ("effective_sample_size",),
@@ -254,7 +254,7 @@ def of_a_run(rows: Sequence[Row], later: Sequence[Row], unseen: Sequence[Row]) -
     """Return the table of the alarm that a run has, on ``later`` trials, which judge it, on those of
     the grid that were ``unseen`` when it was chosen, and on all ``rows`` of the grid."""
     table = []
-    for name, limits in (("forecast and diagnostic", LIMITS), ("forecast alone", ())):
+    for name, limits in (("all three parts", LIMITS), ("without the diagnostic", ())):
         for trials, some in (
             ("fresh", later),
             *(

@@ -10,7 +10,7 @@ first.
     laboratory_hard.jsonl    the same on hard ones
     laboratory_ess.jsonl     the same on easy ones with --ess-control
     laboratory_bfloat16.jsonl    the same on easy ones, fresh data, sampled in bfloat16
-    foretold.jsonl           the same on seeds of their own, which judge the alarm; those from 8 on chose nothing of it
+    foretold.jsonl           the same on seeds of their own, which judge the alarm; those from 10 on chose nothing of it
 
 Resumable like ``staleness.py``: a trial that is in its file is not run again, and a file grows by a
 line when a trial is done. What the recording decides, and by which rule, is in ``VERDICTS.md``,
@@ -40,7 +40,7 @@ LIVE = replace(EASY, first_seed=20, steps=18, schedule_steps=60, lags=(8,), out=
 LIVE_16 = replace(LIVE, first_seed=25, steps=15, lags=(16,), out=HERE / "confirmed_16.jsonl")
 LIVE_20 = replace(LIVE, learning_rates=(3e-4,), first_seed=30, steps=21, lags=(20,), out=HERE / "confirmed_20.jsonl")
 FORETOLD = replace(
-    EASY, first_seed=5, seeds=5, learning_rates=(3e-4, 2e-4, 4e-4), lags=(8, 32, 2), out=HERE / "foretold.jsonl"
+    EASY, first_seed=5, seeds=7, learning_rates=(3e-4, 2e-4, 4e-4), lags=(8, 32, 2), out=HERE / "foretold.jsonl"
 )
 OTHERS = ("tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
 
