@@ -3,13 +3,13 @@
 
     python benchmarks/alarms.py           print the tables, and append them to the log
 
-    trials of even seeds ──► for each diagnostic and form the bound with the most hits ──► the alarm
+    trials of even seeds ──► for each diagnostic and form the bound with the most hits ──► the alarm by the rule
     trials of odd seeds  ──► what that alarm would have done
     foretold.jsonl       ──► what the alarm of a run, with its forecast, does on trials that chose nothing of it
 
 By the rule a hit rings at least 10 steps before the collapse; the diagnostic in the alarm of a run
-is chosen among those that ring before it at all. The forms and their smoothing, and the forecast,
-are those of ``zorplex_rl/learning/alarm.py``, which a run uses.
+is chosen among those that ring before it at all, in one of 60 healthy trials at most. The forms and
+their smoothing, and the forecast, are those of ``zorplex_rl/learning/alarm.py``, which a run uses.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from zorplex_rl.learning.alarm import LIMITS, Alarm, Form, Limit, Smoothed, valu
 ASKED = "Which diagnostics announce a collapse at least 10 steps before the accuracy halves, and how often do they ring in healthy trials?"
 EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healthy trials alarmed, on the seeds that it was not chosen on."
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
+A_THIRD = MOST_FALSE / 3
+"""Of the false alarms, for the diagnostic: the alarm of a run has three parts."""
 SOONEST = 2
 """The first step that has seen stale data."""
 CHOSE = 9
@@ -140,7 +142,12 @@ def apply(rows: Iterable[Row], limits: Sequence[Limit]) -> list[tuple[Row, int |
 
 
 def best_limit(
-    rows: Sequence[Row], names: tuple[str, ...], form: Form, above: bool, ahead: int = AHEAD
+    rows: Sequence[Row],
+    names: tuple[str, ...],
+    form: Form,
+    above: bool,
+    ahead: int = AHEAD,
+    most_false: float = MOST_FALSE,
 ) -> tuple[Limit, Judged] | None:
     """Return the bound with the most hits among those that are quiet in healthy trials; of equals
     that with the longer median lead, then the one that is harder to cross. None if all are loud or
@@ -163,7 +170,7 @@ def best_limit(
     silent = rang > np.array([len(found) for found in series])[:, None]
     hits = ((fell < math.inf) & ~silent & (fell - rang >= ahead)).sum(axis=0)
     healthy = np.array([row.is_healthy for row in rows])
-    hits[(~silent[healthy]).sum(axis=0) > MOST_FALSE * healthy.sum()] = 0
+    hits[(~silent[healthy]).sum(axis=0) > most_false * healthy.sum()] = 0
     if not hits.any():
         return None
 
@@ -176,23 +183,32 @@ def best_limit(
     return Limit(names, form, sign * bound, above), judged
 
 
-def choose(rows: Sequence[Row], ahead: int = AHEAD) -> tuple[list[tuple[str, Limit, Judged]], list[Limit]]:
-    """Return the best limit of each candidate and form, best first, and the alarm: the limit, or
-    two or three of the best five, with the most hits."""
+def best_limits(
+    rows: Sequence[Row], ahead: int = AHEAD, most_false: float = MOST_FALSE
+) -> list[tuple[str, Limit, Judged]]:
+    """Return the best limit of each candidate and form, best first."""
     found = []
     for name, names in CANDIDATES.items():
         for form, above in FORMS:
-            if best := best_limit(rows, names, form, above, ahead):
+            if best := best_limit(rows, names, form, above, ahead, most_false):
                 found.append((name, *best))
-    found.sort(key=lambda one: (-one[2].hits, -median(one[2].leads)))
-    top = [limit for _, limit, _ in found[:5]]
+    return sorted(found, key=lambda one: (-one[2].hits, -median(one[2].leads)))
+
+
+def best_together(rows: Sequence[Row], singles: Sequence[tuple[str, Limit, Judged]]) -> list[Limit]:
+    """Return the alarm by the rule: of the best five ``singles`` the one, or the two or three
+    together, with the most hits."""
+    top = [limit for _, limit, _ in singles[:5]]
     together = [combination for parts in (1, 2, 3) for combination in combinations(top, parts)]
-    quiet = [(limits, judge(apply(rows, limits), ahead=ahead)) for limits in together]
+    quiet = [(limits, judge(apply(rows, limits))) for limits in together]
     quiet = [(limits, judged) for limits, judged in quiet if judged.is_quiet]
-    if not quiet:
-        return found, []
     # The first of equals: singles come before pairs, better ones before worse.
-    return found, list(max(quiet, key=lambda one: one[1].hits)[0])
+    return list(max(quiet, key=lambda one: one[1].hits)[0]) if quiet else []
+
+
+def diagnostic(rows: Sequence[Row]) -> list[tuple[str, Limit, Judged]]:
+    """Return the candidates for the diagnostic in the alarm of a run, the chosen one first."""
+    return best_limits([row for row in rows if row.seed % 2 == 0], AT_ALL, A_THIRD)
 
 
 def described(limit: Limit) -> str:
@@ -205,39 +221,46 @@ def described(limit: Limit) -> str:
     return f"{form}{'above' if limit.above else 'below'} {limit.bound:.3g}"
 
 
-def tables(rows: Sequence[Row]) -> list[Report]:
-    """Return the table of all candidates, and those of the rule's alarm and the run's."""
-    chosen_on = [row for row in rows if row.seed % 2 == 0]
-    reported = [row for row in rows if row.seed % 2]
-    found = []
-    for ahead, what in (
-        (AHEAD, "The alarm by the rule"),
-        (AT_ALL, "The diagnostic of a run's alarm: the most collapses announced at all"),
-    ):
-        singles, alarm = choose(chosen_on, ahead)
-        table = [
+def tables(rows: Sequence[Row], seen: Sequence[Row]) -> list[Report]:
+    """Return the tables of the candidates, for the rule's alarm, with it, and for the diagnostic of
+    a run, which the trials ``seen`` chose."""
+    chosen_on, reported = ([row for row in rows if row.seed % 2 == odd] for odd in (0, 1))
+    singles = best_limits(chosen_on)
+    alarm = best_together(chosen_on, singles)
+    halves = [
+        ("even, chosen on", chosen_on, 0),
+        ("odd", reported, 0),
+        (f"odd, collapses after step {LATE}", reported, LATE),
+    ]
+    names = {limit.names: name for name, limit, _ in singles}
+    parts = "; or ".join(f"{names[limit.names]} {described(limit)}" for limit in alarm)
+    return [
+        of_candidates(f"{AHEAD} steps before, on even seeds", singles, reported),
+        Report(
+            f"The alarm by the rule: {parts or 'none'}",
+            ["seeds", *COLUMNS],
+            [[name, *judge(apply(some, alarm), after).cells] for name, some, after in halves],
+        ),
+        of_candidates(
+            "before at all, on even seeds of all trials that chose, in 1 of 60 healthy ones at most",
+            diagnostic(seen),
+            [row for row in seen if row.seed % 2],
+        ),
+    ]
+
+
+def of_candidates(chosen: str, singles: Sequence[tuple[str, Limit, Judged]], reported: Sequence[Row]) -> Report:
+    """Return the table of the candidates, each ``chosen`` so, on the trials that are ``reported``."""
+    silent = sorted(set(CANDIDATES) - {name for name, _, _ in singles})
+    return Report(
+        f"Each candidate in its forms, chosen to ring {chosen}, and judged on odd ones",
+        ["candidate", "rings", *(f"{name} (even)" for name in (*COLUMNS[:2], COLUMNS[3])), *COLUMNS],
+        [
             [name, described(limit), *judged.cells[:2], judged.cells[3], *judge(apply(reported, [limit])).cells]
             for name, limit, judged in singles
-        ]
-        silent = sorted(set(CANDIDATES) - {name for name, _, _ in singles})
-        found.append(
-            Report(
-                f"Each candidate in its forms, chosen to ring {ahead} steps before or earlier on even seeds, and judged on odd seeds",
-                ["candidate", "rings", *(f"{name} (even)" for name in (*COLUMNS[:2], COLUMNS[3])), *COLUMNS],
-                table,
-                [f"No quiet bound with a hit on even seeds: {', '.join(silent)}."] if silent else [],
-            )
-        )
-        halves = [
-            ("even, chosen on", chosen_on, 0),
-            ("odd", reported, 0),
-            (f"odd, collapses after step {LATE}", reported, LATE),
-        ]
-        together = [[name, *judge(apply(some, alarm), after).cells] for name, some, after in halves]
-        names = {limit.names: name for name, limit, _ in singles}
-        parts = "; or ".join(f"{names[limit.names]} {described(limit)}" for limit in alarm)
-        found.append(Report(f"{what}: {parts or 'none'}", ["seeds", *COLUMNS], together))
-    return found
+        ],
+        [f"No quiet bound with a hit on even seeds: {', '.join(silent)}."] if silent else [],
+    )
 
 
 def heard(rows: Iterable[Row], limits: Sequence[Limit] = LIMITS) -> list[tuple[Row, int | None]]:
@@ -288,6 +311,12 @@ def recorded() -> list[Row]:
     return [row for file in (EASY.out, HARD.out) if file.exists() for row in read_study(file).rows]
 
 
+def seen() -> list[Row]:
+    """Return the trials that chose the alarm of a run."""
+    grid = [row for file, number in SEEN.items() for row in read_study(file).rows[:number]]
+    return grid + [row for row in read_study(FORETOLD.out).rows if row.seed <= CHOSE]
+
+
 def fresh() -> list[Row]:
     """Return the trials that chose nothing of the alarm of a run."""
     return [row for row in read_study(FORETOLD.out).rows if row.seed > CHOSE]
@@ -301,7 +330,7 @@ def unseen() -> list[Row]:
 def main(options: Options) -> None:
     """Judge all trials that are recorded by now."""
     rows, later = recorded(), fresh()
-    reports = [of_a_run(rows, later, unseen()), *tables(rows)]
+    reports = [of_a_run(rows, later, unseen()), *tables(rows, seen())]
     for report in reports:
         print_report(report)
     if options.log:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import pytest
 
@@ -86,9 +87,10 @@ def test_what_announces_collapses_is_found_among_what_does_not_and_judged_on_oth
         return trial(FALLING if collapses else 20 * [0.9], seed=seed, entropy=noise, second_moment=moment)
 
     rows = [made(seed, seed % 4 < 2, jump=10 + seed % 3) for seed in range(40)]
-    found, alarm = alarms.choose([row for row in rows if row.seed % 2 == 0])
+    even = [row for row in rows if row.seed % 2 == 0]
+    found = alarms.best_limits(even)
     assert {name for name, _, _ in found} == {"second moment of log r"}
-    (limit,) = alarm
+    (limit,) = alarm = alarms.best_together(even, found)
     assert limit.names == ("second_moment",) and limit.above
     others = alarms.judge(alarms.apply([row for row in rows if row.seed % 2], alarm))
     assert (others.hits, others.collapses, others.false_alarms, others.healthy) == (10, 10, 0, 10)
@@ -100,13 +102,14 @@ def test_two_diagnostics_together_are_the_alarm_where_each_alone_misses_a_collap
         return trial(FALLING, seed=seed, **series | {which: rising(8)})
 
     calm = [trial(20 * [0.9], seed=seed, second_moment=60 * [0.1], grad_norm=60 * [0.1]) for seed in range(4)]
-    _, alarm = alarms.choose([made(0, "second_moment"), made(1, "grad_norm"), *calm])
+    rows = [made(0, "second_moment"), made(1, "grad_norm"), *calm]
+    alarm = alarms.best_together(rows, alarms.best_limits(rows))
     assert sorted(limit.names for limit in alarm) == [("grad_norm",), ("second_moment",)]
 
 
 def test_a_diagnostic_that_is_loud_in_healthy_trials_is_no_alarm():
     rows = [trial(FALLING, entropy=rising(8)), *(trial(20 * [0.9], entropy=rising(8)) for _ in range(4))]
-    assert alarms.choose(rows) == ([], [])
+    assert alarms.best_limits(rows) == [] == alarms.best_together(rows, [])
 
 
 def test_a_trial_whose_loss_leaves_nothing_out_has_no_such_share():
@@ -116,11 +119,10 @@ def test_a_trial_whose_loss_leaves_nothing_out_has_no_such_share():
     assert alarms.rings_at([], Limit(("clip_fraction_low",), "level", 0.1, above=True)) is None
 
 
-def test_the_alarm_of_a_run_is_what_the_recorded_trials_of_even_seeds_choose():
-    _, alarm = alarms.choose([row for row in alarms.recorded() if row.seed % 2 == 0], alarms.AT_ALL)
-    assert tuple(replace(limit, bound=round(limit.bound, 3)) for limit in alarm) == LIMITS, (
-        "more trials are recorded: run benchmarks/alarms.py, and set LIMITS in learning/alarm.py"
-    )
+def test_the_diagnostic_of_a_run_is_what_the_trials_of_even_seeds_chose_before_those_that_judge_it():
+    (_, chosen, judged), *_ = alarms.diagnostic(alarms.seen())
+    assert judged.false_alarms <= judged.healthy / 60
+    assert (replace(chosen, bound=int(100 * chosen.bound) / 100),) == LIMITS
 
 
 def study(*rows: Row) -> Study:
@@ -215,15 +217,22 @@ def test_the_seeds_of_a_live_setting_are_in_no_other_study():
         assert not own & set().union(*used.values())
 
 
-def test_what_the_forecast_says_of_recorded_trials_is_what_they_show():
-    rows = [row for row in [*alarms.recorded(), *read_study(alarms.FORETOLD.out).rows] if row.lag]
-    typical, quotients = [], []
-    for row in rows:
-        ways = [sum(schedule(v, 5, 0) for v in range(max(0, step - row.lag), step)) ** 2 for step in range(8)]
-        moments = row.series["second_moment"]
-        typical.append(sum(moments[1:3]) / sum(ways[1:3]) / row.learning_rate**2)
-        if row.lag >= 8:
-            found = [moments[step] / ways[step] for step in range(2, 8)]
-            quotients += [max(value / found[3], found[3] / value) <= 2.5 for value in found]
-    assert median(typical) == pytest.approx(1.9e5, rel=0.05)
-    assert fmean(quotients) == pytest.approx(0.89, abs=0.01)
+def test_how_fast_a_policy_moves_at_first_does_not_tell_which_trial_of_a_setting_collapses():
+    """Of pairs of trials that differ only by their seed, one of which collapsed: the one that did had
+    the larger (log r)² after two stale batches, by the square of the learning rates between the
+    versions, about as often as the other one."""
+    settings: dict[tuple, list[tuple[float, bool]]] = {}
+    for file in (*alarms.SEEN, alarms.FORETOLD.out):
+        for row in (row for row in read_study(file).rows if row.lag):
+            ways = [sum(schedule(v, 5, 0) for v in range(max(0, step - row.lag), step)) ** 2 for step in (1, 2)]
+            speed = sum(row.series["second_moment"][1:3]) / sum(ways)
+            setting = (file == laboratory.HARD.out, row.loss, row.lag, row.learning_rate)
+            settings.setdefault(setting, []).append((speed, row.collapsed_at is not None))
+    pairs = [
+        fell > held
+        for trials in settings.values()
+        for (fell, collapsed), (held, other) in product(trials, trials)
+        if collapsed and not other
+    ]
+    assert len(pairs) >= 250
+    assert fmean(pairs) == pytest.approx(0.5, abs=0.1)

@@ -9,8 +9,7 @@ import pytest
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag
-from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, TYPICAL, Alarm, Forecast, Limit, Smoothed
-from zorplex_rl.learning.schedule import schedule
+from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, SURE_BY, Alarm, Limit, Smoothed, alike
 
 HIGH = Limit(("second_moment",), "level", 1.0, above=True)
 
@@ -60,89 +59,73 @@ def test_a_share_of_nothing_is_no_number_and_rings_nothing(form):
     assert not any(Limit(("reward",), form, 0.0, above).is_crossed(found.read(form)) for above in (True, False))
 
 
-WARMUP = 5
+EMBEDDED = LearnerConfig(learning_rate=RATE)
+STALE = {"lag_mean": 2.0, "lag_max": 2.0}
 
 
-def stale(step: int, lag: int, speed: float, noise: float = 0.0) -> dict[str, float]:
-    """The metrics of a step of a policy that moves in a line, ``speed`` a step at the full rate."""
-    age = min(step - 1, lag)
-    moved = speed * sum(schedule(version, WARMUP, 0) for version in range(step - 1 - age, step - 1))
-    return {"second_moment": moved**2 + noise, "lag_mean": age, "lag_max": age, "episode_sample_size": 1.0}
+def said_by(
+    config: LearnerConfig, lag: int, entropies: list[float], first: int = 1, **metrics: float
+) -> dict[int, str]:
+    """What the alarm of a run says, by step, of steps with these entropies, all but the first stale."""
+    alarm = Alarm(config, lag)
+    steps = enumerate(entropies, start=first)
+    said = {n: alarm.note({"entropy": e} | metrics | (STALE if n > 1 else {"lag_max": 0.0}), n) for n, e in steps}
+    return {step: sentence for step, sentence in said.items() if sentence}
 
 
-EMBEDDED = LearnerConfig(warmup_steps=WARMUP, learning_rate=RATE)
-SPEED = RATE * TYPICAL**0.5
-"""What is typical at that rate."""
+SURER, UNSURE_STILL = [0.9**step for step in range(20)], 20 * [1.0]
 
 
-@pytest.mark.parametrize("lag", [1, 2, 5, 8])
-def test_a_typical_policy_at_the_rate_of_comparison_has_the_lag_that_it_has_from_the_first_stale_batch_on(lag):
-    forecast = Forecast(EMBEDDED, lag)
-    found = [forecast.note(stale(step, lag, SPEED), step) for step in range(1, 20)]
-    assert math.isnan(found[0])
-    assert found[1:] == pytest.approx(18 * [lag])
-
-
-def test_a_policy_that_moves_three_times_as_fast_has_three_times_the_lag():
-    forecast = Forecast(EMBEDDED, 8)
-    found = [forecast.note(stale(step, 8, 3 * SPEED), step) for step in range(1, 4)]
-    assert found[1:] == pytest.approx(2 * [24])
-
-
-def test_half_the_rate_is_as_good_as_an_eighth_of_the_lag():
-    forecast = Forecast(replace(EMBEDDED, learning_rate=RATE / 2), 16)
-    found = [forecast.note(stale(step, 8, SPEED / 2), step) for step in range(1, 4)]
-    assert found[1:] == pytest.approx(2 * [2])
-
-
-def test_what_the_numerics_alone_make_is_no_drift():
-    forecast = Forecast(EMBEDDED, 8)
-    found = [forecast.note(stale(step, 8, SPEED, noise=1e-3), step) for step in range(1, 9)]
-    assert found[1:] == pytest.approx(7 * [8])
-
-
-def test_a_batch_that_is_partly_fresh_counts_by_its_stale_part():
-    metrics = stale(9, 2, SPEED)
-    quarter = metrics | {"second_moment": metrics["second_moment"] / 4, "lag_mean": 0.5}
-    assert Forecast(EMBEDDED, 8).note(quarter, 9) == pytest.approx(8)
-
-
-def test_batches_of_a_lag_above_eight_are_not_read():
-    forecast = Forecast(EMBEDDED, 32)
-    found = [forecast.note(stale(step, 32, SPEED), step) for step in range(1, 10)]
-    far = [forecast.note(stale(step, 32, 9 * SPEED), step) for step in range(10, 40)]
-    assert found[1:] + far == pytest.approx(38 * [32])
-    assert math.isnan(Forecast(EMBEDDED, 32).note(stale(20, 9, SPEED), 20))
+def test_a_lag_is_compared_by_the_cube_of_the_learning_rate():
+    assert alike(8, RATE) == 8
+    assert alike(8, RATE / 2) == 1
+    assert alike(0, RATE) == 0
 
 
 @pytest.mark.parametrize("loss", sorted(BEARABLE))
-def test_the_forecast_rings_where_its_loss_bears_less_and_is_silent_where_it_bears_more(loss):
-    for factor, expected in ((1.08, [2]), (0.95, [])):
-        speed = factor * SPEED * BEARABLE[loss] / 8
-        alarm = Alarm(replace(EMBEDDED, loss=loss), max_lag=8)
-        said = {step: alarm.note(stale(step, 8, speed), step) for step in range(1, 12)}
-        assert [step for step, sentence in said.items() if sentence] == expected
-        for sentence in filter(None, said.values()):
+def test_the_forecast_rings_with_the_first_stale_batch_where_its_loss_bears_less_and_is_silent_where_it_bears_more(
+    loss,
+):
+    for factor, expected in ((1.03, [2]), (0.97, [])):
+        rate = RATE * (factor * BEARABLE[loss] / 8) ** (1 / 3)
+        said = said_by(replace(EMBEDDED, loss=loss, learning_rate=rate), 8, SURER)
+        assert list(said) == expected
+        for sentence in said.values():
             assert (
                 f"the lag that --max-lag allows, 8, is like one of {factor * BEARABLE[loss]:.2g} at a learning rate of 0.0004, "
-                f"and --loss {loss} bears {BEARABLE[loss]:g}"
-                in sentence
-                and "lower --learning-rate or --max-lag" in sentence
-            )
+                f"and in recorded runs of the embedded policy --loss {loss} fell from {BEARABLE[loss]:g} on"
+            ) in sentence
+            assert "lower --learning-rate or --max-lag" in sentence
+
+
+@pytest.mark.parametrize("loss", sorted(BEARABLE))
+def test_a_second_look_rings_above_half_of_the_bound_if_the_policy_is_as_unsure_as_ever_at_step_8(loss):
+    for share, expected in ((0.6, [SURE_BY]), (0.4, [])):
+        rate = RATE * (share * BEARABLE[loss] / 8) ** (1 / 3)
+        config = replace(EMBEDDED, loss=loss, learning_rate=rate)
+        said = said_by(config, 8, UNSURE_STILL)
+        assert list(said) == expected
+        assert all("its entropy is still 100% of its highest" in sentence for sentence in said.values())
+        assert said_by(config, 8, SURER) == {}
+
+
+def test_a_resumed_run_whose_highest_entropy_nobody_knows_gets_no_second_look():
+    config = replace(EMBEDDED, loss="tis")
+    assert list(said_by(config, 4, UNSURE_STILL)) == [SURE_BY]
+    assert said_by(config, 4, UNSURE_STILL, first=31) == {}
 
 
 def test_what_was_foretold_is_said_again_by_the_diagnostic_when_it_comes():
     alarm = Alarm(replace(EMBEDDED, loss="reinforce"), max_lag=8)
-    steps = [stale(step, 8, SPEED) | {"episode_sample_size": 1.0 if step < 6 else 0.01} for step in range(1, 15)]
+    steps = [STALE | {"episode_sample_size": 1.0 if step < 6 else 0.01} for step in range(1, 15)]
     said = {step: alarm.note(metrics, step) for step, metrics in enumerate(steps, start=1)}
     (first, foretold), (second, diagnosed) = [(step, text) for step, text in said.items() if text]
-    assert first == 2 and "--max-lag allows" in str(foretold)
+    assert first == 1 and "--max-lag allows" in str(foretold)
     assert 6 < second < 12 and "about to collapse" in str(diagnosed)
 
 
-def test_a_loss_that_stops_each_token_or_episode_bears_any_drift():
-    alarm = Alarm(LearnerConfig(loss="grpo"), max_lag=8)
-    assert [alarm.note(stale(step, 8, speed=3.0), step) for step in range(1, 12)] == 11 * [None]
+def test_a_loss_that_stops_each_token_or_episode_bears_any_lag():
+    assert said_by(replace(EMBEDDED, loss="grpo", learning_rate=4e-3), 32, UNSURE_STILL) == {}
 
 
 @pytest.mark.parametrize("loss", ["reinforce", "tis", Config.learner.loss])

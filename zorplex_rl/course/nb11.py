@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -23,14 +24,13 @@ import torch
 from torch import Tensor
 
 from zorplex_rl.cli.replay import curves_of
-from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import nb08
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.drawing.two_runs import two_runs
-from zorplex_rl.learning.alarm import BEARABLE, RATE, Forecast
+from zorplex_rl.learning.alarm import BEARABLE, RATE, alike
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
@@ -126,38 +126,36 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
 
 
 def foretold(rows: Sequence[Row]) -> str:
-    """Draw what the forecast says after two stale batches of recorded runs, a row for each kind of
-    loss with its bound, and what came of them."""
-    bearable = sorted(set(BEARABLE.values()))
-    dots: dict[str, list[tuple[float, float]]] = {"collapsed": [], "dipped": [], "healthy": []}
-    for number, run in enumerate(row for row in rows if row.lag):
-        forecast = Forecast(LearnerConfig(learning_rate=run.learning_rate), run.lag)
-        found = [forecast.note(metrics, step) for step, metrics in enumerate(run.diagnostics[:3], start=1)]
-        row = bearable.index(BEARABLE[run.loss]) if run.loss in BEARABLE else len(bearable)
-        came = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
-        dots[came].append((found[-1], style.height_of(number, row)))
+    """Draw what came of recorded runs with stale data, a column for each forecast, a row for each
+    kind of loss with its bound."""
+    bounds = sorted(set(BEARABLE.values()))
+    came = {"healthy": style.BLUE, "dipped": style.ORANGE, "collapsed": style.VERMILION}
+    columns: dict[tuple[int, float], Counter[str]] = {}
+    for run in (row for row in rows if row.lag):
+        row = bounds.index(BEARABLE[run.loss]) if run.loss in BEARABLE else len(bounds)
+        ending = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
+        columns.setdefault((row, alike(run.lag, run.learning_rate)), Counter())[ending] += 1
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        looks = zip(dots.items(), ("X", "D", "o"), (style.VERMILION, style.ORANGE, style.BLUE), strict=True)
-        for (came, points), marker, colour in looks:
-            axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.8, label=came)
-        for row, bound in enumerate(bearable):
+        for (row, lag), counts in columns.items():
+            bottom = row + 0.4
+            for ending, colour in came.items():
+                height = -0.8 * counts[ending] / counts.total()
+                axes.bar(lag, height, 0.13 * lag, bottom, color=colour, label=None if row or lag != 2 else ending)
+                bottom += height
+        for row, bound in enumerate(bounds):
             axes.plot([bound, bound], [row - 0.42, row + 0.42], color=style.TEXT, linewidth=2)
             axes.text(bound, row - 0.42, f" {bound:g}", ha="left", va="top")
         marks = (0.1, 0.3, 1, 3, 10, 30, 100)
         axes.set_xscale("log")
-        axes.set(
-            xticks=marks,
-            xticklabels=marks,
-            xlabel=f"forecast after two stale batches: as bad as this lag at a rate of {RATE:g}",
-        )
-        style.name_rows(axes, ["plain", "weighs or\nmasks tokens", "also limits\nthe move", "clips"])
+        axes.set(xticks=marks, xticklabels=marks, xlabel=f"forecast: as bad as this lag at a rate of {RATE:g}")
+        style.name_rows(axes, ["plain", "masks\ntokens", "weights\ntokens", "also limits\nthe move", "clips"])
         style.bare_axes(axes, grid="x")
         axes.minorticks_off()
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
 
-    said = "; ".join(f"{len(points)} {came}" for came, points in dots.items())
+    said = "; ".join(f"{sum(counts[ending] for counts in columns.values())} {ending}" for ending in came)
     return render(draw, 340, "What was foretold of recorded runs, and what came", said)
 
 

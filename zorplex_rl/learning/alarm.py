@@ -84,7 +84,9 @@ def value_of(names: Sequence[str], metrics: Mapping[str, float]) -> float | None
 RATE = 4e-4
 """The learning rate that others are compared with."""
 BEARABLE = (
-    {"reinforce": 1.8, "icepop": 3.7} | dict.fromkeys(("tis", "cispo"), 6) | dict.fromkeys(("decoupled_ppo", "m2po"), 20)
+    {"reinforce": 1.8, "icepop": 3.7}
+    | dict.fromkeys(("tis", "cispo"), 6)
+    | dict.fromkeys(("decoupled_ppo", "m2po"), 20)
 )
 """The lag at ``RATE`` from which on a loss did not hold: lowest if it does nothing about stale data,
 higher if it leaves out or weights each token by itself, highest if it also limits a step
@@ -103,7 +105,7 @@ def alike(lag: int, rate: float) -> float:
     In recorded trials of the embedded policy the rate does more harm than the lag: at 2e-4 plain
     REINFORCE bears a lag of 8, at 4e-4 none of 2. lag · (rate / RATE)³ was the simplest measure that
     puts them in order; it is found, not derived. How fast a trial's policy moves in its first steps
-    differs twofold between seeds, and says nothing of which will collapse: it is left out.
+    differs between seeds, but does not tell which of them will collapse: it is left out.
 
     >>> alike(16, 2e-4)
     2.0
@@ -149,14 +151,15 @@ class Alarm:
         bears = BEARABLE.get(self._loss, math.inf)
         foretold = (
             f"the lag that --max-lag allows, {self._lag}, is like one of {self._alike:.2g} at a learning rate of {RATE:g}, "
-            f"and --loss {self._loss} bore less than {bears:g} in recorded runs of the embedded policy"
+            f"and in recorded runs of the embedded policy --loss {self._loss} fell from {bears:g} on"
         )
         if self._alike > bears:
             return f"this run may collapse: {foretold}; {CURE}"
         # The highest entropy is known only to who has seen all steps.
         share = self._entropy.read(UNSURE.form) if self._noted == step >= SURE_BY else math.nan
         if self._alike > bears / 2 and UNSURE.is_crossed(share):
-            return f"this run may collapse: its entropy is still {share:.0%} of its highest, and {foretold}; {CURE}"
+            still = f"its entropy is still {share:.0%} of its highest"
+            return f"this run may collapse: {still}, {foretold}, with some seeds from half of that; {CURE}"
         return None
 
 

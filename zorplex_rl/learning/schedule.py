@@ -1,5 +1,4 @@
-"""The learning rate of each step. It is apart from the learner because the alarm needs it in a process
-without torch."""
+"""The learning rate of each step."""
 
 
 def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
