@@ -137,16 +137,17 @@ def foretold(rows: Sequence[Row]) -> str:
         columns.setdefault((row, alike(run.lag, run.learning_rate)), Counter())[ending] += 1
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
+        axes, (first, *_) = figure.subplots(), columns
         for (row, lag), counts in columns.items():
             bottom = row + 0.4
             for ending, colour in came.items():
-                height = -0.8 * counts[ending] / counts.total()
-                axes.bar(lag, height, 0.13 * lag, bottom, color=colour, label=None if row or lag != 2 else ending)
+                height = -0.66 * counts[ending] / counts.total()
+                named = ending if (row, lag) == first else None
+                axes.bar(lag, height, 0.13 * lag, bottom, color=colour, label=named)
                 bottom += height
         for row, bound in enumerate(bounds):
-            axes.plot([bound, bound], [row - 0.42, row + 0.42], color=style.TEXT, linewidth=2)
-            axes.text(bound, row - 0.42, f" {bound:g}", ha="left", va="top")
+            axes.plot([bound, bound], [row - 0.55, row + 0.42], color=style.TEXT, linewidth=2)
+            axes.text(bound, row - 0.27, f" {bound:g}", ha="left", va="bottom")
         marks = (0.1, 0.3, 1, 3, 10, 30, 100)
         axes.set_xscale("log")
         axes.set(xticks=marks, xticklabels=marks, xlabel=f"forecast: as bad as this lag at a rate of {RATE:g}")
