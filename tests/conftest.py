@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Several tests share the cores: a thread of torch that waits for another is to sleep, not to spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import psutil
 import pytest

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from publishing_actor import PublishingActor
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.policy.load import load_policy
@@ -17,7 +18,7 @@ from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.replica import spawn
-from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.sizing.measured_size import Case, measure
 from zorplex_rl.task.specs import get_spec
 from zorplex_rl.training.devices import has_driver
@@ -34,25 +35,13 @@ def square_layers(count: int = 8) -> torch.nn.Module:
     return torch.nn.ParameterList(torch.zeros(WIDTH, WIDTH, device=GPU) for _ in range(count))
 
 
-class GpuWriterActor(Actor):
+class GpuWriterActor(PublishingActor):
     """Publishes a model on the GPU, in which every number is the version: what comes before a
     publication is still being computed when it is asked for."""
 
     def __init__(self) -> None:
         self.model, self.version = square_layers(), 0
         self.publisher = Publisher(self.model, 3)
-
-    @concurrent_endpoint
-    async def source(self):
-        return self.publisher.source()
-
-    @concurrent_endpoint
-    async def ring_headers(self) -> torch.Tensor:
-        return self.publisher.read_headers()
-
-    @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> torch.Tensor:
-        return self.publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def publish(self) -> int:

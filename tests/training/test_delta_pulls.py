@@ -13,11 +13,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from publishing_actor import PublishingActor
 from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
-from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
@@ -43,29 +44,13 @@ class Weights(torch.nn.Module):
         return self
 
 
-class WriterActor(Actor):
+class WriterActor(PublishingActor):
     """Publishes one version after the other; ``begin`` is the first."""
 
     def __init__(self, begin: int) -> None:
         self.weights = Weights().go_to(begin - 1)
         os.environ[HOST_ADDRESS] = "127.0.0.1"
         self.publisher = Publisher(self.weights, 4, full_every=FULL_EVERY)
-
-    @concurrent_endpoint
-    async def process_id(self) -> int:
-        return os.getpid()
-
-    @concurrent_endpoint
-    async def source(self):
-        return self.publisher.source()
-
-    @concurrent_endpoint
-    async def ring_headers(self) -> torch.Tensor:
-        return self.publisher.read_headers()
-
-    @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> torch.Tensor:
-        return self.publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def race(self, until: int, pause: float) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from publishing_actor import PublishingActor
 from torch import nn
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
-from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.training import transports
 from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
@@ -32,7 +33,7 @@ def make_model(width: int = WIDTH) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.Linear(width, 8))
 
 
-class WriterActor(Actor):
+class WriterActor(PublishingActor):
     """Publishes a model whose every number is the version's."""
 
     def __init__(self, slots: int, dtype: torch.dtype | None = None) -> None:
@@ -40,22 +41,6 @@ class WriterActor(Actor):
         self.publisher = Publisher(self.model, slots, dtype)
         self.version = 0
         self.stop = threading.Event()
-
-    @concurrent_endpoint
-    async def source(self):
-        return self.publisher.source()
-
-    @concurrent_endpoint
-    async def process_id(self) -> int:
-        return os.getpid()
-
-    @concurrent_endpoint
-    async def ring_headers(self) -> torch.Tensor:
-        return self.publisher.read_headers()
-
-    @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> torch.Tensor:
-        return self.publisher.read_slot(slot, size)
 
     @concurrent_endpoint
     async def publish(self) -> int:
