@@ -32,7 +32,7 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
-test_the_alarm_of_a_run_is_what_the_recorded_trials_of_even_seeds_choose
+test_the_diagnostic_of_a_run_is_what_the_trials_of_even_seeds_chose_before_those_that_judge_it
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens
