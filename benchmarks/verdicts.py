@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import tyro
-from laboratory import BFLOAT16, BLOCKS, CONTROLLED, EASY, HARD, LIVE, LIVE_16, LIVE_20, left_out
+from laboratory import BFLOAT16, BLOCKS, CONTROLLED, EASY, FORETOLD, HARD, LIVE, LIVE_16, LIVE_20, left_out
 from log import Report, append_report, print_report
 from staleness import tabulate
 
@@ -162,10 +162,10 @@ def paired_table(fixed: Study, changed: Study) -> list[list[str]]:
 def reports() -> list[Report]:
     """Return all tables, each with its verdict as a note."""
     easy, found = read_study(EASY.out), []
-    for options in (EASY, HARD):
+    for options in (EASY, FORETOLD, HARD):
         if options.out.exists():
             for report in tabulate(read_study(options.out), 1):
-                title = f"{options.difficulty}, {report.title[0].lower()}{report.title[1:]}: accuracy at the end, mean (lowest – highest seed)"
+                title = f"{options.out.name}, {report.title[0].lower()}{report.title[1:]}: accuracy at the end, mean (lowest – highest seed)"
                 found.append(Report(title, report.columns, report.rows))
     disputed = [cispo_verdict(easy, lag) for lag in (8, 32)]
     found.append(
