@@ -68,7 +68,9 @@ class Limit:
 
 
 LIMITS = (Limit(("episode_sample_size",), "level", 0.17, above=False),)
-"""The diagnostic, at 36 episodes a step."""
+"""The diagnostic, at 36 episodes a step. On 162 recorded trials that chose nothing of it, all three
+parts together rang 10 steps ahead or more in 23 of 25 collapses, and in 4 of 115 healthy trials
+(``benchmarks/LOG.md``)."""
 
 
 def value_of(names: Sequence[str], metrics: Mapping[str, float]) -> float | None:
