@@ -33,7 +33,7 @@ ASKED = "Which diagnostics announce a collapse at least 10 steps before the accu
 EXPECTED = "The target: at least 9 of 10 collapses hit and at most 1 of 20 healthy trials alarmed, on the seeds that it was not chosen on."
 AHEAD, AT_ALL, MOST_FALSE, LATE = 10, 1, 1 / 20, 20
 A_THIRD = MOST_FALSE / 3
-"""Of the false alarms, for the diagnostic: the alarm of a run has three parts."""
+"""Of the false alarms, for the diagnostic: the alarm of a run had three parts when it was chosen."""
 SOONEST = 2
 """The first step that has seen stale data."""
 CHOSE = 9
@@ -268,7 +268,7 @@ def heard(rows: Iterable[Row], limits: Sequence[Limit] = LIMITS) -> list[tuple[R
     found = []
     for row in rows:
         alarm = Alarm(LearnerConfig(loss=row.loss, learning_rate=row.learning_rate), row.lag, limits)
-        rang = (step for step, metrics in enumerate(row.diagnostics, start=1) if alarm.note(metrics, step))
+        rang = (step for step, metrics in enumerate(row.diagnostics, start=1) if alarm.note(metrics))
         found.append((row, next(rang, None)))
     return found
 
@@ -277,7 +277,7 @@ def of_a_run(rows: Sequence[Row], later: Sequence[Row], unseen: Sequence[Row]) -
     """Return the table of the alarm that a run has, on ``later`` trials, which judge it, on those of
     the grid that were ``unseen`` when it was chosen, and on all ``rows`` of the grid."""
     table = []
-    for name, limits in (("all three parts", LIMITS), ("without the diagnostic", ())):
+    for name, limits in (("forecast and diagnostic", LIMITS), ("forecast alone", ())):
         for trials, some in (
             ("fresh", later),
             *(

@@ -29,7 +29,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, SURE_BY, UNSURE, Alarm
+    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, Alarm
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
     from zorplex_rl.learning.microscope import factors, in_type, sample_as
@@ -368,13 +368,11 @@ def _(config):
 
     *Clip*: plain on data 20 versions old. *Mask*: fresh data, but an engine that records a tenth of
     the log-probs wrongly, a fault that we plant. Both have the same control. The package's **alarm**
-    has three parts:
+    has two parts:
 
     - A *forecast*. The learning rate does more harm than the lag, by its cube. So the forecast is a
       lag: the one that is as bad at a rate of {RATE:g}. Plain bears {BEARABLE["reinforce"]} versions, a loss that masks
       tokens {BEARABLE["icepop"]}, that weights them {BEARABLE["tis"]}, that also limits the move {BEARABLE["m2po"]}, and a clipped one any.
-    - A *second look*. Above half of that bound, one seed falls and another does not. By step {SURE_BY} a
-      healthy policy is surer: its entropy is below {UNSURE.bound:.0%} of its highest.
     - A *diagnostic*: the effective sample size of the episodes, smoothed, below {LIMITS[0].bound:.2g}.
 
     Recorded runs chose all these bounds.
@@ -410,7 +408,7 @@ def _(config, fall_curve, start_fall):
 
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             policies[name] = learner.policy
-            if alarm.note(metrics, learner.version):
+            if alarm.note(metrics):
                 rang.setdefault(name, learner.version)
             if learner.version % 3 == 0:
                 share = lab.held_out_accuracy(learner.policy, world, config.study)
@@ -460,7 +458,7 @@ def alarms(recorded):
             continue  # These helped to choose the alarm: they would flatter it.
         _config = LearnerConfig(loss=_row.loss, learning_rate=_row.learning_rate)
         _alarm = Alarm(_config, _row.lag)
-        _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row, n)]
+        _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row)]
         if _row.collapsed_at:
             _at = _row.collapsed_at
             _ahead = _at - _rang[0] if _rang else 0

@@ -1,15 +1,13 @@
 """Ring when a run looks like those that collapsed afterwards.
 
-    settings ──► the lag, as one at 4e-4 ─┬► beyond what its loss bears? ──────────────────────┐
-                                          └► beyond half of it, and still unsure at step 8? ───┼─► None, or a sentence
-    a step's diagnostics ──► smooth each ──► beyond its bound? ────────────────────────────────┘
+    settings ──► the lag, as one at 4e-4 ──► beyond what its loss bears? ──┐
+    a step's diagnostics ──► smooth each ──► beyond its bound? ────────────┴─► None, or a sentence
 
 The first is a *forecast*, and rings with the first stale batch, while nothing is lost: in the first
 steps the diagnostics of runs that will collapse and of those that will not are the same, and only
-their settings differ. The *second look* is for settings at which one seed collapses and another does
-not. The *diagnostic* sees what a forecast cannot. ``benchmarks/alarms.py`` says how often they
-were right on recorded runs that did not choose their bounds. Each says its sentence once, and again
-only if all was within its bounds meanwhile. A resumed run begins anew.
+their settings differ. The second sees what a forecast cannot. ``benchmarks/alarms.py`` says how often
+both were right on recorded runs that did not choose their bounds. Each says its sentence once, and
+again only if all was within its bounds meanwhile. A resumed run begins anew.
 """
 
 import math
@@ -68,8 +66,8 @@ class Limit:
 
 
 LIMITS = (Limit(("episode_sample_size",), "level", 0.17, above=False),)
-"""The diagnostic, at 36 episodes a step. On 162 recorded trials that chose nothing of it, all three
-parts together rang 10 steps ahead or more in 23 of 25 collapses, and in 4 of 115 healthy trials
+"""The diagnostic, at 36 episodes a step. On 162 recorded trials that chose nothing of it, forecast
+and diagnostic rang 10 steps ahead or more in 23 of 25 collapses, and in 4 of 115 healthy trials
 (``benchmarks/LOG.md``)."""
 
 
@@ -95,10 +93,6 @@ higher if it leaves out or weights each token by itself, highest if it also limi
 (``decoupled_ppo``) or the batch's second moment (``m2po``). No bound was found for those that stop a
 token or an episode from moving further: ``grpo``, ``dapo``, ``gspo``, ``maxrl``, ``dppo`` and the
 two rejections."""
-SURE_BY = 8
-"""The step by which a healthy run of the embedded policy has become surer."""
-UNSURE = Limit(("entropy",), "fall", 0.83, above=True)
-"""What a run is that has not, and may collapse."""
 
 
 def alike(lag: int, rate: float) -> float:
@@ -127,18 +121,15 @@ class Alarm:
     ) -> None:
         self._watched = [(limit, Smoothed()) for limit in limits]
         self._loss, self._lag, self._alike = config.loss, max_lag, alike(max_lag, config.learning_rate)
-        self._entropy, self._noted, self._is_stale = Smoothed(), 0, False
-        self._ringing: set[str] = set()
+        self._is_stale, self._ringing = False, set[str]()
 
-    def note(self, metrics: Mapping[str, float], step: int) -> str | None:
-        """Note the ``metrics`` of ``step``, counted from 1. Returns a sentence when a bound is
-        crossed, after none of that part was."""
-        self._noted += 1
+    def note(self, metrics: Mapping[str, float]) -> str | None:
+        """Note the ``metrics`` of the next step. Returns a sentence when a bound is crossed, after
+        none of that part was."""
         self._is_stale |= metrics.get("lag_max", 0) > 0
-        self._entropy.note(metrics.get("entropy", math.nan))
         crossed: dict[str, str] = {}
-        if self._is_stale and (sentence := self._foretold(step)):
-            crossed["forecast"] = sentence
+        if self._is_stale and self._alike > BEARABLE.get(self._loss, math.inf):
+            crossed["forecast"] = foretold(self._loss, self._lag, self._alike)
         for limit, smoothed in self._watched:
             if (value := value_of(limit.names, metrics)) is not None:
                 smoothed.note(value)
@@ -148,21 +139,14 @@ class Alarm:
         self._ringing = set(crossed)
         return new[0] if new else None
 
-    def _foretold(self, step: int) -> str | None:
-        """Return what the forecast says at ``step``, or the second look, or None."""
-        bears = BEARABLE.get(self._loss, math.inf)
-        foretold = (
-            f"the lag that --max-lag allows, {self._lag}, is like one of {self._alike:.2g} at a learning rate of {RATE:g}, "
-            f"and in recorded runs of the embedded policy --loss {self._loss} fell from {bears:g} on"
-        )
-        if self._alike > bears:
-            return f"this run may collapse: {foretold}; {CURE}"
-        # The highest entropy is known only to who has seen all steps.
-        share = self._entropy.read(UNSURE.form) if self._noted == step >= SURE_BY else math.nan
-        if self._alike > bears / 2 and UNSURE.is_crossed(share):
-            still = f"its entropy is still {share:.0%} of its highest"
-            return f"this run may collapse: {still}, {foretold}, with some seeds from half of that; {CURE}"
-        return None
+
+def foretold(loss: str, lag: int, alike: float) -> str:
+    """Return the sentence about a ``lag`` that is like one of ``alike`` versions at ``RATE``, which
+    is more than ``loss`` bears."""
+    return (
+        f"this run may collapse: the lag that --max-lag allows, {lag}, is like one of {alike:.2g} at a learning rate of {RATE:g}, "
+        f"and in recorded runs of the embedded policy --loss {loss} fell from {BEARABLE[loss]:g} on; {CURE}"
+    )
 
 
 def said(limit: Limit, reading: float) -> str:

@@ -265,7 +265,7 @@ class Controller:
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
-        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics, self.step)):
+        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics)):
             if warning:
                 self.log.warn(self.step, warning)
         # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
