@@ -126,12 +126,12 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
 
 
 def foretold(rows: Sequence[Row]) -> str:
-    """Draw what came of recorded runs with stale data, a column for each forecast, a row for each
-    kind of loss with its bound."""
+    """Draw what came of ``rows``, recorded runs with stale data: a column for each forecast, a row
+    for each kind of loss with its bound."""
     bounds = sorted(set(BEARABLE.values()))
     came = {"healthy": style.BLUE, "dipped": style.ORANGE, "collapsed": style.VERMILION}
     columns: dict[tuple[int, float], Counter[str]] = {}
-    for run in (row for row in rows if row.lag):
+    for run in rows:
         row = bounds.index(BEARABLE[run.loss]) if run.loss in BEARABLE else len(bounds)
         ending = "collapsed" if run.collapsed_at else "healthy" if run.is_healthy else "dipped"
         columns.setdefault((row, alike(run.lag, run.learning_rate)), Counter())[ending] += 1
