@@ -58,6 +58,7 @@ def test_what_is_there_stays_and_what_is_missing_comes_back(home, capsys):
     assert mine.read_text() == "# my own\n" and gone.is_file()
     said = capsys.readouterr().out
     assert "Wrote 1 files" in said and "unlike this version's: notebooks/05_rl_intro.py." in said
+    assert said.endswith(f"opens with: zorplex-rl open 05 --to {home}\n")
 
 
 @pytest.mark.parametrize("folder", ["/tmp/course", str(ROOT), str(ROOT / "notebooks"), "/proc/course"])

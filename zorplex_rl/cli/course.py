@@ -1,6 +1,7 @@
 """Take the course out of the package: ``zorplex-rl course --to FOLDER`` and ``zorplex-rl open 05``."""
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def copy(command: Course) -> int:
     folder, differing = _copied(command.to)
     if differing:
         print(f"Left as they are, and unlike this version's: {', '.join(differing)}.")
-    print(f"In {folder}: marimo edit notebooks/05_rl_intro.py")
+    print(f"The course is in {folder}; its notebook 05 opens with: zorplex-rl open 05 --to {shlex.quote(str(folder))}")
     return 0
 
 
