@@ -3,17 +3,20 @@ change from there."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from zorplex_rl.learning.entry import Entry
-from zorplex_rl.learning.referee import attempt, verdict
+from zorplex_rl.learning.referee import LARGEST_LOG, MARK, attempt, read_log, verdict
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.specs import get_spec, run_tool
@@ -75,8 +78,55 @@ TRAINS_ON_OTHERS = """
 """
 
 
-def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it_hides_the_error(tmp_path):
-    assert "none of the training tasks that it was given" in str(judge(tmp_path, TRAINS_ON_OTHERS).refused)
+@pytest.mark.parametrize("before", ["", 'print("x", end="", flush=True)'])
+def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it_hides_the_error(before, tmp_path):
+    body = TRAINS_ON_OTHERS.replace("        (task,)", f"        {before}\n        (task,)")
+    assert "none of the training tasks that it was given" in str(judge(tmp_path, body).refused)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    processes = 3\n", "its processes are 3; give 1 or 2, as a number in its class"),
+        ("    processes, most_steps = most_steps, 2\n", "its processes are most_steps; give 1 or 2"),
+        ("    def train(self, run):\n        raise ValueError('no\\nway')\n", "it raised ValueError: no way"),
+        ("    most_steps = unknown\n", "it raised NameError: name 'unknown' is not defined"),
+    ],
+)
+def test_an_entry_that_cannot_run_is_refused_in_one_sentence(body, said, tmp_path):
+    assert said in str(judge(tmp_path, body).refused)
+
+
+LEAVES = """
+    processes = 2
+    def train(self, run):
+        if run.rank:
+            torch.os.setsid()
+            run.log()
+            while True:
+                pass
+"""
+
+
+def test_a_process_that_leaves_its_group_ends_with_the_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
+    assert attempt("import torch\n" + HEAD + LEAVES, tmp_path, tasks=24, draw=random.Random(7)).refused is None
+    marked = [p for p in psutil.process_iter() if p.uids().real == os.getuid() and mark_of(p) == str(tmp_path)]
+    assert not [p for p in marked if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def mark_of(process: psutil.Process) -> str | None:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get(MARK)
+    return None
+
+
+def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
+    (tmp_path / "log").write_bytes(b"\xff\xfe")
+    assert read_log(tmp_path / "log") == ([], "its log.jsonl cannot be read")
+    (tmp_path / "log").write_bytes(2 * LARGEST_LOG * b" ")
+    assert "more than" in str(read_log(tmp_path / "log")[1])
+    assert read_log(tmp_path / "none") == ([], None)
 
 
 CLAIMS = """
@@ -107,6 +157,9 @@ for attempt in (
     lambda: open(EMBEDDED_PATH / "model.safetensors", "rb"),
     lambda: open("/etc/hostname"),
     lambda: open(folder.parent / "elsewhere", "w"),
+    lambda: open(EMBEDDED_PATH.parents[1] / "learning" / "reference_workload.py", "a"),
+    lambda: os.link("/etc/hostname", folder / "own2"),
+    lambda: os.rename(folder / "own", folder.parent / "elsewhere"),
     lambda: socket.create_connection(("127.0.0.1", 9)),
     lambda: subprocess.run(["true"]),
     lambda: os.fork(),
@@ -123,7 +176,7 @@ def test_files_elsewhere_the_shipped_weights_the_network_and_other_programs_are_
     folder.mkdir()
     done = subprocess.run([sys.executable, "-c", GUARDED, str(folder)], capture_output=True, text=True, timeout=120)
     said = done.stdout.splitlines()
-    assert said.count("Refused") == 6, done
-    assert len([line for line in said if line.startswith("refused it opened")]) == 3
+    assert said.count("Refused") == 9, done
+    assert len([line for line in said if line.startswith("refused it opened")]) == 4
     assert (folder / "own").read_text() == "allowed"
     assert not (tmp_path / "elsewhere").exists()

@@ -22,6 +22,7 @@ import tyro
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import check_range
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.manifest import write_whole
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.referee import Attempt
@@ -49,10 +50,25 @@ def speedrun(command: Speedrun) -> int:
 
     from zorplex_rl.learning.referee import SEEDS, Attempt, attempt, verdict
 
-    source, attempts = command.entry.read_text(), list[Attempt]()
+    try:
+        source, attempts = command.entry.read_text(), list[Attempt]()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the entry {str(command.entry)!r} cannot be read ({error}); give a Python file") from error
     card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
-    if card and card.is_file() and (earlier := json.loads(card.read_text()))["source"] == source:
-        attempts = [Attempt(**row) for row in earlier["attempts"]]
+    if card and card.is_file():
+        try:
+            earlier = json.loads(card.read_text())
+            attempts = [Attempt(**row) for row in earlier["attempts"]] if earlier["source"] == source else []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"the card {str(card)!r} cannot be read; move it away to begin a new one") from error
+    if command.to and card:
+        try:
+            card.parent.mkdir(parents=True, exist_ok=True)
+            (command.to / "RECORDS.md").open("a").close()
+        except OSError as error:
+            raise ConfigError(
+                f"--to {str(command.to)!r} cannot be written ({error.strerror}); choose another"
+            ) from error
     begun = len(attempts)
     while not attempts or (len(attempts) < command.seeds and not attempts[-1].refused):
         with tempfile.TemporaryDirectory() as folder:
@@ -61,10 +77,8 @@ def speedrun(command: Speedrun) -> int:
         said = f"{found.seconds:6.1f} s   {found.calibrated:6.1f} calibrated   {found.right} of {found.tasks} held-out answers right"
         print(f"seed {len(attempts)}   {found.refused or said}", flush=True)
         if card:
-            card.parent.mkdir(parents=True, exist_ok=True)
-            card.write_text(
-                json.dumps(_card(command.entry, source, attempts, asdict(verdict(attempts))), indent=1) + "\n"
-            )
+            told = _card(command.entry, source, attempts, asdict(verdict(attempts)))
+            write_whole(card, json.dumps(told, indent=1) + "\n")
     judged = verdict(attempts)
     share = f"{judged.accuracy:.1%} right ({judged.bound:.1%} or more, with 95 % confidence)"
     reached = f"{share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"

@@ -14,6 +14,7 @@ samples half of the prompts, and their gradients are added up in shared memory.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -46,7 +47,11 @@ ENTRY, READY, START, TASKS = "entry.py", "ready", "start.safetensors", "tasks.js
 TRAINED, LOG = "trained.safetensors", "log.jsonl"
 OFFERED = "Entry Run Policy Episode Task Sampling group_relative collate schedule token_logprobs".split()
 """What an entry may import from this file."""
-FOREIGN = "socket. subprocess. os.exec os.fork os.kill os.posix_spawn os.spawn os.system pty. ctypes.".split()
+FOREIGN = (
+    "socket. subprocess. os.exec os.fork os.kill os.posix_spawn os.spawn os.system pty. ctypes. "
+    "os.link os.symlink os.rename os.remove os.rmdir os.truncate os.chmod os.chown"
+).split()
+PROCESSES = (1, 2)
 
 
 class Refused(Exception):
@@ -177,24 +182,30 @@ class Entry:
         optimizer.step()
 
 
-def refuse(why: str) -> None:
+def refuse(why: str) -> NoReturn:
     """Tell the referee that a rule was broken, which nobody can take back, and raise Refused."""
-    os.write(1, f"refused {why}\n".encode())
+    os.write(1, f"\nrefused {why}\n".encode())
     raise Refused(why)
 
 
 def guard(folder: Path) -> None:
-    """From now on refuse to this process, for good: files outside ``folder`` except Python's
-    libraries, the embedded weights, the network, other programs."""
+    """From now on refuse to this process, for good: files outside ``folder``, except to read Python's
+    libraries; the embedded weights, the network, other programs. What torch opens by itself, in C++,
+    is not seen."""
     libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-    libraries += [EMBEDDED_PATH.parents[1], folder.resolve()]
+    libraries += [EMBEDDED_PATH.parents[1]]
+    own = folder.resolve()
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(tuple(FOREIGN)):
             refuse(f"it called {event}")
         if event == "open" and isinstance(arguments[0], str | bytes):
-            path = Path(os.fsdecode(arguments[0])).resolve()
-            if path.is_relative_to(EMBEDDED_PATH) or not any(map(path.is_relative_to, libraries)):
+            path, writes = (
+                Path(os.fsdecode(arguments[0])).resolve(),
+                arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT),
+            )
+            readable = not path.is_relative_to(EMBEDDED_PATH) and any(map(path.is_relative_to, libraries))
+            if not path.is_relative_to(own) and (writes or not readable):
                 refuse(f"it opened {path.name!r}, which is not in its folder")
 
     sys.addaudithook(watch)
@@ -206,16 +217,19 @@ def main(folder: Path) -> None:
     policy = load_policy()
     warm_up(policy)
     try:
-        offered: dict[str, Any] = {"__name__": "entry"}
-        exec((folder / ENTRY).read_text(), offered)
-        kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
-        entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__))()
-        rank, barrier = 0, None
-        table = torch.zeros(entry.processes, 8 + sum(p.numel() for p in policy.model.parameters())).share_memory_()
-        if entry.processes > 1:
-            barrier = get_context("fork").Barrier(entry.processes)
-            rank = next((other for other in range(1, entry.processes) if os.fork() == 0), 0)
+        source = (folder / ENTRY).read_text()
+        processes, rank, barrier = processes_of(source), 0, None
+        table = torch.zeros(processes, 8 + sum(p.numel() for p in policy.model.parameters())).share_memory_()
+        if processes > 1:
+            barrier = get_context("fork").Barrier(processes)
+            rank = next((other for other in range(1, processes) if os.fork() == 0), 0)
         guard(folder)
+        offered: dict[str, Any] = {"__name__": "entry"}
+        exec(source, offered)
+        kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
+        entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__), default=Entry)()
+        if entry.processes != processes:
+            refuse(f"its processes are {entry.processes}; give 1 or 2, as a number in its class")
         if rank == 0:
             (folder / READY).touch()
             if sys.stdin.readline() != "go\n":
@@ -226,10 +240,28 @@ def main(folder: Path) -> None:
         entry.train(Run(policy, folder, rank, table, barrier))
         if rank == 0:
             save_file({n: p.detach() for n, p in policy.model.named_parameters()}, folder / TRAINED)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        if not isinstance(error, Refused):
+            os.write(1, f"\nrefused it raised {type(error).__name__}: {' '.join(str(error).split())[:200]}\n".encode())
         os._exit(1)
     os._exit(0)
+
+
+def processes_of(source: str) -> int:
+    """Return how many processes the entry ``source`` wants, without running it."""
+    found: object = Entry.processes
+    for node in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)):
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and name.id == "processes":
+                    found = value.value if isinstance(value, ast.Constant) else ast.unparse(value)
+    if not isinstance(found, int) or found not in PROCESSES:
+        refuse(f"its processes are {found}; give 1 or 2, as a number in its class")
+    return found
 
 
 def warm_up(policy: Policy) -> None:

@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
@@ -45,12 +46,17 @@ from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool
 
 KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
 SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
-LARGEST_FILE, LONGEST_TEXT, MOST_NUMBERS = 16_384, 200, 200
-"""Bytes of an entry, characters of a text in it, and numbers in it: too few to hold weights."""
+READY_SECONDS = 120.0
+LARGEST_FILE, LONGEST_TEXT, MOST_TEXT, MOST_NUMBERS = 16_384, 200, 4_000, 200
+"""Bytes of an entry, characters of a text in it, of all texts, and numbers: too few for weights."""
+LARGEST_LOG = 2**20
+MARK = "ZORPLEX_SPEEDRUN"
+"""Environment variable of the entry's processes: the folder of their run."""
 MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
 FORBIDDEN = (
     "open exec eval compile getattr setattr delattr globals locals vars input breakpoint from_file load hub jit ops "
-    "serialization cpp_extension multiprocessing library package"
+    "serialization cpp_extension multiprocessing library package sys os modules distributed save load_file save_file "
+    "load_library format format_map"
 ).split()
 """Names that an entry must not use: they read files, or reach around what this program checks."""
 
@@ -105,9 +111,18 @@ def attempt(source: str, folder: Path, tasks: int = HELD_OUT_TASKS, draw: random
         held_out = draw_tasks(draw.getrandbits(62), "held_out", tasks, renamed)
         report, _ = evaluate(policy, KIND, held_out, run_tool, seed=draw.getrandbits(20))
         right = round(report.accuracy * tasks)
-    log = folder / LOG
-    curve = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-    return Attempt(seconds, calibrated, right, tasks, curve, broken)
+    curve, unread = read_log(folder / LOG)
+    return Attempt(seconds, calibrated, right, tasks, curve, broken or unread)
+
+
+def read_log(log: Path) -> tuple[list[dict[str, float]], str | None]:
+    """Return what the entry says of its steps, or why that cannot be read."""
+    try:
+        if log.is_file() and log.stat().st_size > LARGEST_LOG:
+            return [], f"its {LOG} has more than {LARGEST_LOG} bytes"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], None
+    except (OSError, ValueError):
+        return [], f"its {LOG} cannot be read"
 
 
 def verdict(attempts: Sequence[Attempt]) -> Verdict:
@@ -141,15 +156,32 @@ def complaints(source: str) -> Iterator[str]:
     constants = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in notes]
     if (numbers := sum(isinstance(value, int | float | complex) for value in constants)) > MOST_NUMBERS:
         yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
+    if (
+        written := sum(
+            len(value.value)
+            for value in nodes
+            if isinstance(value, ast.Constant) and isinstance(value.value, str | bytes)
+        )
+    ) > MOST_TEXT:
+        yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
     for text in (value for value in constants if isinstance(value, str | bytes)):
         if len(text) > LONGEST_TEXT:
             yield f"it has a text of {len(text)} characters; at most {LONGEST_TEXT} are allowed"
         yield from (
             f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in re.split(r"\W", str(text))
         )
-    inside = {id(part) for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda) for part in ast.walk(node)}
+    # The values of defaults are computed when a function is made.
+    bodies: list[ast.AST] = [line for node in nodes if isinstance(node, ast.FunctionDef) for line in node.body]
+    bodies += [node.body for node in nodes if isinstance(node, ast.Lambda)]
+    inside = {id(part) for body in bodies for part in ast.walk(body)}
     for node in nodes:
         names = [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            names = [node.name]
+            if node.decorator_list or getattr(node, "keywords", []):
+                yield f"it has a decorator or a keyword at {node.name}, which run before the clock"
+        elif isinstance(node, ast.Match):
+            yield f"it uses match in line {node.lineno}, whose patterns read attributes"
         if isinstance(node, ast.ImportFrom) and node.module == "zorplex_rl.learning.entry":
             yield from (
                 f"it imports {a.name}; {', '.join(OFFERED)} are offered" for a in node.names if a.name not in OFFERED
@@ -208,14 +240,17 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
     """Run the entry in ``folder`` in a process of its own. Returns the seconds from the word *go*,
     given after ``hand_over``, to its end, and which rule it broke."""
     program = "import sys, pathlib; from zorplex_rl.learning.entry import main; main(pathlib.Path(sys.argv[1]))"
-    command, alone = [sys.executable, "-c", program, str(folder)], os.environ | {"OMP_NUM_THREADS": "1"}
-    seconds = 0.0
-    with tempfile.TemporaryFile("w+") as said:
+    command = [sys.executable, "-B", "-c", program, str(folder)]
+    alone = os.environ | {"OMP_NUM_THREADS": "1", MARK: str(folder)}
+    seconds, give_up_at = 0.0, time.monotonic() + READY_SECONDS
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
         child = subprocess.Popen(
             command, cwd=folder, env=alone, stdin=subprocess.PIPE, stdout=said, text=True, start_new_session=True
         )
         try:
             while child.poll() is None and not (folder / READY).exists():
+                if time.monotonic() > give_up_at:
+                    return 0.0, f"it was not ready after {READY_SECONDS:.0f} s"
                 time.sleep(0.01)
             if child.poll() is None:
                 hand_over()
@@ -228,9 +263,18 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+            end_what_is_left(folder)
         said.seek(0)
         broken = next((line[8:].strip() for line in said if line.startswith("refused ")), None)
     return seconds, broken or (f"it ended with exit code {child.returncode}" if child.returncode else None)
+
+
+def end_what_is_left(folder: Path) -> None:
+    """Kill the entry's processes that have left its group. Their environment tells."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == str(folder):
+                process.kill()
 
 
 def take_over(policy: Policy, start: dict[str, Tensor], written: bytes) -> str | None:
