@@ -200,10 +200,8 @@ def guard(folder: Path) -> None:
         if event.startswith(tuple(FOREIGN)):
             refuse(f"it called {event}")
         if event == "open" and isinstance(arguments[0], str | bytes):
-            path, writes = (
-                Path(os.fsdecode(arguments[0])).resolve(),
-                arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT),
-            )
+            path = Path(os.fsdecode(arguments[0])).resolve()
+            writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             readable = not path.is_relative_to(EMBEDDED_PATH) and any(map(path.is_relative_to, libraries))
             if not path.is_relative_to(own) and (writes or not readable):
                 refuse(f"it opened {path.name!r}, which is not in its folder")

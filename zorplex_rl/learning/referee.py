@@ -156,13 +156,8 @@ def complaints(source: str) -> Iterator[str]:
     constants = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in notes]
     if (numbers := sum(isinstance(value, int | float | complex) for value in constants)) > MOST_NUMBERS:
         yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
-    if (
-        written := sum(
-            len(value.value)
-            for value in nodes
-            if isinstance(value, ast.Constant) and isinstance(value.value, str | bytes)
-        )
-    ) > MOST_TEXT:
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    if (written := sum(len(value) for value in values if isinstance(value, str | bytes))) > MOST_TEXT:
         yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
     for text in (value for value in constants if isinstance(value, str | bytes)):
         if len(text) > LONGEST_TEXT:
