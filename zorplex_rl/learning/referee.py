@@ -7,7 +7,7 @@
 The entry's process cannot misuse what is not in it. The held-out tables do not exist before it has
 ended, and which half of the words is held out is drawn for each run. The starting policy computes
 what the embedded one does, but its neurons have another order and other signs: a change of weights
-that was found elsewhere does not fit. Only numbers come back, in ``trained.safetensors``.
+that was found elsewhere does not fit as it is. Only numbers come back, in ``trained.safetensors``.
 """
 
 from __future__ import annotations
