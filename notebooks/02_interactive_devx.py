@@ -36,6 +36,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.processes import processes_drawing
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb01 import seconds_each
+    from zorplex_rl.services.own_folder import own_folder
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
@@ -211,9 +212,10 @@ class Worker(Actor):
     """Hold a model, and run any function that is sent."""
 
     @endpoint
-    def join(self):
+    def join(self, meeting):
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
+        rank, where = current_rank().rank, f"file://{meeting}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
         return dist.get_rank(), dist.get_world_size()
 
     @endpoint
@@ -225,8 +227,8 @@ class Worker(Actor):
 def _():
     mo.md("""
     The endpoint `run` is the whole trick of this notebook: a function is a message, too. It is
-    copied to the process and runs there, beside the model. `setup_torch_elastic_env_async` gives the
-    processes what `torchrun` would: rank, number of ranks, and the address where they meet.
+    copied to the process and runs there, beside the model. `join` tells PyTorch what `torchrun` would:
+    rank, number of ranks, and where they meet, here in a file.
     `keep_open.enter` stops what an earlier run of the cell has left running.
     """)
     return
@@ -234,16 +236,13 @@ def _():
 
 @app.cell
 async def _():
-    from monarch.spmd import setup_torch_elastic_env_async
-
     start_runtime()
     _start = time.monotonic()
     procs = await keep_open.enter(
         "02", keep_open.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
     )
-    await setup_torch_elastic_env_async(procs)
     workers = procs.spawn("workers", Worker)
-    joined = await workers.join.call()
+    joined = await workers.join.call(own_folder() / "meeting")
     restart_seconds = time.monotonic() - _start
     return joined, procs, restart_seconds, workers
 

@@ -596,7 +596,7 @@ def renew(link, tokens):
 def two_lives(fault, lease, lease_is_over, drift=0.0):
     with (
         HostProcess(host, trainer, lease, drift) as first,
-        HostProcess(host, trainer, lease) as second,
+        HostProcess(host, trainer, lease=60.0) as second,  # outlives the look at it
     ):
         first.start()
         heard = renew(first.link, tokens=20)

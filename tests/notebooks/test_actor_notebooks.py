@@ -21,6 +21,7 @@ from test_answers import answers as answers_of
 from test_notebooks import NOTEBOOKS, load
 
 from zorplex_rl.course import nb01, nb02
+from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import ActorError, start_runtime, this_host
 
 answers, answers_02 = answers_of("01"), answers_of("02")
@@ -163,12 +164,9 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
         return model
 
     async def all_runs():
-        from monarch.spmd import setup_torch_elastic_env_async
-
         async with mesh(ranks=2) as procs:
-            await setup_torch_elastic_env_async(procs)
             workers = procs.spawn("workers", interactive.Worker)
-            await workers.join.call()
+            await workers.join.call(own_folder() / "meeting")
 
             async def off(step, wrap, first):
                 runs = await workers.run.call(interactive.train_as_rank, step, wrap, first, *settings)

@@ -12,7 +12,8 @@ from test_notebooks import load
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 PATH = next(path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists())
-LEASE = 0.5
+LEASE = 1.0
+"""Seconds. On a busy machine a host stands still for half of one now and then, and would end."""
 
 
 def test_the_lease_on_the_page_has_at_most_40_lines():
@@ -33,7 +34,7 @@ def test_a_successor_waits_for_the_lease_whatever_has_befallen_the_host(fault):
 
 def test_a_rule_that_forgets_the_slow_clock_has_two_trainers_alive():
     page = load(PATH)
-    hasty = page.two_lives("cut off", LEASE, lambda now, heard, lease, drift, margin: now >= heard + lease, drift=15.0)
+    hasty = page.two_lives("cut off", LEASE, lambda now, heard, lease, drift, margin: now >= heard + lease, drift=7.0)
     assert hasty.together > 0
     patient = page.two_lives("cut off", LEASE, page.lease_is_over_solution, drift=3.0)
     assert patient.together < 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import os
@@ -17,10 +18,12 @@ from runs import SMALL, as_flags, command, rows
 
 from zorplex_rl.services import own_folder
 from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.runtime import Actor, endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 LISTENING, LISTENING_TCP = "01", "0A"
 SOMEBODY_ELSE = 65534
+WRITTEN_LATER = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ZORPLEX_CALL_MARKS", "ZORPLEX_SECRET")
 OF_CUDA = "@cuda-uvmfd-"
 """Where there is a GPU, NVIDIA's driver opens a socket in each process that uses it."""
 
@@ -134,3 +137,60 @@ def test_what_monarch_leaves_of_a_killed_process_is_swept_with_its_folder(tmp_pa
     os.utime(left, (0, 0))
     own_folder.sweep()
     assert not left.exists()
+
+
+class Writer(Actor):
+    """Writes names into the environment of its process, again and again."""
+
+    @endpoint
+    def write(self, names: tuple[str, ...], seconds: float) -> int:
+        assert set(names) <= set(os.environ)
+        until, times = time.monotonic() + seconds, 0
+        while time.monotonic() < until:
+            for name in names:
+                os.environ[name] = "x" * (times % 100)
+            times += 1
+        return times
+
+
+def test_a_process_in_which_monarch_runs_survives_what_is_written_into_its_environment():
+    """With as many *new* names, set and removed, it dies of signal 11 within seconds."""
+
+    async def scenario():
+        replica = await spawn("writer", Writer)
+        try:
+            assert await replica.actor.write.call_one(WRITTEN_LATER, 1.0) > 0
+        finally:
+            await replica.stop()
+
+    asyncio.run(scenario())
+
+
+def test_no_function_of_a_process_with_monarch_writes_a_new_name_into_the_environment():
+    """torchrun's way, ``setup_torch_elastic_env``, writes eleven; notebook 07b died of it, rarely."""
+    allowed = {
+        *("SECRET", "MARKS", "'GLOO_SOCKET_IFNAME'", "'NCCL_SOCKET_IFNAME'"),  # there from the start
+        *("'PATH'", "'TMPDIR'"),  # a usual name; set before Monarch's client starts
+    }
+    package = Path(own_folder.__file__).parents[1]
+    found = set()
+    for path in (p for room in ("services", "training", "course") for p in (package / room).rglob("*.py")):
+        text = path.read_text()
+        assert "setup_torch_elastic_env" not in text, path
+        for function in ast.walk(ast.parse(text)):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                    where, name = node.value, node.slice
+                elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+                    "setdefault",
+                    "update",
+                    "putenv",
+                ):
+                    where, name = node.func.value, node.args[0]
+                else:
+                    continue
+                if ast.unparse(where) in ("os.environ", "environ", "os"):
+                    found.add(ast.unparse(name))
+    assert found <= allowed and "MARKS" in found

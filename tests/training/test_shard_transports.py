@@ -4,14 +4,16 @@ a real training step, bit for bit."""
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.replica import Replica, spawn
-from zorplex_rl.services.runtime import Actor, endpoint
+from zorplex_rl.services.runtime import Actor, current_rank, endpoint
 from zorplex_rl.training.shard_transports import offer, subscribe
 from zorplex_rl.weights.reshard.sharded_model import describe, local_weights, plan_model, rank_in
 from zorplex_rl.weights.reshard.transfer import ShardPublisher, pull_together
@@ -44,14 +46,16 @@ class RankActor(Actor):
     """A rank of either side. Its endpoints are plain functions, as collectives need it."""
 
     @endpoint
-    def join(self, shape: dict[str, int], seed: int):
+    def join(self, meeting: Path, shape: dict[str, int], seed: int):
         """Build the model on a mesh, tensor parallel along ``tp``, FSDP along ``dp`` with replicas
         along ``replicate``, and describe it."""
         import torch.distributed as dist
         from torch.distributed.fsdp import fully_shard
 
         if not dist.is_initialized():
-            dist.init_process_group("gloo")
+            here = current_rank()
+            ranks = here.extent.nelements
+            dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=here.rank, world_size=ranks)
         self.mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
         self.model = make_model(seed)
         if "tp" in shape:
@@ -116,11 +120,7 @@ class RankActor(Actor):
 
 
 async def start(name: str, ranks: int) -> Replica:
-    from monarch.spmd import setup_torch_elastic_env_async
-
-    replica = await spawn(name, RankActor, procs=ranks)
-    await setup_torch_elastic_env_async(replica.process.mesh)
-    return replica
+    return await spawn(name, RankActor, procs=ranks)
 
 
 async def on_all(endpoint, *args) -> list:
@@ -130,7 +130,10 @@ async def on_all(endpoint, *args) -> list:
 async def train_and_pull(trainer, generator, trainer_mesh, transport) -> None:
     """Two steps of the trainer; after each, the generator's shards and what it computes with them
     are compared with the trainer's."""
-    described = await asyncio.gather(on_all(trainer.join, trainer_mesh, 0), on_all(generator.join, {"tp": 2}, 1))
+    described = await asyncio.gather(
+        on_all(trainer.join, own_folder() / "meeting", trainer_mesh, 0),
+        on_all(generator.join, own_folder() / "meeting", {"tp": 2}, 1),
+    )
     assert all(rank == side[0] for side in described for rank in side)
     plan = plan_model(*(side[0] for side in described))
     offers = await on_all(trainer.offer, plan)

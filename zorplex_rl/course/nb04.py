@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,28 +18,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
-from zorplex_rl.services.runtime import start_runtime, this_host
+from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.services.runtime import current_rank, start_runtime, this_host
 
 
-def join() -> int:
-    """Join the gloo group, in one of its processes. Returns the process's id."""
+def join(meeting: Path) -> int:
+    """Join the gloo group of this actor's mesh, which meets in a new file. Returns the process's id."""
     logging.disable(logging.WARNING)  # what gloo cannot do is told on the page
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    here = current_rank()
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=here.rank, world_size=here.extent.nelements)
     return os.getpid()
 
 
 @asynccontextmanager
 async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]:
     """Start ``count`` processes with an ``actor`` each and a gloo group, for the block."""
-    from monarch.spmd import setup_torch_elastic_env_async
-
     start_runtime()
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
-        await setup_torch_elastic_env_async(procs)
         ranks = procs.spawn(name, actor)
-        await ranks.run.call(join)
+        await ranks.run.call(join, own_folder() / "meeting")
         yield ranks
     finally:
         await procs.stop()

@@ -11,11 +11,13 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.course.nb04 import join
 from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
 from zorplex_rl.training import shard_transports
 from zorplex_rl.weights.reshard.sharded_model import describe, rank_in
@@ -55,12 +57,11 @@ class Rank(Actor):
     """A rank of either side. Plain endpoints: collectives need all ranks in step."""
 
     @endpoint
-    def join(self, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
+    def join(self, meeting: Path, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
         import torch.distributed as dist
 
-        torch.set_num_threads(1)
         torch.manual_seed(seed)
-        dist.init_process_group("gloo")
+        join(meeting)
         self.mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(side,))
         self.model = cut(SmallModel(width), self.mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -108,15 +109,12 @@ class Rank(Actor):
 
 @asynccontextmanager
 async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
-    """Start trainer and generator ranks, ready for a group each; they end with the block."""
-    from monarch.spmd import setup_torch_elastic_env_async
-
+    """Start trainer and generator ranks, which have yet to join a group each; they end with the block."""
     start_runtime()
     meshes: list[Any] = []
     try:
         for name in ("trainer", "generator"):
             meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
-        await asyncio.gather(*map(setup_torch_elastic_env_async, meshes))
         yield [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
     finally:
         await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True)

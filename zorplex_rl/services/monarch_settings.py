@@ -15,6 +15,13 @@ os.environ.setdefault("HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY", "1s")
 os.environ.setdefault("HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE", "1h")
 os.environ.setdefault("HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE", "1h")
 os.environ.setdefault("MONARCH_FILE_LOG", "error")
+# Written later, by processes in which Monarch's threads read the environment. A name that is there
+# already is replaced in place. A new one may move the whole environment away under a reader, and
+# the process dies of a segmentation fault. All readers take an empty value for none.
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "")
+os.environ.setdefault("NCCL_SOCKET_IFNAME", "")
+os.environ.setdefault("ZORPLEX_CALL_MARKS", "")
+os.environ.setdefault("ZORPLEX_SECRET", "")
 # Read only once, too.
 if TLS in os.environ:
     use(Path(os.environ[TLS]))

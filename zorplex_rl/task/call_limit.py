@@ -169,7 +169,7 @@ def read_mark(file: int) -> Call | None:
 
 def mark_of(name: str, flags: int = os.O_RDONLY) -> int:
     """Open the marks of the actor ``name`` of this run. Raises OSError if there are none."""
-    return os.open(os.path.join(os.environ.get(MARKS, os.devnull), name), flags | os.O_CLOEXEC, 0o600)
+    return os.open(os.path.join(os.environ.get(MARKS) or os.devnull, name), flags | os.O_CLOEXEC, 0o600)
 
 
 def last_call(name: str) -> Call | None:

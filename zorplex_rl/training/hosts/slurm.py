@@ -61,7 +61,7 @@ NODE_LOGS = "/tmp"
 async def open_slurm(spec: HostsSpec, settings: HostsConfig) -> AsyncIterator[list[Reached]]:
     """Submit a job a host, attach to all, cancel at the end. Raises HostError, ConfigError."""
     # Slurm passes the environment on to the nodes.
-    os.environ.setdefault(SECRET, secrets.token_hex(16))
+    os.environ[SECRET] = os.environ.get(SECRET) or secrets.token_hex(16)
     jobs = [slurm_job(settings, number) for number in range(spec.count)]
     try:
         for job in jobs:
