@@ -32,8 +32,8 @@ def _a_unit_of_one_second(monkeypatch):
     monkeypatch.setattr("zorplex_rl.learning.referee.reference_seconds", lambda: 1.0)
 
 
-def judge(folder: Path, body: str):
-    return attempt(HEAD + body, folder, tasks=24, draw=random.Random(7))
+def judge(folder: Path, body: str, before: str = ""):
+    return attempt(before + HEAD + body, folder, tasks=24, draw=random.Random(7))
 
 
 def test_two_processes_train_the_same_policy_and_its_curve_is_kept(tmp_path):
@@ -110,7 +110,7 @@ LEAVES = """
 
 def test_a_process_that_leaves_its_group_ends_with_the_entry(tmp_path, monkeypatch):
     monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
-    assert attempt("import torch\n" + HEAD + LEAVES, tmp_path, tasks=24, draw=random.Random(7)).refused is None
+    assert judge(tmp_path, LEAVES, "import torch\n").refused is None
     marked = [p for p in psutil.process_iter() if p.uids().real == os.getuid() and mark_of(p) == str(tmp_path)]
     assert not [p for p in marked if p.status() != psutil.STATUS_ZOMBIE]
 
@@ -122,11 +122,80 @@ def mark_of(process: psutil.Process) -> str | None:
 
 
 def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
-    (tmp_path / "log").write_bytes(b"\xff\xfe")
-    assert read_log(tmp_path / "log") == ([], "its log.jsonl cannot be read")
-    (tmp_path / "log").write_bytes(2 * LARGEST_LOG * b" ")
-    assert "more than" in str(read_log(tmp_path / "log")[1])
-    assert read_log(tmp_path / "none") == ([], None)
+    log = tmp_path / "log.jsonl"
+    assert read_log(log) == ([], None)
+    log.write_bytes(b"\xff\xfe")
+    assert read_log(log) == ([], "its log.jsonl cannot be read")
+    log.write_bytes(2 * LARGEST_LOG * b" ")
+    assert "more than" in str(read_log(log)[1])
+    log.unlink()
+    os.mkfifo(log)
+    assert read_log(log) == ([], "its log.jsonl cannot be read")
+
+
+LEAVES_ITS_CARD = """
+    def train(self, run):
+        for values in run.policy.model.parameters():
+            values.data.fill_({})
+        written = bytearray({})
+        torch.frombuffer(written, dtype=torch.uint8).numpy().tofile("log.jsonl")
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "log", "said"),
+    [
+        ("3e38", "b' '", "its trained weights give logits that are not finite numbers"),
+        ("0", "500_000 * b'['", "its log.jsonl cannot be read"),
+        ("0", "b'7'", "its log.jsonl cannot be read"),
+    ],
+)
+def test_an_entry_whose_run_goes_badly_cannot_end_the_referee_and_so_keep_the_run_off_its_card(
+    weights, log, said, tmp_path
+):
+    assert judge(tmp_path, LEAVES_ITS_CARD.format(weights, log), "import torch\n").refused == said
+
+
+TAKES_BACK = (
+    TRAINS_ON_OTHERS
+    + """
+        class Out:
+            def fileno(self):
+                return 1
+
+            def tell(self):
+                return 0
+
+            flush = seek = lambda *where: None
+
+        torch.full((4_000,), 32, dtype=torch.uint8).numpy().tofile(Out())
+"""
+)
+
+
+def test_what_the_referee_was_told_cannot_be_written_over(tmp_path):
+    assert "none of the training tasks" in str(judge(tmp_path, TAKES_BACK, "import torch\n").refused)
+
+
+SHADOWS = """
+    def train(self, run):
+        code = bytearray(b"raise ValueError('this is no text of the entry')")
+        torch.frombuffer(code, dtype=torch.uint8).numpy().tofile("tensorboard.py")
+        try:
+            from torch.utils import tensorboard
+        except ImportError:
+            pass
+"""
+
+
+def test_a_file_that_an_entry_writes_is_no_module(tmp_path, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
+    assert judge(tmp_path, SHADOWS, "import torch\n").refused is None
+
+
+def test_an_entry_that_ends_before_the_word_go_has_not_taken_no_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.learning.referee.sys.executable", "true")
+    assert judge(tmp_path, "").refused == "it ended before the word go"
 
 
 CLAIMS = """

@@ -71,7 +71,7 @@ def speedrun(command: Speedrun) -> int:
             ) from error
     begun = len(attempts)
     while not attempts or (len(attempts) < command.seeds and not attempts[-1].refused):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             found = attempt(source, Path(folder))
         attempts.append(found)
         said = f"{found.seconds:6.1f} s   {found.calibrated:6.1f} calibrated   {found.right} of {found.tasks} held-out answers right"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -32,10 +33,10 @@ from statistics import fmean, median
 
 import psutil
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.entry import ENTRY, LOG, OFFERED, READY, START, TASKS, TRAINED
 from zorplex_rl.learning.reference_workload import reference_seconds
 from zorplex_rl.policy.evaluate import evaluate
@@ -49,7 +50,8 @@ SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 READY_SECONDS = 120.0
 LARGEST_FILE, LONGEST_TEXT, MOST_TEXT, MOST_NUMBERS = 16_384, 200, 4_000, 200
 """Bytes of an entry, characters of a text in it, of all texts, and numbers: too few for weights."""
-LARGEST_LOG = 2**20
+LARGEST_LOG, LARGEST_TRAINED = 2**20, 2**24
+"""Bytes of what an entry leaves; the policy's weights have 3.4 million."""
 MARK = "ZORPLEX_SPEEDRUN"
 """Environment variable of the entry's processes: the folder of their run."""
 MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
@@ -105,24 +107,44 @@ def attempt(source: str, folder: Path, tasks: int = HELD_OUT_TASKS, draw: random
     before = reference_seconds()
     seconds, broken = run_apart(folder, hand_over)
     # At once: what it may have left running gets no more time.
-    trained = (folder / TRAINED).read_bytes() if (folder / TRAINED).is_file() else b""
+    trained, unread = left_in(folder / TRAINED, LARGEST_TRAINED)
     calibrated, right = seconds / fmean((before, reference_seconds())), 0
-    if not broken and not (broken := take_over(policy, start, trained)):
+    if not (broken := broken or unread or take_over(policy, start, trained)):
         held_out = draw_tasks(draw.getrandbits(62), "held_out", tasks, renamed)
-        report, _ = evaluate(policy, KIND, held_out, run_tool, seed=draw.getrandbits(20))
-        right = round(report.accuracy * tasks)
+        try:
+            report, _ = evaluate(policy, KIND, held_out, run_tool, seed=draw.getrandbits(20))
+            right = round(report.accuracy * tasks)
+        except TrainingDiverged:
+            broken = "its trained weights give logits that are not finite numbers"
     curve, unread = read_log(folder / LOG)
     return Attempt(seconds, calibrated, right, tasks, curve, broken or unread)
 
 
+def left_in(file: Path, most: int) -> tuple[bytes, str | None]:
+    """Return what the entry has left in ``file``, nothing if that is not there, or why it cannot be
+    read. An entry that could end the referee would have no card of its bad runs."""
+    try:
+        if not file.exists():
+            return b"", None
+        if not file.is_file():
+            return b"", f"its {file.name} cannot be read"
+        if file.stat().st_size > most:
+            return b"", f"its {file.name} has more than {most} bytes"
+        return file.read_bytes(), None
+    except OSError:
+        return b"", f"its {file.name} cannot be read"
+
+
 def read_log(log: Path) -> tuple[list[dict[str, float]], str | None]:
     """Return what the entry says of its steps, or why that cannot be read."""
+    written, unread = left_in(log, LARGEST_LOG)
     try:
-        if log.is_file() and log.stat().st_size > LARGEST_LOG:
-            return [], f"its {LOG} has more than {LARGEST_LOG} bytes"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], None
-    except (OSError, ValueError):
-        return [], f"its {LOG} cannot be read"
+        curve = [json.loads(line) for line in written.decode().splitlines()]
+    except (ValueError, RecursionError):
+        curve = [None]
+    if unread or not all(isinstance(line, dict) for line in curve):
+        return [], unread or f"its {log.name} cannot be read"
+    return curve, None
 
 
 def verdict(attempts: Sequence[Attempt]) -> Verdict:
@@ -235,10 +257,13 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
     """Run the entry in ``folder`` in a process of its own. Returns the seconds from the word *go*,
     given after ``hand_over``, to its end, and which rule it broke."""
     program = "import sys, pathlib; from zorplex_rl.learning.entry import main; main(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-B", "-c", program, str(folder)]
-    alone = os.environ | {"OMP_NUM_THREADS": "1", MARK: str(folder)}
+    # -P: a file that the entry writes into its folder is no module.
+    command = [sys.executable, "-B", "-P", "-c", program, str(folder)]
+    alone = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", MARK: str(folder)}
     seconds, give_up_at = 0.0, time.monotonic() + READY_SECONDS
     with tempfile.TemporaryFile("w+", errors="replace") as said:
+        # Who has this file may only append to it, and so take nothing back.
+        fcntl.fcntl(said, fcntl.F_SETFL, os.O_APPEND)
         child = subprocess.Popen(
             command, cwd=folder, env=alone, stdin=subprocess.PIPE, stdout=said, text=True, start_new_session=True
         )
@@ -261,7 +286,9 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
             end_what_is_left(folder)
         said.seek(0)
         broken = next((line[8:].strip() for line in said if line.startswith("refused ")), None)
-    return seconds, broken or (f"it ended with exit code {child.returncode}" if child.returncode else None)
+    if child.returncode:
+        broken = broken or f"it ended with exit code {child.returncode}"
+    return seconds, broken or (None if seconds else "it ended before the word go")
 
 
 def end_what_is_left(folder: Path) -> None:
@@ -277,7 +304,7 @@ def take_over(policy: Policy, start: dict[str, Tensor], written: bytes) -> str |
     they break."""
     try:
         trained = load(written)
-    except SafetensorError:
+    except Exception:  # The library promises no narrower ones for a file that is no such.
         return f"it left no {TRAINED} that can be read"
     if {n: (t.shape, t.dtype) for n, t in trained.items()} != {n: (t.shape, t.dtype) for n, t in start.items()}:
         return "its trained weights have other names, shapes or types than those that it was given"
