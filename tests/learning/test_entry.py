@@ -90,6 +90,7 @@ def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it
         ("    processes = 3\n", "its processes are 3; give 1 or 2, as a number in its class"),
         ("    processes, most_steps = most_steps, 2\n", "its processes are most_steps; give 1 or 2"),
         ("    def train(self, run):\n        raise ValueError('no\\nway')\n", "it raised ValueError: no way"),
+        ("\n\ndel Mine\n", "it has no class that extends Entry"),
         ("    most_steps = unknown\n", "it raised NameError: name 'unknown' is not defined"),
     ],
 )
@@ -198,6 +199,45 @@ def test_an_entry_that_ends_before_the_word_go_has_not_taken_no_time(tmp_path, m
     assert judge(tmp_path, "").refused == "it ended before the word go"
 
 
+PRETENDS = """
+    def train(self, run):
+        (task,) = run.draw(1)
+        other = dataclasses.replace(task, question="What is 3 + 4?")
+        Task.key = task.key
+        {}
+        run.sample([other], 2)
+"""
+
+
+@pytest.mark.parametrize("own", ["", "run = Run(run.policy, None, [other], 0, torch.zeros(1, 1), None)"])
+def test_a_task_that_pretends_to_be_a_given_one_is_refused(own, tmp_path):
+    before = "import dataclasses\nimport torch\nfrom zorplex_rl.learning.entry import Run, Task\n"
+    refused = str(judge(tmp_path, PRETENDS.format(own), before).refused)
+    assert "'What is 3 + 4?', which is none of the training tasks" in refused
+
+
+COMPUTES_EARLY = """
+from collections import Counter
+
+
+class Early(Mine, Counter):
+    most_steps = 1
+
+    def update(self, *given):
+        if given[0] is None:
+            for number in range(5_000_000):
+                pass
+        else:
+            super().update(*given)
+"""
+
+
+def test_what_an_entry_computes_as_it_is_made_is_on_the_clock(tmp_path):
+    found = judge(tmp_path, COMPUTES_EARLY)
+    assert found.refused is None
+    assert found.seconds - found.curve[-1]["seconds"] > 0.1, "its own clock begins with Entry.train"
+
+
 CLAIMS = """
     def train(self, run):
         Episode.scored = property(lambda episode: Episode.best)
@@ -216,7 +256,7 @@ def test_an_entry_that_patches_its_scorer_and_its_clock_changes_neither(tmp_path
 
 
 GUARDED = """
-import os, pathlib, socket, subprocess, sys
+import io, os, pathlib, socket, subprocess, sys
 from zorplex_rl.learning.entry import guard
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 folder = pathlib.Path(sys.argv[1])
@@ -225,6 +265,8 @@ guard(folder)
 for attempt in (
     lambda: open(EMBEDDED_PATH / "model.safetensors", "rb"),
     lambda: open("/etc/hostname"),
+    lambda: io.FileIO(pathlib.Path("/etc/hostname")),
+    lambda: os.open(EMBEDDED_PATH.parents[1] / "nothing", os.O_TRUNC),
     lambda: open(folder.parent / "elsewhere", "w"),
     lambda: open(EMBEDDED_PATH.parents[1] / "learning" / "reference_workload.py", "a"),
     lambda: os.link("/etc/hostname", folder / "own2"),
@@ -245,7 +287,7 @@ def test_files_elsewhere_the_shipped_weights_the_network_and_other_programs_are_
     folder.mkdir()
     done = subprocess.run([sys.executable, "-c", GUARDED, str(folder)], capture_output=True, text=True, timeout=120)
     said = done.stdout.splitlines()
-    assert said.count("Refused") == 9, done
-    assert len([line for line in said if line.startswith("refused it opened")]) == 4
+    assert said.count("Refused") == 11, done
+    assert len([line for line in said if line.startswith("refused it opened")]) == 6
     assert (folder / "own").read_text() == "allowed"
     assert not (tmp_path / "elsewhere").exists()

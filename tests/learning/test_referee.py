@@ -75,11 +75,31 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
             "it uses match",
         ),
         (SMALLEST + 21 * f'    "{"a" * 199}"\n', "its texts have 4"),
+        (WITHIN.format(f"0x1{'0' * 16}"), "it has a number of 65 bits; at most 64 are allowed"),
+        (WITHIN.format("list(dict(blip=0))"), "it names 'blip', a word of the tasks"),
+        (WITHIN.format("'quon_rilk'.split('_')"), "it names 'quon', a word of the tasks"),
+        (WITHIN.format(f"dict({'a' * 51}=0)"), "it has a name of 51 characters; at most 50 are allowed"),
+        ("import dataclasses\n" + WITHIN.format("dataclasses.inspect.stack()"), "it uses inspect, a module"),
+        ("from dataclasses import inspect\n" + SMALLEST, "it uses inspect, a module"),
+        ("from torch.utils import benchmark\n" + SMALLEST, "it imports torch.utils"),
+        ("from torch import onnx\n" + SMALLEST, "it imports torch.onnx"),
+        ("from functools import reduce as __class_getitem__\n" + SMALLEST, "it uses __class_getitem__"),
+        (WITHIN.format("functools.update_wrapper(a, b, ['__globals__'])"), "it uses update_wrapper"),
+        (WITHIN.format("(n for n in right).gi_frame.f_back"), "it uses gi_frame"),
+        (WITHIN.format("type('A', (), {'__repr__': self})"), "it uses type"),
+        (WITHIN.format("torch.set_num_threads(64)"), "it uses set_num_threads"),
+        (WITHIN.format("True") + "        Task.question = 1\n", "it sets question, which decides"),
         ("class Mine(:", "it is no Python"),
     ],
 )
 def test_an_entry_that_reaches_around_the_rules_is_refused_before_it_starts(source, said):
     assert said in "; ".join(complaints(source))
+
+
+def test_an_entry_may_use_the_parts_of_torch_that_compute():
+    imports = "import torch\nimport torch.nn.functional as F\nfrom torch import nn, Tensor\nfrom torch.nn.utils.rnn import pad_sequence\n"
+    body = "F.relu(torch.zeros(2).copy_(torch.optim.lr_scheduler.x)).numpy().data.select(0, 1)"
+    assert list(complaints(imports + WITHIN.format(body))) == []
 
 
 def test_the_starting_policy_computes_the_same_with_other_weights():

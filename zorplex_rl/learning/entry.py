@@ -1,7 +1,7 @@
 """A speedrun's entry, and the process that runs it: ``zorplex-rl speedrun ENTRY.py``.
 
     referee                                         this process
-       │ ◄────────────────────────────── ready ──   everything is imported, the entry too
+       │ ◄────────────────────────────── ready ──   the package is imported, nothing of the entry has run
        │  start.safetensors, tasks.json, go ─────►  Entry.train: sample, compare, step, until it is good enough
        │ ◄──────── trained.safetensors, and ends    (log.jsonl: what it says of its steps)
        ▼
@@ -53,6 +53,10 @@ FOREIGN = (
 ).split()
 PROCESSES = (1, 2)
 
+GIVEN: dict[int, str] = {}
+"""The identity of each task that the referee gave, and what its tools know. Not in a ``Run``, of
+which an entry can make others; nor by equality, which a task of the entry's own can pretend."""
+
 
 class Refused(Exception):
     """What an entry does that the rules forbid; the message says what."""
@@ -62,12 +66,12 @@ class Run:
     """What an entry is given: a policy to train in place, tasks, tools, and its other processes.
     ``step`` counts the steps. Each of ``processes`` has its own ``rank`` and does the same."""
 
-    def __init__(self, policy: Policy, folder: Path, rank: int, table: Tensor, barrier: Barrier | None) -> None:
+    def __init__(
+        self, policy: Policy, folder: Path, tasks: list[Task], rank: int, table: Tensor, barrier: Barrier | None
+    ) -> None:
         self.policy, self.rank, self.processes, self.step = policy, rank, len(table), 0
         self._folder, self._table, self._barrier, self._began = folder, table, barrier, time.monotonic()
-        rows = json.loads((folder / TASKS).read_text())
-        self._tasks = [Task(**row | {"words": tuple(row["words"])}) for row in rows]
-        self._given, self._drawn = {repr(task.key) for task in self._tasks}, 0
+        self._tasks, self._drawn = tasks, 0
 
     def draw(self, prompts: int) -> list[Task]:
         """Return this process's share of the next ``prompts`` training tasks, from the first again
@@ -77,10 +81,11 @@ class Run:
         return [self._tasks[number % len(self._tasks)] for number in numbers]
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling = Sampling()) -> list[list[Episode]]:
-        """Return ``group_size`` scored episodes for each of ``tasks``, which must be given ones."""
+        """Return ``group_size`` scored episodes for each of ``tasks``, which must be given ones, not copies."""
+        tasks = list(tasks)
         for task in tasks:
-            if repr(task.key) not in self._given:
-                refuse(f"it sampled {task.question!r}, which is none of the training tasks that it was given")
+            if GIVEN.get(id(task)) != secrets_of(task):
+                refuse(f"it sampled {str(task.question)!r}, which is none of the training tasks that it was given")
         first = (self.step * self.processes + self.rank) << 12
         copies = [task for task in tasks for _ in range(group_size)]
         episodes = rollout(
@@ -188,6 +193,19 @@ def refuse(why: str) -> NoReturn:
     raise Refused(why)
 
 
+def given_tasks(folder: Path) -> list[Task]:
+    """Return the tasks that the referee has written, and note that they may be sampled."""
+    rows = json.loads((folder / TASKS).read_text())
+    tasks = [Task(**row | {"words": tuple(row["words"])}) for row in rows]
+    GIVEN.update({id(task): secrets_of(task) for task in tasks})
+    return tasks
+
+
+def secrets_of(task: Task) -> str:
+    """Return what can be changed in ``task``, though it is frozen."""
+    return json.dumps([task.table, task.keys, task.redirects], default=repr)
+
+
 def guard(folder: Path) -> None:
     """From now on refuse to this process, for good: files outside ``folder``, except to read Python's
     libraries; the embedded weights, the network, other programs. What torch opens by itself, in C++,
@@ -199,9 +217,12 @@ def guard(folder: Path) -> None:
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(tuple(FOREIGN)):
             refuse(f"it called {event}")
-        if event == "open" and isinstance(arguments[0], str | bytes):
+        if event == "open" and not isinstance(arguments[0], int):
+            # An object may say another path here than where the file is opened.
+            if type(arguments[0]) not in (str, bytes):
+                refuse("it opened a file by an object that is no text")
             path = Path(os.fsdecode(arguments[0])).resolve()
-            writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             readable = not path.is_relative_to(EMBEDDED_PATH) and any(map(path.is_relative_to, libraries))
             if not path.is_relative_to(own) and (writes or not readable):
                 refuse(f"it opened {path.name!r}, which is not in its folder")
@@ -222,20 +243,23 @@ def main(folder: Path) -> None:
             barrier = get_context("fork").Barrier(processes)
             rank = next((other for other in range(1, processes) if os.fork() == 0), 0)
         guard(folder)
-        offered: dict[str, Any] = {"__name__": "entry"}
-        exec(source, offered)
-        kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
-        entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__), default=Entry)()
-        if entry.processes != processes:
-            refuse(f"its processes are {entry.processes}; give 1 or 2, as a number in its class")
         if rank == 0:
             (folder / READY).touch()
             if sys.stdin.readline() != "go\n":
                 os._exit(1)
         if barrier:
             barrier.wait()
+        # Nothing of the file has run yet: there are ways to compute while a class is made or called.
+        offered: dict[str, Any] = {"__name__": "entry"}
+        exec(source, offered)
+        kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
+        entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__), default=Entry)()
+        if type(entry) is Entry:
+            refuse("it has no class that extends Entry")
+        if entry.processes != processes:
+            refuse(f"its processes are {entry.processes}; give 1 or 2, as a number in its class")
         policy.model.load_state_dict(load_file(folder / START), strict=False)
-        entry.train(Run(policy, folder, rank, table, barrier))
+        entry.train(Run(policy, folder, given_tasks(folder), rank, table, barrier))
         if rank == 0:
             save_file({n: p.detach() for n, p in policy.model.named_parameters()}, folder / TRAINED)
     except BaseException as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import fcntl
+import importlib.util
 import json
 import math
 import os
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -40,6 +41,7 @@ from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.entry import ENTRY, LOG, OFFERED, READY, START, TASKS, TRAINED
 from zorplex_rl.learning.reference_workload import reference_seconds
 from zorplex_rl.policy.evaluate import evaluate
+from zorplex_rl.policy.family import BytePairs
 from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.load import Policy, largest_magnitude, load_policy
 from zorplex_rl.task.episode import Task
@@ -55,12 +57,23 @@ LARGEST_LOG, LARGEST_TRAINED = 2**20, 2**24
 MARK = "ZORPLEX_SPEEDRUN"
 """Environment variable of the entry's processes: the folder of their run."""
 MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
+PARTS = "autograd distributions fft func linalg nn optim special".split()
+"""Of torch, what an entry may import."""
 FORBIDDEN = (
     "open exec eval compile getattr setattr delattr globals locals vars input breakpoint from_file load hub jit ops "
     "serialization cpp_extension multiprocessing library package sys os modules distributed save load_file save_file "
-    "load_library format format_map"
+    "load_library format format_map type make_dataclass update_wrapper wraps gi_frame gi_code cr_frame cr_code "
+    "ag_frame ag_code tb_frame tb_next f_back f_globals f_locals f_builtins f_code save_pretrained benchmark "
+    "collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads"
 ).split()
-"""Names that an entry must not use: they read files, or reach around what this program checks."""
+"""Names that an entry must not use: they read files, run texts, read or make attributes by the text
+of their names, use more than one thread, or reach around what this program checks in another way."""
+ELSEWHERE = sys.stdlib_module_names - {*MODULES, "copy", "select"}
+"""Modules that hang on others, as ``dataclasses.inspect`` does. These two are a tensor's methods, or a list's."""
+KEPT = {field.name for kind in (Task, Policy) for field in fields(kind)} - {"model"} | {*vars(BytePairs)}
+"""Attributes that decide what the policy is asked: set in their class, a task that was given asks another question."""
+LONGEST_NAME, MOST_BITS = 50, 64
+"""Characters of a name, bits of a whole number: data can be in these, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,17 @@ def complaints(source: str) -> Iterator[str]:
     constants = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in notes]
     if (numbers := sum(isinstance(value, int | float | complex) for value in constants)) > MOST_NUMBERS:
         yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
+    for bits in (value.bit_length() for value in constants if isinstance(value, int)):
+        if bits > MOST_BITS:
+            yield f"it has a number of {bits} bits; at most {MOST_BITS} are allowed"
+    letters = re.findall("[a-z]+", source.lower())
+    yield from (f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in letters)
+    parts = [found for node in nodes if not isinstance(node, ast.Constant) for _, found in ast.iter_fields(node)]
+    for name in (name for found in parts for name in (found if isinstance(found, list) else [found])):
+        if isinstance(name, str) and len(name) > LONGEST_NAME:
+            yield f"it has a name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
+        if isinstance(name, str) and name.startswith("__") and name != "__future__":
+            yield f"it uses {name}"
     values = [node.value for node in nodes if isinstance(node, ast.Constant)]
     if (written := sum(len(value) for value in values if isinstance(value, str | bytes))) > MOST_TEXT:
         yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
@@ -206,10 +230,22 @@ def complaints(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             yield from (f"it imports {module}" for module in modules if module.split(".")[0] not in MODULES)
+            full = [f"{modules[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else modules
+            inner = [module.split(".")[:2] for module in full if module.startswith("torch.")]
+            yield from (f"it imports torch.{part}" for _, part in inner if part not in PARTS and is_module(part))
             names = [part for a in node.names for part in a.name.split(".")] if modules != ["__future__"] else []
         elif isinstance(node, ast.Call | ast.For | ast.While | ast.comprehension) and id(node) not in inside:
             yield f"it computes in line {getattr(node, 'lineno', '?')}, outside of its functions, before the clock runs"
+        if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):
+            yield from (f"it uses {name}, a module" for name in names if name in ELSEWHERE)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and node.attr in KEPT:
+            yield f"it sets {node.attr}, which decides what the policy is asked"
         yield from (f"it uses {name}" for name in names if name in FORBIDDEN or name.startswith("_"))
+
+
+def is_module(part: str) -> bool:
+    """Return whether ``part`` of torch is a module."""
+    return importlib.util.find_spec(f"torch.{part}") is not None
 
 
 def draw_tasks(seed: int, split: Split, count: int, renamed: dict[str, str]) -> list[Task]:
