@@ -199,6 +199,22 @@ def test_an_entry_that_ends_before_the_word_go_has_not_taken_no_time(tmp_path, m
     assert judge(tmp_path, "").refused == "it ended before the word go"
 
 
+PINS = """
+    def train(self, run):
+        torch.os.sched_setaffinity(torch.os.getppid(), [min(torch.os.sched_getaffinity(0))])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two processors of Linux")
+def test_an_entry_that_makes_the_reference_workload_slower_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
+    before = os.sched_getaffinity(0)
+    try:
+        assert "it changed the referee's processors" in str(judge(tmp_path, PINS, "import torch\n").refused)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 PRETENDS = """
     def train(self, run):
         (task,) = run.draw(1)

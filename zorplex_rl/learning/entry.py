@@ -34,6 +34,7 @@ from torch import Tensor
 
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate
+from zorplex_rl.learning.landlock import confine
 from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.schedule import schedule
 from zorplex_rl.policy.load import Policy, load_policy
@@ -209,10 +210,11 @@ def secrets_of(task: Task) -> str:
 def guard(folder: Path) -> None:
     """From now on refuse to this process, for good: files outside ``folder``, except to read Python's
     libraries; the embedded weights, the network, other programs. What torch opens by itself, in C++,
-    is not seen."""
+    Python does not see, but Linux does (``landlock.py``)."""
     libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-    libraries += [EMBEDDED_PATH.parents[1]]
-    own = folder.resolve()
+    libraries += [EMBEDDED_PATH.parents[1].resolve()]
+    own, hidden = folder.resolve(), EMBEDDED_PATH.resolve()
+    confine(own, libraries, hidden)
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(tuple(FOREIGN)):
@@ -223,7 +225,7 @@ def guard(folder: Path) -> None:
                 refuse("it opened a file by an object that is no text")
             path = Path(os.fsdecode(arguments[0])).resolve()
             writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            readable = not path.is_relative_to(EMBEDDED_PATH) and any(map(path.is_relative_to, libraries))
+            readable = not path.is_relative_to(hidden) and any(map(path.is_relative_to, libraries))
             if not path.is_relative_to(own) and (writes or not readable):
                 refuse(f"it opened {path.name!r}, which is not in its folder")
 

@@ -118,7 +118,10 @@ def attempt(source: str, folder: Path, tasks: int = HELD_OUT_TASKS, draw: random
         (folder / TASKS).write_text(json.dumps([asdict(task) for task in training]))
 
     before = reference_seconds()
+    place = own_place()
     seconds, broken = run_apart(folder, hand_over)
+    if own_place() != place:
+        broken = broken or "it changed the referee's processors or priority, which the reference workload inherits"
     # At once: what it may have left running gets no more time.
     trained, unread = left_in(folder / TRAINED, LARGEST_TRAINED)
     calibrated, right = seconds / fmean((before, reference_seconds())), 0
@@ -325,6 +328,13 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
     if child.returncode:
         broken = broken or f"it ended with exit code {child.returncode}"
     return seconds, broken or (None if seconds else "it ended before the word go")
+
+
+def own_place() -> tuple[object, ...]:
+    """Return how this process is scheduled, as far as the system says it. Linux lets any process of
+    the same user change that, and the kernel's confinement of an entry does not cover it."""
+    linux = [os.sched_getaffinity(0), os.sched_getscheduler(0)] if sys.platform == "linux" else []
+    return os.getpriority(os.PRIO_PROCESS, 0), *linux
 
 
 def end_what_is_left(folder: Path) -> None:
