@@ -89,6 +89,7 @@ def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it
     [
         ("    processes = 3\n", "its processes are 3; give 1 or 2, as a number in its class"),
         ("    processes, most_steps = most_steps, 2\n", "its processes are most_steps; give 1 or 2"),
+        ("    def train(self, run):\n        raise ValueError('no \\udc80')\n", "it raised ValueError: no ?"),
         ("    def train(self, run):\n        raise ValueError('no\\nway')\n", "it raised ValueError: no way"),
         ("\n\ndel Mine\n", "it has no class that extends Entry"),
         ("    most_steps = unknown\n", "it raised NameError: name 'unknown' is not defined"),

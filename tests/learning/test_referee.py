@@ -89,7 +89,9 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
         (WITHIN.format("type('A', (), {'__repr__': self})"), "it uses type"),
         (WITHIN.format("torch.set_num_threads(64)"), "it uses set_num_threads"),
         (WITHIN.format("True") + "        Task.question = 1\n", "it sets question, which decides"),
+        (WITHIN.format("list(run.policy.tokenizer.get_vocab())"), "it uses get_vocab"),
         ("class Mine(:", "it is no Python"),
+        (f"x = {9_000 * '-'}1", "it is no Python: it is nested too deeply"),
     ],
 )
 def test_an_entry_that_reaches_around_the_rules_is_refused_before_it_starts(source, said):

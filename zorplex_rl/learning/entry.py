@@ -188,9 +188,14 @@ class Entry:
         optimizer.step()
 
 
+def tell(why: str) -> None:
+    """Write to the referee why the entry is refused."""
+    os.write(1, f"\nrefused {why}\n".encode(errors="replace"))
+
+
 def refuse(why: str) -> NoReturn:
     """Tell the referee that a rule was broken, which nobody can take back, and raise Refused."""
-    os.write(1, f"\nrefused {why}\n".encode())
+    tell(why)
     raise Refused(why)
 
 
@@ -267,7 +272,7 @@ def main(folder: Path) -> None:
     except BaseException as error:
         traceback.print_exc()
         if not isinstance(error, Refused):
-            os.write(1, f"\nrefused it raised {type(error).__name__}: {' '.join(str(error).split())[:200]}\n".encode())
+            tell(f"it raised {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         os._exit(1)
     os._exit(0)
 
