@@ -214,8 +214,8 @@ class Worker(Actor):
     @endpoint
     def join(self, meeting):
         torch.set_num_threads(1)
-        rank, where = current_rank().rank, f"file://{meeting}"
-        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+        rank = current_rank().rank
+        dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
         return dist.get_rank(), dist.get_world_size()
 
     @endpoint
@@ -227,9 +227,9 @@ class Worker(Actor):
 def _():
     mo.md("""
     The endpoint `run` is the whole trick of this notebook: a function is a message, too. It is
-    copied to the process and runs there, beside the model. `join` tells PyTorch what `torchrun` would:
-    rank, number of ranks, and where they meet, here in a file.
-    `keep_open.enter` stops what an earlier run of the cell has left running.
+    copied to the process and runs there, beside the model. `join` tells PyTorch what `torchrun`
+    would: rank, number of ranks, and where they meet, here in a file. `keep_open.enter` stops what an
+    earlier run of the cell has left running.
     """)
     return
 

@@ -31,7 +31,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.nb07b import on_all, two_meshes
     from zorplex_rl.course.widgets import ReshardMap
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.services.own_folder import own_folder
     from zorplex_rl.weights.layout import named_weights
     from zorplex_rl.weights.reshard.plan import Move, plan
     from zorplex_rl.weights.reshard.sharded_model import (
@@ -608,8 +607,8 @@ async def move_shards(config, pieces, say=lambda text: None):
     async with two_meshes(ranks=2) as (trainer, generator):
         say("Cutting the model")
         held, wanted = await gather(
-            on_all(trainer.join, own_folder() / "meeting", cut, "dp", config.width, 0),
-            on_all(generator.join, own_folder() / "meeting", cut, "tp", config.width, 1),
+            on_all(trainer.join, cut, "dp", config.width, 0),
+            on_all(generator.join, cut, "tp", config.width, 1),
         )
         found.plan = plan_with(pieces, held[0], wanted[0])
         offers = await on_all(trainer.offer, found.plan)

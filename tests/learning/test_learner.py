@@ -242,7 +242,7 @@ def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advanta
     for chosen in (config, config.changed(**knobs)):
         chosen.check()
         policy = fresh(embedded)
-        Learner(policy, chosen.learner).step(episodes, advantages)
+        Learner(policy, chosen.learner).step(episodes[:4], advantages[:4])
         found.append(weights(policy))
     assert not torch.equal(*found)
 

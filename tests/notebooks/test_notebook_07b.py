@@ -7,6 +7,7 @@ import ast
 import asyncio
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -125,17 +126,24 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
     assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]
 
 
-@pytest.mark.parametrize("plan_name", ["solution", "one rank only"])
-def test_real_shards_arrive_as_the_readers_plan_says(notebook, plan_name):
+def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
+    """The solution's and one that asks rank 0 alone, with the same processes."""
     config = SimpleNamespace(width=16, steps=1)
-    pieces = {"solution": notebook.pieces_solution, "one rank only": only_from_rank_0}[plan_name]
-    found = asyncio.run(notebook.move_shards(config, pieces))
-    assert sum(found.read) == found.plan.bytes_moved
-    ((trained, generated),) = found.losses
-    if plan_name == "solution":
-        assert found.equal == found.compared == len(found.plan.moves)
-        assert found.plan.bytes_moved == found.plan.minimum_bytes
-        assert trained == pytest.approx(generated, rel=1e-5)
-    else:
-        assert found.equal < found.compared
-        assert abs(trained - generated) > 1e-4
+
+    async def both():
+        async with notebook.two_meshes(ranks=2) as meshes:
+            monkeypatch.setattr(notebook, "two_meshes", lambda ranks: nullcontext(meshes))
+            return [
+                await notebook.move_shards(config, pieces) for pieces in (notebook.pieces_solution, only_from_rank_0)
+            ]
+
+    right, wrong = asyncio.run(both())
+    assert right.equal == right.compared == len(right.plan.moves)
+    assert right.plan.bytes_moved == right.plan.minimum_bytes
+    for found in (right, wrong):
+        assert sum(found.read) == found.plan.bytes_moved
+    ((trained, generated),) = right.losses
+    assert trained == pytest.approx(generated, rel=1e-5)
+    assert wrong.equal < wrong.compared
+    ((trained, generated),) = wrong.losses
+    assert abs(trained - generated) > 1e-4

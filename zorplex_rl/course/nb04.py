@@ -10,7 +10,6 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,12 +21,11 @@ from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import current_rank, start_runtime, this_host
 
 
-def join(meeting: Path) -> int:
+def join(meeting: os.PathLike[str], ranks: int) -> int:
     """Join the gloo group of this actor's mesh, which meets in a new file. Returns the process's id."""
     logging.disable(logging.WARNING)  # what gloo cannot do is told on the page
     torch.set_num_threads(1)
-    here = current_rank()
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=here.rank, world_size=here.extent.nelements)
+    dist.init_process_group("gloo", f"file://{meeting}", rank=current_rank().rank, world_size=ranks)
     return os.getpid()
 
 
@@ -38,7 +36,7 @@ async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
         ranks = procs.spawn(name, actor)
-        await ranks.run.call(join, own_folder() / "meeting")
+        await ranks.run.call(join, own_folder() / "meeting", count)
         yield ranks
     finally:
         await procs.stop()

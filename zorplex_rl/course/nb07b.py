@@ -11,14 +11,13 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.course.nb04 import join
-from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
+from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_runtime, this_host
 from zorplex_rl.training import shard_transports
 from zorplex_rl.weights.reshard.sharded_model import describe, rank_in
 from zorplex_rl.weights.reshard.transfer import ShardPublisher
@@ -57,12 +56,16 @@ class Rank(Actor):
     """A rank of either side. Plain endpoints: collectives need all ranks in step."""
 
     @endpoint
-    def join(self, meeting: Path, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
-        import torch.distributed as dist
+    def meet(self, meeting: Any) -> None:
+        torch.set_num_threads(1)
+        rank, ranks = current_rank().rank, current_rank().extent.nelements
+        torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
 
+    @endpoint
+    def join(self, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
         torch.manual_seed(seed)
-        join(meeting)
-        self.mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(side,))
+        ranks = torch.distributed.get_world_size()
+        self.mesh = torch.distributed.init_device_mesh("cpu", (ranks,), mesh_dim_names=(side,))
         self.model = cut(SmallModel(width), self.mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         return describe(self.model, self.mesh)
@@ -109,13 +112,15 @@ class Rank(Actor):
 
 @asynccontextmanager
 async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
-    """Start trainer and generator ranks, which have yet to join a group each; they end with the block."""
+    """Start trainer and generator ranks, with a group each; they end with the block."""
     start_runtime()
     meshes: list[Any] = []
     try:
         for name in ("trainer", "generator"):
             meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
-        yield [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
+        sides = [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
+        await asyncio.gather(*(on_all(side.meet, own_folder() / "meeting") for side in sides))
+        yield sides
     finally:
         await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True)
 
