@@ -126,8 +126,9 @@ def mark_of(process: psutil.Process) -> str | None:
 def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
     log = tmp_path / "log.jsonl"
     assert read_log(log) == ([], None)
-    log.write_bytes(b"\xff\xfe")
-    assert read_log(log) == ([], "its log.jsonl cannot be read")
+    for written in (b"\xff\xfe", 500_000 * b"[", b"7"):
+        log.write_bytes(written)
+        assert read_log(log) == ([], "its log.jsonl cannot be read")
     log.write_bytes(2 * LARGEST_LOG * b" ")
     assert "more than" in str(read_log(log)[1])
     log.unlink()
@@ -135,27 +136,18 @@ def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
     assert read_log(log) == ([], "its log.jsonl cannot be read")
 
 
-LEAVES_ITS_CARD = """
+LEAVES_NO_CARD = """
     def train(self, run):
         for values in run.policy.model.parameters():
-            values.data.fill_({})
-        written = bytearray({})
+            values.data.fill_(3e38)
+        written = bytearray(500_000 * b"[")
         torch.frombuffer(written, dtype=torch.uint8).numpy().tofile("log.jsonl")
 """
 
 
-@pytest.mark.parametrize(
-    ("weights", "log", "said"),
-    [
-        ("3e38", "b' '", "its trained weights give logits that are not finite numbers"),
-        ("0", "500_000 * b'['", "its log.jsonl cannot be read"),
-        ("0", "b'7'", "its log.jsonl cannot be read"),
-    ],
-)
-def test_an_entry_whose_run_goes_badly_cannot_end_the_referee_and_so_keep_the_run_off_its_card(
-    weights, log, said, tmp_path
-):
-    assert judge(tmp_path, LEAVES_ITS_CARD.format(weights, log), "import torch\n").refused == said
+def test_an_entry_whose_run_goes_badly_cannot_end_the_referee_and_so_keep_the_run_off_its_card(tmp_path):
+    found = judge(tmp_path, LEAVES_NO_CARD, "import torch\n")
+    assert found.refused == "its trained weights give logits that are not finite numbers" and found.curve == []
 
 
 TAKES_BACK = (
