@@ -62,7 +62,7 @@ def test_the_least_loaded_replica_leaves_and_the_busy_one_stays():
     async def scenario():
         async with registered(echoes(name="uneven", replicas=3)) as service:
             finder = await spawn("finder", Finder)
-            elsewhere = finder.actor.send.call_one("uneven", "do", [1], 2.0).as_asyncio()
+            elsewhere = finder.actor.send.call_one("uneven", "do", [1], 6.0).as_asyncio()
             await until(lambda: any(replica.load for replica in service.replicas))
             (busy,) = (replica for replica in service.replicas if replica.load)
             await service.scale_to(1)
