@@ -167,7 +167,7 @@ def test_a_process_in_which_monarch_runs_survives_what_is_written_into_its_envir
 
 
 def test_no_function_of_a_process_with_monarch_writes_a_new_name_into_the_environment():
-    """torchrun's way, ``setup_torch_elastic_env``, writes eleven; notebook 07b died of it, rarely."""
+    """torchrun's way, ``setup_torch_elastic_env``, writes eleven. A rank of notebook 07b once ended by signal 11 in it."""
     allowed = {
         *("SECRET", "MARKS", "'GLOO_SOCKET_IFNAME'", "'NCCL_SOCKET_IFNAME'"),  # there from the start
         *("'PATH'", "'TMPDIR'"),  # a usual name; set before Monarch's client starts
