@@ -11,10 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from zorplex_rl.learning.entry_rules import LARGEST_FILE, complaints
 from zorplex_rl.learning.referee import (
-    LARGEST_FILE,
     Attempt,
-    complaints,
     disguised,
     draw_tasks,
     take_over,
@@ -78,6 +77,7 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
         (WITHIN.format(f"0x1{'0' * 16}"), "it has a number of 65 bits; at most 64 are allowed"),
         (WITHIN.format("list(dict(blip=0))"), "it names 'blip', a word of the tasks"),
         (WITHIN.format("'quon_rilk'.split('_')"), "it names 'quon', a word of the tasks"),
+        (WITHIN.format(r"'\x62lip'"), "it names 'blip', a word of the tasks"),
         (WITHIN.format(f"dict({'a' * 51}=0)"), "it has a name of 51 characters; at most 50 are allowed"),
         ("import dataclasses\n" + WITHIN.format("dataclasses.inspect.stack()"), "it uses inspect, a module"),
         ("from dataclasses import inspect\n" + SMALLEST, "it uses inspect, a module"),

@@ -12,10 +12,8 @@ that was found elsewhere does not fit as it is. Only numbers come back, in ``tra
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import fcntl
-import importlib.util
 import json
 import math
 import os
@@ -27,8 +25,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -38,10 +36,10 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.learning.entry import ENTRY, LOG, OFFERED, READY, START, TASKS, TRAINED
+from zorplex_rl.learning.entry import ENTRY, LOG, READY, START, TASKS, TRAINED
+from zorplex_rl.learning.entry_rules import complaints
 from zorplex_rl.learning.reference_workload import reference_seconds
 from zorplex_rl.policy.evaluate import evaluate
-from zorplex_rl.policy.family import BytePairs
 from zorplex_rl.policy.intervals import exact_interval
 from zorplex_rl.policy.load import Policy, largest_magnitude, load_policy
 from zorplex_rl.task.episode import Task
@@ -50,30 +48,10 @@ from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool
 KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
 SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 READY_SECONDS = 120.0
-LARGEST_FILE, LONGEST_TEXT, MOST_TEXT, MOST_NUMBERS = 16_384, 200, 4_000, 200
-"""Bytes of an entry, characters of a text in it, of all texts, and numbers: too few for weights."""
 LARGEST_LOG, LARGEST_TRAINED = 2**20, 2**24
 """Bytes of what an entry leaves; the policy's weights have 3.4 million."""
 MARK = "ZORPLEX_SPEEDRUN"
 """Environment variable of the entry's processes: the folder of their run."""
-MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
-PARTS = "autograd distributions fft func linalg nn optim special".split()
-"""Of torch, what an entry may import."""
-FORBIDDEN = (
-    "open exec eval compile getattr setattr delattr globals locals vars input breakpoint from_file load hub jit ops "
-    "serialization cpp_extension multiprocessing library package sys os modules distributed save load_file save_file "
-    "load_library format format_map type make_dataclass update_wrapper wraps gi_frame gi_code cr_frame cr_code "
-    "ag_frame ag_code tb_frame tb_next f_back f_globals f_locals f_builtins f_code save_pretrained benchmark "
-    "tokenizer get_vocab collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads"
-).split()
-"""Names that an entry must not use: they read files, run texts, read or make attributes by the text
-of their names, use more than one thread, know all words of the tasks, or reach around what this program checks in another way."""
-ELSEWHERE = sys.stdlib_module_names - {*MODULES, "copy", "select"}
-"""Modules that hang on others, as ``dataclasses.inspect`` does. These two are a tensor's methods, or a list's."""
-KEPT = {field.name for kind in (Task, Policy) for field in fields(kind)} - {"model"} | {*vars(BytePairs)}
-"""Attributes that decide what the policy is asked: set in their class, a task that was given asks another question."""
-LONGEST_NAME, MOST_BITS = 50, 64
-"""Characters of a name, bits of a whole number: data can be in these, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,76 +157,6 @@ def verdict(attempts: Sequence[Attempt]) -> Verdict:
         )
     times = median(a.seconds for a in attempts), median(a.calibrated for a in attempts)
     return Verdict(refused, *times, right / tasks, bound, bool(refused) or len(attempts) >= SEEDS)
-
-
-def complaints(source: str) -> Iterator[str]:
-    """Yield what the rules forbid in an entry's ``source``, as far as a program sees it."""
-    if len(source.encode()) > LARGEST_FILE:
-        yield f"it has {len(source.encode())} bytes; at most {LARGEST_FILE} are allowed"
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # The last: too deep, and it has no words.
-        yield f"it is no Python: {str(error) or 'it is nested too deeply'}"
-        return
-    notes = [node.value for node in nodes if isinstance(node, ast.Expr)]
-    constants = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in notes]
-    if (numbers := sum(isinstance(value, int | float | complex) for value in constants)) > MOST_NUMBERS:
-        yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
-    for bits in (value.bit_length() for value in constants if isinstance(value, int)):
-        if bits > MOST_BITS:
-            yield f"it has a number of {bits} bits; at most {MOST_BITS} are allowed"
-    letters = re.findall("[a-z]+", source.lower())
-    yield from (f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in letters)
-    parts = [found for node in nodes if not isinstance(node, ast.Constant) for _, found in ast.iter_fields(node)]
-    for name in (name for found in parts for name in (found if isinstance(found, list) else [found])):
-        if isinstance(name, str) and len(name) > LONGEST_NAME:
-            yield f"it has a name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
-        if isinstance(name, str) and name.startswith("__") and name != "__future__":
-            yield f"it uses {name}"
-    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
-    if (written := sum(len(value) for value in values if isinstance(value, str | bytes))) > MOST_TEXT:
-        yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
-    for text in (value for value in constants if isinstance(value, str | bytes)):
-        if len(text) > LONGEST_TEXT:
-            yield f"it has a text of {len(text)} characters; at most {LONGEST_TEXT} are allowed"
-        yield from (
-            f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in re.split(r"\W", str(text))
-        )
-    # The values of defaults are computed when a function is made.
-    bodies: list[ast.AST] = [line for node in nodes if isinstance(node, ast.FunctionDef) for line in node.body]
-    bodies += [node.body for node in nodes if isinstance(node, ast.Lambda)]
-    inside = {id(part) for body in bodies for part in ast.walk(body)}
-    for node in nodes:
-        names = [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            names = [node.name]
-            if node.decorator_list or getattr(node, "keywords", []):
-                yield f"it has a decorator or a keyword at {node.name}, which run before the clock"
-        elif isinstance(node, ast.Match):
-            yield f"it uses match in line {node.lineno}, whose patterns read attributes"
-        if isinstance(node, ast.ImportFrom) and node.module == "zorplex_rl.learning.entry":
-            yield from (
-                f"it imports {a.name}; {', '.join(OFFERED)} are offered" for a in node.names if a.name not in OFFERED
-            )
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-            yield from (f"it imports {module}" for module in modules if module.split(".")[0] not in MODULES)
-            full = [f"{modules[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else modules
-            inner = [module.split(".")[:2] for module in full if module.startswith("torch.")]
-            yield from (f"it imports torch.{part}" for _, part in inner if part not in PARTS and is_module(part))
-            names = [part for a in node.names for part in a.name.split(".")] if modules != ["__future__"] else []
-        elif isinstance(node, ast.Call | ast.For | ast.While | ast.comprehension) and id(node) not in inside:
-            yield f"it computes in line {getattr(node, 'lineno', '?')}, outside of its functions, before the clock runs"
-        if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):
-            yield from (f"it uses {name}, a module" for name in names if name in ELSEWHERE)
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and node.attr in KEPT:
-            yield f"it sets {node.attr}, which decides what the policy is asked"
-        yield from (f"it uses {name}" for name in names if name in FORBIDDEN or name.startswith("_"))
-
-
-def is_module(part: str) -> bool:
-    """Return whether ``part`` of torch is a module."""
-    return importlib.util.find_spec(f"torch.{part}") is not None
 
 
 def draw_tasks(seed: int, split: Split, count: int, renamed: dict[str, str]) -> list[Task]:

@@ -73,11 +73,13 @@ def build_site(
         page = Page.read(export(notebook))
         return page, time.monotonic() - start
 
-    pages, complaints, seconds = [], [], {}
+    read, complaints, seconds = dict[Path, Page](), [], {}
+    # The last notebooks take longest: begun first, none of them runs alone at the end.
+    order = course if jobs == 1 else course[::-1]
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for notebook, (page, taken) in zip(course, pool.map(timed_page, course), strict=True):
-                pages.append(page)
+            for notebook, (page, taken) in zip(order, pool.map(timed_page, order), strict=True):
+                read[notebook] = page
                 complaints += [f"{notebook.name}: {complaint}" for complaint in page.complaints]
                 state = f"{len(page.complaints)} of its cells cannot be published" if page.complaints else "ok"
                 seconds[notebook.stem] = round(taken, 1)
@@ -88,6 +90,7 @@ def build_site(
             raise
     if complaints:
         raise SiteError("no site was built:\n" + "\n".join(complaints))
+    pages = [read[notebook] for notebook in course]
     lessons = [page.lesson for page in pages]
     if not search.installed():
         say(search.WITHOUT)

@@ -1,0 +1,144 @@
+"""The rules of a speedrun that a program can see in the text of an entry.
+
+Three ideas: no data comes in with the text (sizes, numbers, texts, names), no name reaches around
+the interface (imports, attributes, what Python keeps in underscores), and nothing runs before the
+clock does. What a text cannot show is left to the entry's own process (``entry.py``, ``landlock.py``)
+and to the referee, which gives that process nothing worth taking.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from zorplex_rl.learning.entry import OFFERED
+from zorplex_rl.policy.family import BytePairs
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.task.episode import Task
+from zorplex_rl.task.specs import ZORPLEX_WORDS
+
+LARGEST_FILE, LONGEST_TEXT, MOST_TEXT, MOST_NUMBERS = 16_384, 200, 4_000, 200
+"""Bytes of an entry, characters of a text in it, of all texts, and numbers: too few for weights."""
+LONGEST_NAME, MOST_BITS = 50, 64
+"""Characters of a name, bits of a whole number: data can be in these, too."""
+MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
+PARTS = "autograd distributions fft func linalg nn optim special".split()
+"""Of torch, what an entry may import."""
+FORBIDDEN = (
+    "open exec eval compile getattr setattr delattr globals locals vars input breakpoint from_file load hub jit ops "
+    "serialization cpp_extension multiprocessing library package sys os modules distributed save load_file save_file "
+    "load_library format format_map type make_dataclass update_wrapper wraps gi_frame gi_code cr_frame cr_code "
+    "ag_frame ag_code tb_frame tb_next f_back f_globals f_locals f_builtins f_code save_pretrained benchmark "
+    "tokenizer get_vocab collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads"
+).split()
+"""Names that an entry must not use: they read files, run texts, read or make attributes by the text
+of their names, use more than one thread, know all words of the tasks, or reach around what this program checks in another way."""
+ELSEWHERE = sys.stdlib_module_names - {*MODULES, "copy", "select"}
+"""Modules that hang on others, as ``dataclasses.inspect`` does. These two are a tensor's methods, or a list's."""
+KEPT = {field.name for kind in (Task, Policy) for field in fields(kind)} - {"model"} | {*vars(BytePairs)}
+"""Attributes that decide what the policy is asked: set in their class, a task that was given asks another question."""
+
+
+def complaints(source: str) -> Iterator[str]:
+    """Yield what the rules forbid in an entry's ``source``, as far as a program sees it."""
+    if (size := len(source.encode())) > LARGEST_FILE:
+        yield f"it has {size} bytes; at most {LARGEST_FILE} are allowed"
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # The last: too deep, and it has no words.
+        yield f"it is no Python: {str(error) or 'it is nested too deeply'}"
+        return
+    for rule in (_data, _imports, _names, _early):
+        yield from rule(nodes)
+    # A text may spell a word by escapes, so as Python reads it, too.
+    texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    letters = set(re.findall("[a-z]+", " ".join((source, *texts)).lower()))
+    yield from (f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in letters)
+
+
+def _data(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield where the text could hold weights or values: in numbers, texts, or names."""
+    notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    values = [node.value for node in constants if id(node) not in notes]
+    if (numbers := sum(isinstance(value, int | float | complex) for value in values)) > MOST_NUMBERS:
+        yield f"it has {numbers} numbers; at most {MOST_NUMBERS} are allowed"
+    for bits in (value.bit_length() for value in values if isinstance(value, int)):
+        if bits > MOST_BITS:
+            yield f"it has a number of {bits} bits; at most {MOST_BITS} are allowed"
+    texts = [node.value for node in constants if isinstance(node.value, str | bytes)]
+    if (written := sum(map(len, texts))) > MOST_TEXT:
+        yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
+    for text in (value for value in values if isinstance(value, str | bytes) and len(value) > LONGEST_TEXT):
+        yield f"it has a text of {len(text)} characters; at most {LONGEST_TEXT} are allowed"
+    for name in _all_names(nodes):
+        if len(name) > LONGEST_NAME:
+            yield f"it has a name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
+
+
+def _all_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield every name in the tree, whatever field of whatever node it is."""
+    for node in (node for node in nodes if not isinstance(node, ast.Constant)):
+        for _, found in ast.iter_fields(node):
+            yield from (name for name in (found if isinstance(found, list) else [found]) if isinstance(name, str))
+
+
+def _imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield what is imported and is neither offered nor a module that only computes."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "zorplex_rl.learning.entry":
+            yield from (
+                f"it imports {a.name}; {', '.join(OFFERED)} are offered" for a in node.names if a.name not in OFFERED
+            )
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            yield from (f"it imports {module}" for module in modules if module.split(".")[0] not in MODULES)
+            full = [f"{modules[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else modules
+            inner = [module.split(".")[1] for module in full if module.startswith("torch.")]
+            yield from (f"it imports torch.{part}" for part in inner if part not in PARTS and is_module(part))
+
+
+def is_module(part: str) -> bool:
+    """Return whether ``part`` of torch is a module."""
+    return importlib.util.find_spec(f"torch.{part}") is not None
+
+
+def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the names that lead to what an entry must not have."""
+    yield from (f"it uses {name}" for name in _all_names(nodes) if name.startswith("__") and name != "__future__")
+    for node in nodes:
+        names: list[str] = []
+        if isinstance(node, ast.Name):
+            names = [node.id]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+            if not isinstance(node.ctx, ast.Load) and node.attr in KEPT:
+                yield f"it sets {node.attr}, which decides what the policy is asked"
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [part for a in node.names for part in a.name.split(".") if part != "__future__"]
+        elif isinstance(node, ast.Match):
+            yield f"it uses match in line {node.lineno}, whose patterns read attributes"
+        if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):
+            yield from (f"it uses {name}, a module" for name in names if name in ELSEWHERE)
+        yield from (f"it uses {name}" for name in names if name in FORBIDDEN or name.startswith("_"))
+
+
+def _early(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield what computes while the text is loaded: outside of functions. The values of defaults
+    are computed when a function is made, and a decorator or a class's keyword calls what it names.
+    """
+    bodies: list[ast.AST] = [line for node in nodes if isinstance(node, ast.FunctionDef) for line in node.body]
+    bodies += [node.body for node in nodes if isinstance(node, ast.Lambda)]
+    inside = {id(part) for body in bodies for part in ast.walk(body)}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            if node.decorator_list or getattr(node, "keywords", []):
+                yield f"it has a decorator or a keyword at {node.name}, which run before the clock"
+        elif isinstance(node, ast.Call | ast.For | ast.While | ast.comprehension) and id(node) not in inside:
+            yield f"it computes in line {getattr(node, 'lineno', '?')}, outside of its functions, before the clock runs"
