@@ -25,6 +25,7 @@ from zorplex_rl.training.transports import Publisher, subscribe
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED
 
 NUMBERS, SHARE, FULL_EVERY, VERSIONS, ENOUGH = 65536, 0.02, 50, 1000, 20
+TRANSPORTS, PAUSE = ("shm", "tcp", "message", "rdma"), 0.004
 
 
 class Weights(torch.nn.Module):
@@ -78,7 +79,7 @@ async def follow(writer, transport, until, expected, chance, most=0):
             continue
         assert version >= before
         if version > max(before, NOTHING_PUBLISHED):
-            assert torch.equal(model.w, expected.go_to(version).w), f"version {version} after {before}"
+            assert torch.equal(model.w, expected.go_to(version).w), f"{transport}: {version} after {before}"
             sizes.append(subscriber.bytes_read)
         if chance.random() < 0.1:
             await asyncio.sleep(0.05)  # misses versions
@@ -90,31 +91,33 @@ def changes_in(sizes):
     return sum(size < 2 * NUMBERS / 4 for size in sizes)
 
 
-@pytest.mark.parametrize(("transport", "pause"), [("shm", 0.001), ("tcp", 0.002), ("message", 0.004), ("rdma", 0.004)])
-def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit(transport, pause):
-    async def run():
-        expected, chance = Weights(), random.Random(0)
-        writer = await spawn("writer", WriterActor, 1)
+def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit_by_every_transport():
+    expected = {transport: (Weights(), random.Random(transport)) for transport in TRANSPORTS}
+
+    async def follow_all(begin, until, most=0):
+        """Have a writer race on from version ``begin``, until all have read ``until``, and kill it.
+        Returns the sizes of each reader's pulls."""
+        writer = await spawn("writer", WriterActor, begin)
         try:
-            await writer.actor.race.call_one(10 * VERSIONS, pause)
-            sizes = await follow(writer.actor, transport, VERSIONS // 2, expected, chance, most=10 * VERSIONS)
+            await writer.actor.race.call_one(max(until, most), PAUSE)
+            followed = (follow(writer.actor, name, until, *reader, most) for name, reader in expected.items())
+            found = await asyncio.gather(*followed)
             os.kill(await writer.actor.process_id.call_one(), signal.SIGKILL)
         finally:
             await writer.stop()
-        begin, end = expected.version + 1, expected.version + VERSIONS // 2
-        writer = await spawn("writer", WriterActor, begin)
-        try:
-            await writer.actor.race.call_one(end, pause)
-            sizes += await follow(writer.actor, transport, end, expected, chance)
-        finally:
-            await writer.stop()
-        return sizes
+        return found
 
-    sizes = asyncio.run(run())
-    assert changes_in(sizes) > ENOUGH, "most pulls read what has changed"
-    assert sum(size >= 2 * NUMBERS for size in sizes) >= 2, (
-        "the first of each publisher, and what was missed, is read whole"
-    )
+    async def run():
+        first = await follow_all(1, VERSIONS // 2, 10 * VERSIONS)
+        begin = max(weights.version for weights, _ in expected.values()) + 1
+        second = await follow_all(begin, begin - 1 + VERSIONS // 2)
+        return [one + other for one, other in zip(first, second, strict=True)]
+
+    for transport, sizes in zip(TRANSPORTS, asyncio.run(run()), strict=True):
+        assert changes_in(sizes) > ENOUGH, f"{transport}: most pulls read what has changed"
+        assert sum(size >= 2 * NUMBERS for size in sizes) >= 2, (
+            f"{transport}: the first of each publisher, and what was missed, is read whole"
+        )
 
 
 def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
