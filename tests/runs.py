@@ -108,7 +108,7 @@ class Command:
 
     def all_gone(self, timeout: float = 60) -> bool:
         """Whether every process ends within ``timeout`` seconds."""
-        return eventually(lambda: not self.members(), timeout)
+        return eventually(lambda: not self.members(), timeout, every=0.1)
 
 
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
@@ -134,13 +134,13 @@ def command(*arguments: str, program: Sequence[str] = PROGRAM, **streams) -> Ite
         process.wait()
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 180) -> bool:
-    """Whether ``condition`` comes true within ``timeout`` seconds."""
+def eventually(condition: Callable[[], bool], timeout: float = 180, every: float = 0.02) -> bool:
+    """Whether ``condition`` comes true within ``timeout`` seconds; it is looked at ``every`` so many."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if condition():
             return True
-        time.sleep(0.02)
+        time.sleep(every)
     return condition()
 
 
