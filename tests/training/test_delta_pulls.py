@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from publishing_actor import PublishingActor
-from runs import SMALL, final_weights, same_weights, train_here
+from runs import SMALL, final_weights, same_weights, train_here, undisturbed_weights
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
@@ -22,6 +22,7 @@ from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
+from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED
 
 NUMBERS, SHARE, FULL_EVERY, VERSIONS, ENOUGH = 65536, 0.02, 50, 1000, 20
@@ -142,13 +143,16 @@ def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
     asyncio.run(run())
 
 
-def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(tmp_path):
-    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6)
-    runs = [train_here(config.changed(full_weights_every=n), tmp_path / str(n)) for n in (1, 100)]
-    assert same_weights(*(final_weights(run.path) for run in runs))
-    whole, changes = (list(filter(None, bytes_of_pulls(run))) for run in runs)
-    assert len(set(whole)) == 1 and changes[0] == whole[0]
-    assert max(changes[1:]) < whole[0] / 10
+def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(
+    tmp_path, sync_run, embedded
+):
+    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6, full_weights_every=100)
+    run = train_here(config, tmp_path / "run")
+    assert same_weights(final_weights(run.path), undisturbed_weights(config))
+    whole, changes = (list(filter(None, bytes_of_pulls(run))) for run in (sync_run, run))
+    assert set(whole) == {Layout.of(embedded.model).size}
+    assert changes[0] == Layout.of(embedded.model, torch.bfloat16).size
+    assert len(changes) == len(whole) and max(changes[1:]) < changes[0] / 10
 
 
 def bytes_of_pulls(run):
