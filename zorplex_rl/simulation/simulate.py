@@ -131,9 +131,8 @@ class _Async:
         groups = setting.groups_per_step
         self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps, setting.order)
         self.generators = [_Generator(number) for number in range(setting.generators)]
-        # The weights for which the buffer has no group now; it has none for older ones either.
-        self.refused = -1
         self.newest, self.link_free, self.training, self.finished = -1, 0.0, False, 0.0
+        self.refused = -1, -1
         self.spans, self.staleness = _Spans(), Counter[int]()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = count()
@@ -176,7 +175,6 @@ class _Async:
 
     def generate(self, now: float) -> None:
         """Give idle generators work: their share's next group, newer weights, or a new share."""
-        self.refused = -1
         for generator in self.generators:
             if generator.idle_since is None or self.newest < 0:
                 continue
@@ -198,11 +196,11 @@ class _Async:
 
     def admit(self, generator: _Generator) -> list[int]:
         """Return the groups of a share that ``generator`` may sample, none if there is none."""
-        if generator.version <= self.refused:
+        versions = generator.version, self.buffer.version
+        if versions == self.refused:  # Only a training step makes room.
             return []
         share = self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
-        if not share:
-            self.refused = generator.version
+        self.refused = self.refused if share else versions
         return share
 
     def load(self, generator: _Generator, now: float) -> bool:
