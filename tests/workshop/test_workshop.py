@@ -224,8 +224,9 @@ def test_the_handout_is_one_sheet():
     with launched() as browser:
         page = browser.new_page()
         page.goto((WORKSHOP / "handout.html").as_uri())
+        margin = dict.fromkeys(("top", "bottom"), "12mm")
         for paper in ("A4", "Letter"):
-            printed = page.pdf(format=paper, prefer_css_page_size=False, margin=dict.fromkeys(("top", "bottom"), "12mm"))
+            printed = page.pdf(format=paper, prefer_css_page_size=False, margin=margin)
             assert len(re.findall(rb"/Type ?/Page\b", printed)) == 2, paper
 
 
