@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import os
 import random
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
-from zorplex_rl.learning.entry import Entry
+from zorplex_rl.learning.entry import TASKS, Refused, Run, entry_of, given_tasks, processes_of, tell_of
 from zorplex_rl.learning.referee import LARGEST_LOG, MARK, attempt, read_log, verdict
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import Score
 from zorplex_rl.task.specs import get_spec, run_tool
 
@@ -47,13 +50,8 @@ def test_two_processes_train_the_same_policy_and_its_curve_is_kept(tmp_path):
 
 @pytest.mark.parametrize("file", ENTRIES, ids=lambda file: file.stem)
 def test_a_batch_that_teaches_nothing_is_a_step_of_zero_gradients(file, embedded):
-    policy = copy.deepcopy(embedded)
-    offered = {"__name__": "entry"}
-    exec(file.read_text(), offered)
-    entry = max(
-        (kind for kind in offered.values() if isinstance(kind, type)),
-        key=lambda kind: issubclass(kind, Entry) and len(kind.__mro__),
-    )()
+    policy, source = copy.deepcopy(embedded), file.read_text()
+    entry = entry_of(source, processes_of(source))
     group = rollout(policy, [RolloutRequest(get_spec("simple").task(0), seed) for seed in range(2)], run_tool)
     for episode in group:
         episode.score = Score("success", 0, 1.0, 0, 0)
@@ -78,25 +76,29 @@ TRAINS_ON_OTHERS = """
 """
 
 
-@pytest.mark.parametrize("before", ["", 'print("x", end="", flush=True)'])
-def test_an_entry_that_samples_tasks_that_it_was_not_given_is_refused_even_if_it_hides_the_error(before, tmp_path):
-    body = TRAINS_ON_OTHERS.replace("        (task,)", f"        {before}\n        (task,)")
-    assert "none of the training tasks that it was given" in str(judge(tmp_path, body).refused)
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         ("    processes = 3\n", "its processes are 3; give 1 or 2, as a number in its class"),
         ("    processes, most_steps = most_steps, 2\n", "its processes are most_steps; give 1 or 2"),
-        ("    def train(self, run):\n        raise ValueError('no \\udc80')\n", "it raised ValueError: no ?"),
-        ("    def train(self, run):\n        raise ValueError('no\\nway')\n", "it raised ValueError: no way"),
+        ("    def __getattribute__(self, name):\n        return 2\n", "its processes are 2; give 1 or 2"),
         ("\n\ndel Mine\n", "it has no class that extends Entry"),
         ("    most_steps = unknown\n", "it raised NameError: name 'unknown' is not defined"),
+        ("\n\nraise ValueError('no\\nway')\n", "it raised ValueError: no way"),
     ],
 )
-def test_an_entry_that_cannot_run_is_refused_in_one_sentence(body, said, tmp_path):
-    assert said in str(judge(tmp_path, body).refused)
+def test_an_entry_that_cannot_run_is_refused_in_one_sentence(body, said, capfd):
+    try:
+        entry_of(HEAD + body, processes_of(HEAD + body))
+    except Exception as error:
+        tell_of(error)
+    (line,) = filter(None, capfd.readouterr().out.splitlines())
+    assert line.startswith(f"refused {said}")
+
+
+def test_what_an_entry_raises_as_it_trains_is_told_in_any_letters(tmp_path):
+    body = "    def train(self, run):\n        raise ValueError('no \\udc80')\n"
+    assert judge(tmp_path, body).refused == "it raised ValueError: no ?"
 
 
 LEAVES = """
@@ -150,9 +152,17 @@ def test_an_entry_whose_run_goes_badly_cannot_end_the_referee_and_so_keep_the_ru
     assert found.refused == "its trained weights give logits that are not finite numbers" and found.curve == []
 
 
-TAKES_BACK = (
-    TRAINS_ON_OTHERS
-    + """
+TRAINS_ON_OTHERS = """
+    def train(self, run):
+        (task,) = run.draw(1)
+        for word in task.words:
+            task.table[word] += 1
+        print("x", end="", flush=True)
+        try:
+            run.sample([task], 2)
+        except Exception:
+            pass
+
         class Out:
             def fileno(self):
                 return 1
@@ -163,12 +173,13 @@ TAKES_BACK = (
             flush = seek = lambda *where: None
 
         torch.full((4_000,), 32, dtype=torch.uint8).numpy().tofile(Out())
+        run.log(accuracy=1.0)
 """
-)
 
 
-def test_what_the_referee_was_told_cannot_be_written_over(tmp_path):
-    assert "none of the training tasks" in str(judge(tmp_path, TAKES_BACK, "import torch\n").refused)
+def test_an_entry_that_samples_tasks_it_was_not_given_is_refused_even_if_it_hides_the_error_or_writes_over_it(tmp_path):
+    refused = str(judge(tmp_path, TRAINS_ON_OTHERS, "import torch\n").refused)
+    assert "none of the training tasks that it was given" in refused
 
 
 SHADOWS = """
@@ -208,21 +219,19 @@ def test_an_entry_that_makes_the_reference_workload_slower_is_refused(tmp_path, 
         os.sched_setaffinity(0, before)
 
 
-PRETENDS = """
-    def train(self, run):
-        (task,) = run.draw(1)
-        other = dataclasses.replace(task, question="What is 3 + 4?")
-        Task.key = task.key
-        {}
+@pytest.mark.parametrize("is_own_run", [False, True])
+def test_a_task_that_pretends_to_be_a_given_one_is_refused(is_own_run, tmp_path, embedded, monkeypatch, capfd):
+    monkeypatch.setattr("zorplex_rl.learning.entry.GIVEN", {})
+    (tmp_path / TASKS).write_text(json.dumps([asdict(get_spec("simple").task(0))]))
+    tasks = given_tasks(tmp_path)
+    other = replace(tasks[0], question="What is 3 + 4?")
+    monkeypatch.setattr(Task, "key", tasks[0].key)
+    monkeypatch.setattr(Task, "__eq__", lambda *_: True)
+    run = Run(embedded, tmp_path, [other] if is_own_run else tasks, 0, torch.zeros(1, 1), None)
+    assert len(run.sample(tasks, 1)) == 1
+    with pytest.raises(Refused):
         run.sample([other], 2)
-"""
-
-
-@pytest.mark.parametrize("own", ["", "run = Run(run.policy, None, [other], 0, torch.zeros(1, 1), None)"])
-def test_a_task_that_pretends_to_be_a_given_one_is_refused(own, tmp_path):
-    before = "import dataclasses\nimport torch\nfrom zorplex_rl.learning.entry import Run, Task\n"
-    refused = str(judge(tmp_path, PRETENDS.format(own), before).refused)
-    assert "'What is 3 + 4?', which is none of the training tasks" in refused
+    assert "refused it sampled 'What is 3 + 4?', which is none of the training tasks" in capfd.readouterr().out
 
 
 COMPUTES_EARLY = """

@@ -181,5 +181,5 @@ def test_the_reference_workload_samples_and_learns_what_it_has_sampled_and_is_al
 
 def test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind():
     before = set(psutil.Process().children())
-    assert 0 < reference_seconds() < 60
+    assert 0 < reference_seconds(times=1) < 60
     assert set(psutil.Process().children()) == before

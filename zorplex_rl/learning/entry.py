@@ -199,6 +199,12 @@ def refuse(why: str) -> NoReturn:
     raise Refused(why)
 
 
+def tell_of(error: BaseException) -> None:
+    """Tell the referee, in one sentence, what ended the entry, if it does not know."""
+    if not isinstance(error, Refused):
+        tell(f"it raised {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
 def given_tasks(folder: Path) -> list[Task]:
     """Return the tasks that the referee has written, and note that they may be sampled."""
     rows = json.loads((folder / TASKS).read_text())
@@ -257,24 +263,29 @@ def main(folder: Path) -> None:
         if barrier:
             barrier.wait()
         # Nothing of the file has run yet: there are ways to compute while a class is made or called.
-        offered: dict[str, Any] = {"__name__": "entry"}
-        exec(source, offered)
-        kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
-        entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__), default=Entry)()
-        if type(entry) is Entry:
-            refuse("it has no class that extends Entry")
-        if entry.processes != processes:
-            refuse(f"its processes are {entry.processes}; give 1 or 2, as a number in its class")
+        entry = entry_of(source, processes)
         policy.model.load_state_dict(load_file(folder / START), strict=False)
         entry.train(Run(policy, folder, given_tasks(folder), rank, table, barrier))
         if rank == 0:
             save_file({n: p.detach() for n, p in policy.model.named_parameters()}, folder / TRAINED)
     except BaseException as error:
         traceback.print_exc()
-        if not isinstance(error, Refused):
-            tell(f"it raised {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        tell_of(error)
         os._exit(1)
     os._exit(0)
+
+
+def entry_of(source: str, processes: int) -> Entry:
+    """Run ``source`` and return its entry, of the class that extends ``Entry`` furthest."""
+    offered: dict[str, Any] = {"__name__": "entry"}
+    exec(source, offered)
+    kinds = [kind for kind in offered.values() if isinstance(kind, type) and issubclass(kind, Entry)]
+    entry: Entry = max(kinds, key=lambda kind: len(kind.__mro__), default=Entry)()
+    if type(entry) is Entry:
+        refuse("it has no class that extends Entry")
+    if entry.processes != processes:
+        refuse(f"its processes are {entry.processes}; give 1 or 2, as a number in its class")
+    return entry
 
 
 def processes_of(source: str) -> int:

@@ -35,9 +35,9 @@ SHAPES = {
 """The matrices of a layer."""
 
 
-def reference_seconds() -> float:
+def reference_seconds(times: int = TIMES) -> float:
     """Return the mean seconds of the work in processes that do it at the same time."""
-    program = [sys.executable, "-c", f"from {__name__} import main; main()"]
+    program = [sys.executable, "-c", f"from {__name__} import main; main({times})"]
     with contextlib.ExitStack() as stack:
         started = []
         for _ in range(PROCESSES):
@@ -55,7 +55,7 @@ def _lines(children: list[subprocess.Popen[str]]) -> list[str]:
     return [child.stdout.readline() for child in children if child.stdout]
 
 
-def main() -> None:
+def main(times: int) -> None:
     """Do a little of the work, say so, wait for a line, do the work, and print its seconds."""
     torch.set_num_threads(1)
     table, layers, optimizer = prepare()
@@ -63,7 +63,7 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     began = time.monotonic()
-    for _ in range(TIMES):
+    for _ in range(times):
         work(table, layers, optimizer, TOKENS)
     print(time.monotonic() - began, flush=True)
 
