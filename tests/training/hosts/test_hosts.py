@@ -211,32 +211,24 @@ def test_a_policy_that_could_not_be_sent_is_sent_again_for_the_next_replica_and_
     assert asyncio.run(send()) == ["/there/policy"] * 2
 
 
-PUBLISHER = """if True:
-    import json, sys, time
-    from zorplex_rl.weights.shared_memory import allocate
-    memory, handle = allocate(1 << 16)
-    memory.fill_(7)
-    print(json.dumps([handle.boot_id, handle.pid, handle.descriptor, handle.size, handle.proof.hex()]), flush=True)
-    time.sleep(600)
-"""
-FOREIGNER = """if True:
-    import os, sys, time
-    pid, descriptor = int(sys.argv[1]), int(sys.argv[2])
-    if os.getpid() != pid:
-        open("/proc/sys/kernel/ns_last_pid", "w").write(str(pid - 1))
-        if os.fork():
-            os.wait()
-    from zorplex_rl.weights.shared_memory import allocate
-    memory, handle = allocate(1 << 16)
-    memory.fill_(9)
-    os.dup2(handle.descriptor, descriptor)
-    print(os.getpid(), flush=True)
-    time.sleep(600)
-"""
-READER = """if True:
-    import json, os, sys
-    from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
-    boot_id, pid, descriptor, size, proof = json.loads(sys.argv[1])
+NEIGHBOURS = """if True:
+    import json, os, sys, time
+    from zorplex_rl.weights.shared_memory import SharedHandle, allocate, open_shared
+    # A child shares memory, under the process number that is wanted, and this process reads.
+    number, value, foreign = json.loads(sys.argv[1])
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+        last.write(str(number - 1))
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        memory, handle = allocate(1 << 16)
+        memory.fill_(value)
+        if foreign:
+            os.dup2(handle.descriptor, foreign[2])
+        shared = [handle.boot_id, handle.pid, handle.descriptor, handle.size, handle.proof.hex()]
+        os.write(tell, json.dumps(shared).encode())
+        time.sleep(600)
+    own = json.loads(os.read(told, 1 << 16))
+    boot_id, pid, descriptor, size, proof = foreign or own
     with open("/proc/sys/kernel/random/boot_id") as file:
         same_boot = file.read().strip() == boot_id
     there = os.stat(f"/proc/{pid}/fd/{descriptor}").st_size
@@ -244,27 +236,30 @@ READER = """if True:
         said = f"read {set(open_shared(SharedHandle(boot_id, pid, descriptor, size, bytes.fromhex(proof))).tolist())}"
     except OSError as error:
         said = str(error)
-    print(json.dumps([same_boot, there, said]))
+    print(json.dumps([own, [same_boot, there, said]]), flush=True)
+    time.sleep(600)
 """
 
 
 @needs_hosts
 def test_foreign_memory_of_the_same_size_behind_the_same_process_number_is_not_taken_for_the_publishers():
+    number = 1000
+
+    def neighbours(host, value, foreign=None):
+        """The handle of memory full of ``value`` that a process with that number shares on ``host``;
+        and what another process there reads, with ``foreign`` as its handle."""
+        asked = json.dumps([number, value, foreign])
+        running = host.popen(sys.executable, "-c", NEIGHBOURS, asked, stdout=subprocess.PIPE, text=True)
+        return json.loads(running.stdout.readline())
+
     with namespaced_hosts("a", "b") as network:
-        a, b = network["a"], network["b"]
-        publisher = a.popen(sys.executable, "-c", PUBLISHER, stdout=subprocess.PIPE, text=True)
-        handle = publisher.stdout.readline().strip()
-        _, pid, descriptor, size, proof = json.loads(handle)
-        foreigner = b.popen(
-            sys.executable, "-c", FOREIGNER, str(pid), str(descriptor), stdout=subprocess.PIPE, text=True
-        )
-        assert int(foreigner.stdout.readline()) == pid
-        here = json.loads(a.run(sys.executable, "-c", READER, handle))
-        elsewhere = json.loads(b.run(sys.executable, "-c", READER, handle))
+        handle, here = neighbours(network["a"], 7)
+        other, elsewhere = neighbours(network["b"], 9, handle)
+        assert handle[1] == other[1] == number
         # What was checked before the proof was there is the same on both.
-        assert here[:2] == elsewhere[:2] == [True, size + len(proof) // 2]
+        assert here[:2] == elsewhere[:2] == [True, handle[3] + len(handle[4]) // 2]
         assert here[2] == "read {7}"
-        assert elsewhere[2] == f"process {pid} is not the one that shared these weights"
+        assert elsewhere[2] == f"process {number} is not the one that shared these weights"
 
 
 @contextmanager
