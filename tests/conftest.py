@@ -204,7 +204,7 @@ def sync_run(once):
     """The run folder of ``SMALL``: four synchronous steps that nothing disturbed."""
     from runs import SMALL, train_here
 
-    return RunFolder(once("sync", lambda folder: train_here(SMALL, folder)))
+    return RunFolder(once("sync", lambda folder: train_here(SMALL, folder, draws=True)))
 
 
 @pytest.fixture(scope="session")

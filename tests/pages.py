@@ -16,9 +16,18 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Each window loads two pages of its own for the suggestions below its address bar, and keeps a process
+# ready for a next page: two thirds of what a test's page costs. Of several --disable-features only
+# the last counts, so those that Playwright turns off are here again.
+UNSEEN = "WebUIOmniboxPopup,WebUIOmniboxAimPopup,SpareRendererForSitePerProcess"
+OFF_FOR_PLAYWRIGHT = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync,DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,"
+    "LensOverlay,MediaRouter,PaintHolding,ThirdPartyStoragePartitioning,AvoidCorsURLLoaderRestartOnRedirect,"
+    "OptimizationHints,NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch"
+)
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    f"--disable-component-update --disable-sync --disable-features={OFF_FOR_PLAYWRIGHT},{UNSEEN}"
 ).split()
 LIGHT, DARK = ("#ffffff", "#1f2328"), ("#181c1a", "#e6edf3")
 

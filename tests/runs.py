@@ -25,7 +25,7 @@ from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.task.curriculum import tiers_of
 
 SMALL = Config(
-    task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=8, eval_every=100, checkpoint_every=2,
+    task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=2, eval_every=100, checkpoint_every=2,
     max_tokens=64, device="cpu", services=ServicesConfig(spares=0),
 )  # fmt: skip
 LAGGING = SMALL.changed(
@@ -37,11 +37,35 @@ MARK = "ZORPLEX_TEST_RUN"
 
 def train_here(config: Config, path: Path, **options) -> RunFolder:
     """A whole run, controlled by this process."""
+    return train_on(config, RunFolder.create(path, config), **options)
+
+
+def train_on(config: Config, folder: RunFolder, draws: bool = False, **options) -> RunFolder:
+    """The run of ``folder`` to its end; ``draws`` its curve, which takes half a second."""
     from zorplex_rl.training.loop import run_training
 
-    folder = RunFolder.create(path, config)
-    asyncio.run(run_training(config, folder, draw=lambda: draw_curve(folder), **options))
+    draw = {"draw": lambda: draw_curve(folder)} if draws else {}
+    asyncio.run(run_training(config, folder, **draw, **options))
     return folder
+
+
+def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
+    """The parameters in which a synchronous run of ``config`` ends that nothing disturbs, computed in
+    this process alone."""
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.simulation.execute import Execution
+    from zorplex_rl.simulation.schedule import Part, Schedule
+    from zorplex_rl.task.source import EnvironmentSource
+
+    name, size, events, batches = "generator_0", config.prompts_per_step, [], {}
+    for step in range(config.steps):
+        groups = [*range(step * size, (step + 1) * size)]
+        batches[step + 1] = [(group, name) for group in groups]
+        events += [(None, "version", step), (None, "submit", groups)]
+    schedule = Schedule([Part(config.steps, {name: events}, batches)], evaluations=[])
+    execution = Execution(config, EnvironmentSource.of(config), schedule, load_policy(config.policy))
+    assert len(list(execution)) == config.steps
+    return {key: weight.detach() for key, weight in execution.learner.policy.model.named_parameters()}
 
 
 def final_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -108,7 +132,7 @@ class Command:
 
     def all_gone(self, timeout: float = 60) -> bool:
         """Whether every process ends within ``timeout`` seconds."""
-        return eventually(lambda: not self.members(), timeout)
+        return eventually(lambda: not self.members(), timeout, every=0.1)
 
 
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
@@ -134,13 +158,13 @@ def command(*arguments: str, program: Sequence[str] = PROGRAM, **streams) -> Ite
         process.wait()
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 180) -> bool:
-    """Whether ``condition`` comes true within ``timeout`` seconds."""
+def eventually(condition: Callable[[], bool], timeout: float = 180, every: float = 0.02) -> bool:
+    """Whether ``condition`` comes true within ``timeout`` seconds; it is looked at ``every`` so many."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if condition():
             return True
-        time.sleep(0.02)
+        time.sleep(every)
     return condition()
 
 

@@ -38,7 +38,10 @@ def train_sharded(folder: Path, ranks: int, case: Case, batch) -> None:
     It also writes a checkpoint ``folder/saved_by_group``, and takes a step from the checkpoint
     ``folder/saved_by_one``.
     """
-    torch.multiprocessing.spawn(_rank, (folder, ranks, case, batch), nprocs=ranks)
+    # All ranks are forked from one process, which has imported what they need.
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "zorplex_rl.learning.sharded_learner", "torch._dynamo"])
+    torch.multiprocessing.start_processes(_rank, (folder, ranks, case, batch), ranks, start_method="forkserver")
 
 
 def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:

@@ -53,10 +53,11 @@ def test_a_bar_is_as_long_as_its_work_and_another_run_is_another_picture():
 
 def test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark():
     with launched() as browser:
+        page = browser.new_page()
         for motion in ("no-preference", "reduce"):
             colours = {}
             for scheme in ("light", "dark"):
-                page = browser.new_context(reduced_motion=motion, color_scheme=scheme).new_page()
+                page.emulate_media(reduced_motion=motion, color_scheme=scheme)
                 page.goto((ROOT / "docs" / "side_by_side.svg").as_uri())
                 moving = page.evaluate("document.getAnimations().length")
                 assert moving == (0 if motion == "reduce" else 3)

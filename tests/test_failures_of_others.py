@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import SMALL, as_flags, command, rows, train_here
+from runs import SMALL, as_flags, command, rows, train_here, train_on
 
 import zorplex_rl
 from zorplex_rl.cli.commands import main
@@ -22,7 +22,7 @@ from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.simulation.replay import read_recording
 
-CONFIG = SMALL.changed(max_lag=1, steps=6, checkpoint_every=1, task_timeout=2.0)
+CONFIG = SMALL.changed(max_lag=1, steps=4, checkpoint_every=1, task_timeout=2.0)
 SECONDS = 10
 TASK = """
 import random, time
@@ -36,7 +36,7 @@ class Lookups(Environment):
     def task(self, index, split):
         draw = random.Random(f"{{self.seed}} {{split}} {{index}}")
         word, value = draw.choice(WORDS_OF[split]), draw.randrange(100)
-        table = {{word: value, "odd": split == "train" and index == 9}}
+        table = {{word: value, "odd": split == "train" and index == 5}}
         return Task("lookups", f"What is {{word}}?", value, 1, "Use LOOKUP[word], then [ANSWER] and the integer.",
                     words=(word,), table=table)
 
@@ -48,7 +48,7 @@ class Lookups(Environment):
 
 
 def run_of(folder: Path, harm: str) -> tuple[str, ...]:
-    """The arguments of a run whose tool does ``harm`` in the tenth task."""
+    """The arguments of a run whose tool does ``harm`` in the sixth task, which step 3 has."""
     (folder / "tasks.py").write_text(TASK.format(harm=harm))
     return ("train", *as_flags(CONFIG.changed(task=str(folder / "tasks.py"))), "--out", str(folder / "run"))
 
@@ -85,24 +85,23 @@ def test_a_tool_that_never_answers_has_timed_out_for_its_episode_and_the_run_goe
     """The same reports. In a process of their own, tools wait in turn; in a generator, its rows."""
     (tmp_path / "tasks.py").write_text(TASK.format(harm="time.sleep(10**6)"))
     task = {"task": str(tmp_path / "tasks.py"), "task_timeout": 60.0, "tool_timeout": 0.5}
-    config = CONFIG.changed(**task, tool_latency=tool_latency, group_size=2, checkpoint_every=4)
+    config = CONFIG.changed(**task, tool_latency=tool_latency, group_size=2, checkpoint_every=2)
     run = train_here(config, tmp_path / "run")
     assert len(rows(run.path, "step")) == config.steps
     if resumed:
-        # Step 5 has the tenth task: it comes again.
+        # Step 3 has the odd task: it comes again.
         for later in (run.checkpoints()[-1], run.policy):
             shutil.rmtree(later)
-        with command("train", "--resume", str(run.path)) as running:
-            code, said = running.finish()
-            assert code == 0, said
+        train_on(config, run, resume=run.newest_checkpoint())
+        assert len(rows(run.path, "step")) == config.steps
     recording = read_recording(run.path, trusts_task=True)
-    assert [len(sitting.batches) for sitting in recording.journal.sittings] == ([4, 2] if resumed else [6])
+    assert [len(sitting.batches) for sitting in recording.journal.sittings] == ([2, 2] if resumed else [4])
     timed_out = set()
     for batch in recording.batches.values():
         for place, episode in enumerate(batch.episodes):
             if "] -> ERROR: timed out after 0.5 s" in recording.policy.tokenizer.decode(episode.token_ids):
                 timed_out.add(batch.groups[place // config.group_size])
-    assert timed_out == {9}
+    assert timed_out == {5}
 
 
 def test_a_failed_rollout_is_no_episode_without_reward(tmp_path):

@@ -151,8 +151,8 @@ class Timeline:
     def busy_share(self, actor: str, window: Window | None = None) -> float:
         """Return ``actor``'s busy share of the window (default: all); overlaps count once."""
         start, end = window or (self.start, self.end)
-        busy = [s for s in self.between(start, end).spans if s.actor == actor and s.kind != "idle"]
-        return _covered(busy) / (end - start) if end > start else 0.0
+        busy = Timeline([span for span in self.spans if span.actor == actor and span.kind != "idle"])
+        return _covered(busy.between(start, end).spans) / (end - start) if end > start else 0.0
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
         """Return each actor's shares of the window by kind, and under ``idle`` the rest.

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import importlib.util
+import importlib
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -25,14 +26,20 @@ SOLUTIONS = {"may_start": notebook.may_start_solution, "train": notebook.train_s
 
 
 @pytest.fixture
-def mine(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    spec = importlib.util.spec_from_file_location("my_async_rl", MINE)
-    module = sys.modules["my_async_rl"] = importlib.util.module_from_spec(spec)  # its processes look it up by name
+def load_mine(monkeypatch):
+    """``load_mine(file)``: the program as a module, which its processes import by name."""
     threads = torch.get_num_threads()
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["my_async_rl"]
+    monkeypatch.chdir(ROOT)
+
+    def load_it(file: Path = MINE):
+        monkeypatch.syspath_prepend(str(file.parent))
+        monkeypatch.delitem(sys.modules, "my_async_rl", raising=False)
+        return importlib.import_module("my_async_rl")
+
+    yield load_it
+    sys.modules.pop("my_async_rl", None)
+    for process in multiprocessing.active_children():
+        process.join(60)
     torch.set_num_threads(threads)
 
 
@@ -88,7 +95,11 @@ def test_the_sampler_and_the_loss_of_an_existing_my_rl_go_into_it(tmp_path):
     assert written.count("def sample_episode") == written.count("def policy_gradient") == 1
 
 
-def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(mine):
+def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(
+    load_mine, monkeypatch
+):
+    mine = load_mine()
+    monkeypatch.setattr(mine, "GROUP_SIZE", 2)
     numbers = mine.SPAWN.RawArray("f", mine.load_policy().model.num_parameters())
     weights = mine.Record(version=mine.SPAWN.Value("i", 0), numbers=numbers)
     trainer, generator = mine.Trainer(weights), mine.Generator(weights, 0)
@@ -105,43 +116,43 @@ def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes
     assert {episode.version for episode in generator.sample([1])[0][1]} == {1}
 
 
-def test_a_call_to_a_process_that_died_fails_instead_of_waiting(mine):
-    process = mine.Process(Dies)
-    with pytest.raises((EOFError, OSError)):
-        asyncio.run(asyncio.wait_for(process.die(), 60))
-
-
-class Dies:
-    def die(self):
-        raise SystemExit(0)
-
-
-def run(seed: int, folder: Path = MINE.parent) -> tuple[float, list[int], float]:
-    """Run the program in ``folder`` with a seed. Returns the share of held-out tasks that are right afterwards, the lag of
-    each step, and the seconds."""
-    path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-    code = f"{path}import asyncio, my_async_rl as mine\nasyncio.run(mine.main(seed={seed}))"
-    began = time.monotonic()
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert said.returncode == 0, said.stderr
-    shares = [int(line.split(":")[1].split("%")[0]) for line in said.stdout.splitlines() if line.startswith("held out")]
+def results(said: str) -> tuple[float, list[int]]:
+    """Return what the program printed: the share of held-out tasks that are right afterwards, and the lag of each step."""
+    shares = [int(line.split(":")[1].split("%")[0]) for line in said.splitlines() if line.startswith("held out")]
     assert len(shares) == 2 and shares[0] < 60
-    return shares[1] / 100, [int(lag) for lag in re.findall(r"lag (\d+)", said.stdout)], time.monotonic() - began
+    return shares[1] / 100, [int(lag) for lag in re.findall(r"lag (\d+)", said)]
 
 
-def test_it_learns_and_no_step_is_given_data_older_than_max_lag(tmp_path):
+def test_it_learns_no_step_is_given_data_older_than_max_lag_and_a_call_to_an_ended_process_fails(
+    load_mine, tmp_path, monkeypatch, capsys
+):
     """With half the prompts of a step, and 20 held-out tasks of the 50: a quarter of a minute less."""
     shorter = MINE.read_text().replace(
         "PROMPTS, GROUP_SIZE, LEARNING_RATE, SPAWN = 8, 4,", "PROMPTS, GROUP_SIZE, LEARNING_RATE, SPAWN = 8, 2,"
     )
     (tmp_path / MINE.name).write_text(shorter.replace("range(50)", "range(20)"))
-    right, lags, _ = run(seed=0, folder=tmp_path)
+    mine, processes = load_mine(tmp_path / MINE.name), []
+    start = mine.Process
+    monkeypatch.setattr(mine, "Process", lambda *given: processes.append(start(*given)) or processes[-1])
+    asyncio.run(mine.main(seed=0))
+    right, lags = results(capsys.readouterr().out)
     assert right >= 0.90
     assert len(lags) == 8 and max(lags) == 1, "side by side, and within its bound"
+    for process in processes:
+        assert process.pipe.poll(60), "its end can be seen"
+        with pytest.raises((EOFError, OSError)):
+            asyncio.run(process.publish())
 
 
 @pytest.mark.long
 def test_with_each_of_three_seeds_it_is_right_nine_times_in_ten():
-    found = [run(seed) for seed in range(3)]
-    print([(f"{right:.0%}", f"{seconds:.0f} s") for right, _, seconds in found])
-    assert min(right for right, *_ in found) >= 0.90
+    found = []
+    for seed in range(3):
+        began = time.monotonic()
+        path = f"import sys; sys.path.insert(0, {str(MINE.parent)!r})\n"
+        code = f"{path}import asyncio, my_async_rl as mine\nasyncio.run(mine.main(seed={seed}))"
+        said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert said.returncode == 0, said.stderr
+        found.append(results(said.stdout)[0])
+        print(f"{found[-1]:.0%}", f"{time.monotonic() - began:.0f} s")
+    assert min(found) >= 0.90

@@ -61,7 +61,7 @@ def test_with_some_variation_it_is_within_a_tenth(training, max_lag):
 def test_around_a_tie_it_is_within_a_tenth_if_it_knows_the_variation(
     training, max_lag, generators, groups, sync, ahead
 ):
-    steps, generation, rng = 2000, generators / groups, random.Random(1)
+    steps, generation, rng = 1000, generators / groups, random.Random(1)
     counts = {"generators": generators, "groups_per_step": groups, "max_lag": max_lag}
     setting = Setting(steps=steps, generation_seconds=generation, variation=0.5, sync_seconds=sync, **counts)
     train = tuple(lognormal(rng, training, 0.3) for _ in range(steps))

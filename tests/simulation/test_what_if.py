@@ -58,7 +58,9 @@ def test_an_asynchronous_run_of_two_generators_slow_tools_and_updates_in_flight_
 
 @pytest.mark.parametrize("on_update", ["keep-prefix", "restart"])
 def test_so_is_one_whose_episodes_are_read_again_or_begin_again_with_new_weights(on_update, tmp_path):
-    config = LAGGING.changed(on_update=on_update, task="multi_step", tool_latency=0.1, generators=1)
+    config = LAGGING.changed(
+        on_update=on_update, task="multi_step", tool_latency=0.1, generators=1, max_lag=2, steps=5, eval_tasks=2
+    )
     recording = read_recording(train_here(config, tmp_path / "run").path)
     found = replay(recording)
     assert found.is_equal, found.first_difference
@@ -108,17 +110,16 @@ def test_weights_that_are_not_what_the_run_wrote_are_named(copied):
     assert "the files of the weights are not what the run wrote" in found.why
 
 
-def test_another_machine_is_the_first_reason_that_is_given(copied):
-    rows = journal(copied)
-    rows[0]["processor"] = "Abacus 9"
-    next(row for row in rows if row["event"] == "batch")["rewards"][0] += 1.0
-    write_journal(copied, rows)
-    assert "processor was Abacus 9" in replay(read_recording(copied)).why
-
-
-def test_a_learning_rate_that_is_changed_is_executed_on_the_same_random_draws(sync_run):
-    recording = read_recording(sync_run.path)
-    found = what_if(recording, SMALL.changed(learning_rate=2e-3), seeds=2)
+def test_a_learning_rate_that_is_changed_is_executed_on_the_same_draws_and_the_command_draws_and_tells_what_was_measured(
+    sync_run, tmp_path, capsys, monkeypatch
+):
+    results = []
+    monkeypatch.setattr(
+        "zorplex_rl.simulation.what_if.what_if", lambda *given: results.append(what_if(*given)) or results[-1]
+    )
+    flags = ["--learning-rate", "0.002", "--seeds", "2", "--out", str(tmp_path / "a.svg")]
+    assert main(["replay", str(sync_run.path), *flags]) == 0
+    (found,) = results
     first, second = found.pairs
     assert (first.seed, second.seed) == (SMALL.seed, SMALL.seed + 1)
     # The first step meets the same episodes, sampled with the same weights.
@@ -132,6 +133,12 @@ def test_a_learning_rate_that_is_changed_is_executed_on_the_same_random_draws(sy
     rows = sync_run.evaluations()
     assert [e.greedy for e in first.original.evaluations] == [row["greedy_accuracy"] for row in rows]
     assert found.predicted == (None, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--learning-rate 0.002 instead of 0.0002; 2 seeds" in said
+    assert "sampled, at the end" in said
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "as it was" in drawn
+    assert "held-out accuracy" in drawn
 
 
 def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run):
@@ -147,33 +154,28 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run)
     assert found.difference("sampled, at the end")[1] is None
 
 
-def test_another_order_has_the_schedule_of_the_simulator_too(lagging_run):
+def test_another_order_and_loss_have_the_schedule_of_the_simulator_too(lagging_run):
     recording = read_recording(lagging_run.path)
-    found = what_if(recording, recording.config.changed(order="windowed"), seeds=1)
-    assert found.change == "--order windowed instead of oldest"
+    found = what_if(recording, recording.config.changed(order="windowed", loss="tis"), seeds=1)
+    assert set(found.change.split(" and ")) == {"--order windowed instead of oldest", "--loss tis instead of grpo"}
     assert all(seconds > 0 for seconds in found.predicted)
     for course in (found.pairs[0].original, found.pairs[0].changed):
         assert max(course.lags) <= recording.config.max_lag
 
 
-def test_the_command_draws_both_runs_and_says_what_was_measured(sync_run, tmp_path, capsys):
-    assert main(["replay", str(sync_run.path), "--loss", "tis", "--seeds", "2", "--out", str(tmp_path / "a.svg")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--loss tis instead of grpo; 2 seeds" in said
-    assert "sampled, at the end" in said
-    drawn = (tmp_path / "a.svg").read_text()
-    assert "as it was" in drawn
-    assert "held-out accuracy" in drawn
-
-
-def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_same(copied, capsys):
+def test_the_command_replays_unchanged_its_exit_code_says_whether_it_is_the_same_and_another_machine_is_the_first_reason(
+    copied, capsys
+):
     assert main(["replay", str(copied)]) == 0
     assert "32 of 32 episodes, 4 of 4 steps, 2 of 2 evaluations" in " ".join(capsys.readouterr().out.split())
     rows = journal(copied)
+    rows[0]["processor"] = "Abacus 9"
     next(row for row in rows if row["event"] == "batch")["rewards"][0] += 1.0
     write_journal(copied, rows)
     assert main(["replay", str(copied)]) == 1
-    assert "the first difference: step 1, group 0, episode 0: the reward" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the first difference: step 1, group 0, episode 0: the reward" in said
+    assert "the likeliest reason: the run's processor was Abacus 9" in said
 
 
 @pytest.mark.parametrize(
@@ -233,20 +235,16 @@ def test_a_folder_that_cannot_be_replayed_gets_one_sentence(copied, tmp_path):
         read_recording(copied)
 
 
-def test_a_journal_that_a_crash_has_cut_off_is_replayed_as_far_as_it_goes(copied):
+def test_a_journal_that_a_crash_has_cut_off_is_replayed_as_far_as_it_goes_also_past_an_order_of_no_group_at_all(copied):
+    rows = journal(copied)
+    next(row for row in rows if row["event"] == "told")["events"].insert(0, [0, "submit", []])
+    write_journal(copied, rows)
     text = (copied / "journal.jsonl").read_text()
-    (copied / "journal.jsonl").write_text(text[: text.index('"step":4') + 100])
+    (copied / "journal.jsonl").write_text(text[: text.index('"step": 4') + 100])
     found = replay(read_recording(copied))
     assert found.is_equal, found.first_difference
     assert found.steps == 3
     assert found.weights == ["checkpoint of step 2"]
-
-
-def test_an_engine_that_was_told_of_no_group_at_all_goes_on_as_before(copied):
-    rows = journal(copied)
-    next(row for row in rows if row["event"] == "told")["events"].insert(0, [0, "submit", []])
-    write_journal(copied, rows)
-    assert replay(read_recording(copied)).is_equal
 
 
 def test_a_run_that_is_under_way_is_not_replayed(copied):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from publishing_actor import PublishingActor
-from runs import SMALL, final_weights, same_weights, train_here
+from runs import SMALL, final_weights, same_weights, train_here, undisturbed_weights
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
@@ -22,9 +22,11 @@ from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
+from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED
 
 NUMBERS, SHARE, FULL_EVERY, VERSIONS, ENOUGH = 65536, 0.02, 50, 1000, 20
+TRANSPORTS, PAUSE = ("shm", "tcp", "message", "rdma"), 0.004
 
 
 class Weights(torch.nn.Module):
@@ -78,7 +80,7 @@ async def follow(writer, transport, until, expected, chance, most=0):
             continue
         assert version >= before
         if version > max(before, NOTHING_PUBLISHED):
-            assert torch.equal(model.w, expected.go_to(version).w), f"version {version} after {before}"
+            assert torch.equal(model.w, expected.go_to(version).w), f"{transport}: {version} after {before}"
             sizes.append(subscriber.bytes_read)
         if chance.random() < 0.1:
             await asyncio.sleep(0.05)  # misses versions
@@ -90,31 +92,33 @@ def changes_in(sizes):
     return sum(size < 2 * NUMBERS / 4 for size in sizes)
 
 
-@pytest.mark.parametrize(("transport", "pause"), [("shm", 0.001), ("tcp", 0.002), ("message", 0.004), ("rdma", 0.004)])
-def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit(transport, pause):
-    async def run():
-        expected, chance = Weights(), random.Random(0)
-        writer = await spawn("writer", WriterActor, 1)
+def test_a_thousand_versions_of_a_racing_writer_and_of_its_successor_arrive_bit_for_bit_by_every_transport():
+    expected = {transport: (Weights(), random.Random(transport)) for transport in TRANSPORTS}
+
+    async def follow_all(begin, until, most=0):
+        """Have a writer race on from version ``begin``, until all have read ``until``, and kill it.
+        Returns the sizes of each reader's pulls."""
+        writer = await spawn("writer", WriterActor, begin)
         try:
-            await writer.actor.race.call_one(10 * VERSIONS, pause)
-            sizes = await follow(writer.actor, transport, VERSIONS // 2, expected, chance, most=10 * VERSIONS)
+            await writer.actor.race.call_one(max(until, most), PAUSE)
+            followed = (follow(writer.actor, name, until, *reader, most) for name, reader in expected.items())
+            found = await asyncio.gather(*followed)
             os.kill(await writer.actor.process_id.call_one(), signal.SIGKILL)
         finally:
             await writer.stop()
-        begin, end = expected.version + 1, expected.version + VERSIONS // 2
-        writer = await spawn("writer", WriterActor, begin)
-        try:
-            await writer.actor.race.call_one(end, pause)
-            sizes += await follow(writer.actor, transport, end, expected, chance)
-        finally:
-            await writer.stop()
-        return sizes
+        return found
 
-    sizes = asyncio.run(run())
-    assert changes_in(sizes) > ENOUGH, "most pulls read what has changed"
-    assert sum(size >= 2 * NUMBERS for size in sizes) >= 2, (
-        "the first of each publisher, and what was missed, is read whole"
-    )
+    async def run():
+        first = await follow_all(1, VERSIONS // 2, 10 * VERSIONS)
+        begin = max(weights.version for weights, _ in expected.values()) + 1
+        second = await follow_all(begin, begin - 1 + VERSIONS // 2)
+        return [one + other for one, other in zip(first, second, strict=True)]
+
+    for transport, sizes in zip(TRANSPORTS, asyncio.run(run()), strict=True):
+        assert changes_in(sizes) > ENOUGH, f"{transport}: most pulls read what has changed"
+        assert sum(size >= 2 * NUMBERS for size in sizes) >= 2, (
+            f"{transport}: the first of each publisher, and what was missed, is read whole"
+        )
 
 
 def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
@@ -139,13 +143,16 @@ def test_a_publisher_that_is_killed_in_mid_pull_leaves_the_model_as_it_was():
     asyncio.run(run())
 
 
-def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(tmp_path):
-    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6)
-    runs = [train_here(config.changed(full_weights_every=n), tmp_path / str(n)) for n in (1, 100)]
-    assert same_weights(*(final_weights(run.path) for run in runs))
-    whole, changes = (list(filter(None, bytes_of_pulls(run))) for run in runs)
-    assert len(set(whole)) == 1 and changes[0] == whole[0]
-    assert max(changes[1:]) < whole[0] / 10
+def test_a_run_whose_weights_travel_as_changes_ends_in_the_weights_of_one_whose_travel_whole(
+    tmp_path, sync_run, embedded
+):
+    config = SMALL.changed(transfer_dtype="bfloat16", learning_rate=2e-6, full_weights_every=100)
+    run = train_here(config, tmp_path / "run")
+    assert same_weights(final_weights(run.path), undisturbed_weights(config))
+    whole, changes = (list(filter(None, bytes_of_pulls(run))) for run in (sync_run, run))
+    assert set(whole) == {Layout.of(embedded.model).size}
+    assert changes[0] == Layout.of(embedded.model, torch.bfloat16).size
+    assert len(changes) == len(whole) and max(changes[1:]) < changes[0] / 10
 
 
 def bytes_of_pulls(run):

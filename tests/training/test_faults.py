@@ -70,7 +70,7 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
 
 
 def test_what_a_killed_generator_has_finished_of_its_episodes_is_gone_on_with_by_another(tmp_path, controller):
-    config = LAGGING.changed(task="multi_step", tool_latency=0.3, generators=1, salvage=True)
+    config = LAGGING.changed(task="multi_step", tool_latency=0.3, generators=1, salvage=True, steps=5)
     killing = []
 
     async def kill_in_mid_episode():
@@ -109,7 +109,7 @@ def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, cont
     that failed was raised again, and ended the rollout process, and with it the run.
     """
     config = SMALL.changed(
-        max_lag=1, steps=10, checkpoint_every=4, tool_latency=0.01, eval_every=100, spares=1, tool_replicas=2,
+        max_lag=1, steps=8, checkpoint_every=4, tool_latency=0.01, eval_every=100, spares=1, tool_replicas=2,
         reward_replicas=2,
     )  # fmt: skip
 
@@ -119,11 +119,11 @@ def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, cont
         times[row["event"], row.get("role", row["step"])] = time.monotonic()
         if row["event"] == "step":
             match row["step"]:
-                case 2:
+                case 1:
                     kill(controller().services["tools"])
-                case 3:
+                case 2:
                     kill(controller().services["reward"], signal.SIGSTOP)
-                case 5:
+                case 4:
                     kill(controller().services["generator"])
                 case 6:
                     os.kill(controller().trainer.replica.pid, signal.SIGKILL)
@@ -132,9 +132,9 @@ def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, cont
     restarts = rows(run.path, "restart")
     assert sorted(row["role"] for row in restarts) == ["generator", "reward", "tools", "trainer"]
     # A spare generator is ready to take over.
-    assert times["restart", "generator"] - times["step", 5] < 5
-    assert times["restart", "reward"] - times["step", 3] < 20
-    assert [row["step"] for row in rows(run.path, "step")] == list(range(1, 11))
+    assert times["restart", "generator"] - times["step", 4] < 5
+    assert times["restart", "reward"] - times["step", 2] < 20
+    assert [row["step"] for row in rows(run.path, "step")] == list(range(1, config.steps + 1))
     found = counters(run)
     assert found["trained"] == config.steps * config.prompts_per_step
     assert found["started"] == found["trained"] + found["abandoned"]
@@ -219,7 +219,7 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):
-    config = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000, spares=1)
+    config = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
     path = tmp_path / "run"
     with command("train", *as_flags(config), "--out", str(path)) as running:
         assert eventually(lambda: len(rows(path, "step")) >= 2)

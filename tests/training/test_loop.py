@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here
+from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here, undisturbed_weights
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
@@ -41,6 +41,10 @@ def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answ
     with folder.locked():
         pass
     assert same_weights(final_weights(slow.path), final_weights(folder.path))
+
+
+def test_a_run_in_processes_ends_in_the_weights_of_one_process(sync_run):
+    assert same_weights(final_weights(sync_run.path), undisturbed_weights(SMALL))
 
 
 def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):

@@ -235,77 +235,82 @@ def whole(embedded):
     return model
 
 
-def test_every_generator_reads_each_byte_of_a_version_once_and_has_the_trainers_weights(batch, embedded, tmp_path):
+def test_each_byte_of_a_version_is_read_once_and_when_a_rank_dies_or_hangs_all_are_killed_and_the_weights_come_back(
+    batch, embedded, tmp_path
+):
     async def scenario():
-        async with group_trainer(TWO) as (trainer, _):
-            await trainer.publish()
-            actor = await trainer.actor()
-            models = {transport: whole(embedded) for transport in ("shm", "message", "auto")}
-            pulls = {}
-            for transport, model in models.items():
-                pulls[transport] = pull = await subscribe_to_group(actor, 2, model, transport)
-                shards = pull._shards
-                shards.readers = {rank: CountingReader(reader) for rank, reader in shards.readers.items()}
-            for version in (0, 1):
-                if version:
-                    await trainer.step(*batch)
-                    await trainer.publish()
-                await trainer.call("export", str(tmp_path / f"{version}"))
-                trained = load_policy(str(tmp_path / f"{version}")).model
-                size = sum(4 * p.numel() for p in trained.parameters())
-                for transport, pull in pulls.items():
-                    for again in range(2):
-                        assert await pull.fetch() == pull.swap() == version
-                        readers = pull._shards.readers.values()
-                        assert len(readers) == 2 and all(reader.bytes > 0.4 * size for reader in readers)
-                        assert sum(reader.bytes for reader in readers) == size, (transport, again)
-                    for reader in readers:
-                        reader.bytes = 0
-                    expected = dict(trained.named_parameters())
-                    for name, parameter in models[transport].named_parameters():
-                        assert torch.equal(parameter, expected[name]), (transport, name)
-            pids = trainer.replica.pids
-            assert len(pids) == 2
-            # The meeting place and the ranks' own connections.
-            assert set.union(*map(listening, pids)) and set.union(*map(listening, pids)) <= LOOPBACK
-            plain = tmp_path / "plain"
-            embedded.model.save_pretrained(plain)
-            written = json.loads((tmp_path / "1" / "config.json").read_text())
-            assert written == json.loads((plain / "config.json").read_text())
-
-    asyncio.run(scenario())
-
-
-def test_when_a_rank_dies_or_hangs_all_are_killed_and_the_group_comes_back_to_the_same_weights(batch, tmp_path):
-    async def weights_of(trainer, name):
-        await trainer.call("export", str(tmp_path / name))
-        return load_policy(str(tmp_path / name)).model.state_dict()
-
-    async def scenario():
-        large = [2 * part for part in batch]
         async with group_trainer(TWO) as (trainer, restarts):
-            await trainer.step(*batch)
-            await trainer.call("save", str(tmp_path / "saved" / "trainer"))
-            seal(tmp_path / "saved")
-            trainer.checkpointed(tmp_path / "saved" / "trainer")
-            steps = [await trainer.step(*batch), await trainer.step(*large)]
-            expected = await weights_of(trainer, "expected")
-
-            for blow in (signal.SIGKILL, signal.SIGSTOP):
-                await trainer.load(tmp_path / "saved" / "trainer")
-                assert await trainer.step(*batch) == steps[0]
-                deaths, pids = len(restarts), trainer.replica.pids
-                step = asyncio.create_task(trainer.step(*large))
-                # The other rank then waits for this one, in a collective of this step.
-                await asyncio.sleep(0.1)
-                os.kill(pids[1], blow)
-                assert await step == steps[1]
-                await until(lambda deaths=deaths: len(restarts) > deaths)
-                await until(lambda pids=pids: not any(map(is_alive, pids)))
-                found = await weights_of(trainer, blow.name)
-                assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+            await every_generator_reads_each_byte_once(trainer, batch, embedded, tmp_path)
+            await the_group_comes_back_from_blows(trainer, restarts, batch, tmp_path)
 
     asyncio.run(scenario())
+
+
+async def every_generator_reads_each_byte_once(trainer, batch, embedded, folder):
+    """And has the trainer's weights, by each transport."""
+    await trainer.publish()
+    actor = await trainer.actor()
+    models = {transport: whole(embedded) for transport in ("shm", "message", "auto")}
+    pulls = {}
+    for transport, model in models.items():
+        pulls[transport] = pull = await subscribe_to_group(actor, 2, model, transport)
+        shards = pull._shards
+        shards.readers = {rank: CountingReader(reader) for rank, reader in shards.readers.items()}
+    for version in (0, 1):
+        if version:
+            await trainer.step(*batch)
+            await trainer.publish()
+        await trainer.call("export", str(folder / f"{version}"))
+        trained = load_policy(str(folder / f"{version}")).model
+        size = sum(4 * p.numel() for p in trained.parameters())
+        for transport, pull in pulls.items():
+            for again in range(2):
+                assert await pull.fetch() == pull.swap() == version
+                readers = pull._shards.readers.values()
+                assert len(readers) == 2 and all(reader.bytes > 0.4 * size for reader in readers)
+                assert sum(reader.bytes for reader in readers) == size, (transport, again)
+            for reader in readers:
+                reader.bytes = 0
+            expected = dict(trained.named_parameters())
+            for name, parameter in models[transport].named_parameters():
+                assert torch.equal(parameter, expected[name]), (transport, name)
+    pids = trainer.replica.pids
+    assert len(pids) == 2
+    # The meeting place and the ranks' own connections.
+    assert set.union(*map(listening, pids)) and set.union(*map(listening, pids)) <= LOOPBACK
+    plain = folder / "plain"
+    embedded.model.save_pretrained(plain)
+    written = json.loads((folder / "1" / "config.json").read_text())
+    assert written == json.loads((plain / "config.json").read_text())
+
+
+async def the_group_comes_back_from_blows(trainer, restarts, batch, folder):
+    """Its ranks are all killed, and the new ones have the same weights."""
+
+    async def weights_as(name):
+        await trainer.call("export", str(folder / name))
+        return load_policy(str(folder / name)).model.state_dict()
+
+    large = [2 * part for part in batch]
+    await trainer.call("save", str(folder / "saved" / "trainer"))
+    seal(folder / "saved")
+    trainer.checkpointed(folder / "saved" / "trainer")
+    steps = [await trainer.step(*batch), await trainer.step(*large)]
+    expected = await weights_as("expected")
+
+    for blow in (signal.SIGKILL, signal.SIGSTOP):
+        await trainer.load(folder / "saved" / "trainer")
+        assert await trainer.step(*batch) == steps[0]
+        deaths, pids = len(restarts), trainer.replica.pids
+        step = asyncio.create_task(trainer.step(*large))
+        # The other rank then waits for this one, in a collective of this step.
+        await asyncio.sleep(0.1)
+        os.kill(pids[1], blow)
+        assert await step == steps[1]
+        await until(lambda deaths=deaths: len(restarts) > deaths)
+        await until(lambda pids=pids: not any(map(is_alive, pids)))
+        found = await weights_as(blow.name)
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
 async def until(condition, timeout=120) -> None:

@@ -19,7 +19,7 @@ from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.training import transports
-from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, subscribe
+from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, Subscriber, subscribe
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
 
 WIDTH = 1024
@@ -81,61 +81,68 @@ async def subscribe_to(writer, transport: str, model: nn.Module):
     return await subscribe(replace(await writer.source.call_one(), owner=writer), transport, model)
 
 
-@pytest.mark.parametrize("transport", HERE)
-def test_pulled_parameters_are_bit_equal_to_the_published_ones(transport):
+def weights_of(model: nn.Module) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in named_weights(model).values()]
+
+
+async def subscribe_all(writer) -> list[tuple[str, nn.Module, Subscriber]]:
+    """A subscriber for each transport, with its model."""
+    models = {transport: make_model() for transport in HERE}
+    return [(name, model, await subscribe_to(writer, name, model)) for name, model in models.items()]
+
+
+def test_pulled_parameters_are_bit_equal_to_the_published_ones_and_reach_the_model_only_with_the_swap():
     async def run():
         replica = await spawn("writer", WriterActor, 2)
         try:
-            model = make_model()
-            source = await subscribe_to(replica.actor, transport, model)
-            for expected_version in (1, 2, 3):
+            subscribed = await subscribe_all(replica.actor)
+            for version in (1, 2, 3):
                 published = await replica.actor.publish_random.call_one()
-                assert await source.pull() == expected_version
-                for mine, theirs in zip(named_weights(model).values(), published, strict=True):
-                    assert torch.equal(mine, theirs)
-            untouched = [t.clone() for t in named_weights(model).values()]
-            assert await source.pull() == 3
-            assert all(map(torch.equal, untouched, named_weights(model).values()))
+                for transport, model, source in subscribed:
+                    if version == 1:
+                        before = weights_of(model)
+                        assert await source.fetch() == 1
+                        assert all(map(torch.equal, before, weights_of(model)))
+                        assert source.swap() == source.version == 1
+                    else:
+                        assert await source.pull() == version
+                    for mine, theirs in zip(weights_of(model), published, strict=True):
+                        assert torch.equal(mine, theirs), (transport, version)
+            for _, model, source in subscribed:
+                before = weights_of(model)
+                assert await source.pull() == 3
+                assert all(map(torch.equal, before, weights_of(model)))
         finally:
             await replica.stop()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", HERE)
-def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader(transport):
+def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader():
+    async def pull_often(transport, model, source):
+        pulls = last = 0
+        for _ in range(20):
+            try:
+                version = await source.pull()
+            except WeightPullError:
+                continue
+            values = torch.cat([t.flatten() for t in named_weights(model).values()])
+            assert (values == float(version)).all(), f"{transport}: {version} holds {values.unique()[:4].tolist()}"
+            assert version >= last
+            pulls, last = pulls + 1, version
+        assert pulls > 3, transport
+        return last
+
     async def run():
         replica = await spawn("writer", WriterActor, 4)
-        pulls = last = 0
         try:
-            model = make_model()
-            source = await subscribe_to(replica.actor, transport, model)
+            subscribed = await subscribe_all(replica.actor)
             await replica.actor.publish.call_one()
             await replica.actor.write_without_pause.call_one()
-            for _ in range(20):
-                try:
-                    version = await source.pull()
-                except WeightPullError:
-                    continue
-                values = torch.cat([t.flatten() for t in named_weights(model).values()])
-                assert (values == float(version)).all(), f"version {version} holds {values.unique()[:4].tolist()}"
-                assert version >= last
-                pulls, last = pulls + 1, version
+            lasts = [await pull_often(*each) for each in subscribed]
             await replica.actor.stop_writing.call_one()
-            assert await source.pull() >= last
-        finally:
-            await replica.stop()
-        assert pulls > 3
-
-    asyncio.run(run())
-
-
-def test_weights_for_another_model_are_refused_before_anything_is_copied():
-    async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        try:
-            with pytest.raises(LayoutMismatch):
-                await subscribe_to(replica.actor, "rdma", make_model(8))
+            for last, (_, _, source) in zip(lasts, subscribed, strict=True):
+                assert await source.pull() >= last
         finally:
             await replica.stop()
 
@@ -167,23 +174,34 @@ def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_long
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", [name for name in HERE if name not in OUTLIVE_THE_WRITER])
-def test_a_writer_that_is_gone_leaves_the_old_weights_in_place(transport, monkeypatch):
+def test_a_writer_that_is_gone_leaves_the_old_weights_in_place_and_shared_ones_outlive_it_and_leave_nothing_behind(
+    monkeypatch,
+):
     async def run():
         replica = await spawn("writer", WriterActor, 2)
-        model = make_model()
-        source = await subscribe_to(replica.actor, transport, model)
+        subscribed = await subscribe_all(replica.actor)
+        alone = [each for each in subscribed if each[0] not in OUTLIVE_THE_WRITER]
+        handle = await replica.actor.source.call_one()
         await replica.actor.publish.call_one()
-        await source.pull()
-        before = [t.clone() for t in named_weights(model).values()]
+        for _, _, source in alone:
+            await source.pull()
+        before = [weights_of(model) for _, model, _ in alone]
         monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 2)
         try:
             os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
-            with pytest.raises(WeightPullError, match="could not be read"):
-                await source.pull()
+            for _, _, source in alone:
+                with pytest.raises(WeightPullError, match="could not be read"):
+                    await source.pull()
         finally:
             await replica.stop()
-        assert all(map(torch.equal, before, named_weights(model).values()))
+        for old, (transport, model, _) in zip(before, alone, strict=True):
+            assert all(map(torch.equal, old, weights_of(model))), transport
+        for transport, model, source in subscribed:
+            if transport in OUTLIVE_THE_WRITER:
+                assert await source.pull() == 1
+                assert (torch.cat([t.flatten() for t in weights_of(model)]) == 1).all()
+                with pytest.raises(WeightPullError, match="cannot be shared"):
+                    await subscribe(handle, transport, model)
 
     asyncio.run(run())
 
@@ -193,24 +211,7 @@ def test_a_read_of_many_bytes_may_take_longer():
     assert transports.read_seconds(15_000_000_000) == transports.READ_TIMEOUT_SECONDS + 300
 
 
-def test_shared_weights_outlive_their_writer_and_leave_nothing_behind():
-    async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        model = make_model()
-        source = await subscribe_to(replica.actor, "shm", model)
-        await replica.actor.publish.call_one()
-        handle = await replica.actor.source.call_one()
-        os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
-        await replica.stop()
-        assert await source.pull() == 1
-        assert (torch.cat([t.flatten() for t in named_weights(model).values()]) == 1).all()
-        with pytest.raises(WeightPullError, match="cannot be shared"):
-            await subscribe(handle, "shm", model)
-
-    asyncio.run(run())
-
-
-def test_auto_takes_the_first_transport_that_works():
+def test_auto_takes_the_first_transport_that_works_and_weights_for_another_model_are_refused():
     async def run():
         replica = await spawn("writer", WriterActor, 2)
         try:
@@ -222,6 +223,9 @@ def test_auto_takes_the_first_transport_that_works():
                 await subscribe(elsewhere, "shm", make_model())
             with pytest.raises(ValueError, match="auto, shm, tcp, rdma, message"):
                 await subscribe(handle, "pigeon", make_model())
+            # Before anything is copied.
+            with pytest.raises(LayoutMismatch):
+                await subscribe_to(replica.actor, "rdma", make_model(8))
         finally:
             await replica.stop()
 
@@ -242,24 +246,6 @@ def test_weights_may_travel_as_bfloat16_and_arrive_rounded():
             assert (await replica.actor.source.call_one()).layout.size <= Layout.of(model).size / 2 + 64 * len(
                 published
             )
-        finally:
-            await replica.stop()
-
-    asyncio.run(run())
-
-
-def test_what_is_fetched_reaches_the_model_only_with_the_swap():
-    async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        try:
-            model = make_model()
-            before = [t.clone() for t in named_weights(model).values()]
-            source = await subscribe_to(replica.actor, "auto", model)
-            await replica.actor.publish.call_one()
-            assert await source.fetch() == 1
-            assert all(map(torch.equal, before, named_weights(model).values()))
-            assert source.swap() == source.version == 1
-            assert (next(model.parameters()) == 1).all()
         finally:
             await replica.stop()
 

@@ -130,16 +130,14 @@ class ReplayBuffer(Generic[Group]):
         now. Groups to be generated again come first, with the parts that are kept of them as far as
         these are young enough: such a group is as old as its oldest part."""
         admitted: list[int] = []
-        in_flight = (*self._generating.values(), *(started for started, _ in self._ready.values()))
-        deadlines = [started + self.max_lag for started in in_flight]
+        in_flight = [*self._generating.values(), *(started for started, _ in self._ready.values())]
         while len(admitted) < count and (self._again or self._next_group < self.total_groups):
             kept = self._kept.get(self._again[0], {}).values() if self._again else ()
             ages = sorted({version, *(of_part for of_part, _ in kept if of_part < version)})
-            with_each = {age: sorted([*deadlines, age + self.max_lag]) for age in ages}
-            age = next((age for age in ages if self._feasible(with_each[age], self.version)), None)
+            age = next((age for age in ages if self._feasible([*in_flight, age], self.version)), None)
             if age is None:
                 break
-            deadlines = with_each[age]
+            in_flight.append(age)
             group = self._again.popleft() if self._again else self._new_group()
             self._generating[group] = age
             self.counters.started += 1
@@ -231,20 +229,21 @@ class ReplayBuffer(Generic[Group]):
         for forced in range(step):
             chosen = list(dict.fromkeys((*by_age[:forced], *preferred)))[:step]
             left = [*self._generating.values(), *(versions[number] for number in versions.keys() - set(chosen))]
-            if len(chosen) == step and self._feasible(sorted(v + self.max_lag for v in left), self.version + 1):
+            if len(chosen) == step and self._feasible(left, self.version + 1):
                 return chosen
-        left = sorted([*self._generating.values(), *(versions[number] for number in by_age[step:])])
-        feasible = not self._generating or self._feasible([v + self.max_lag for v in left], self.version + 1)
+        left = [*self._generating.values(), *(versions[number] for number in by_age[step:])]
+        feasible = not self._generating or self._feasible(left, self.version + 1)
         return by_age[:step] if feasible else None
 
     def _new_group(self) -> int:
         self._next_group += 1
         return self._next_group - 1
 
-    def _feasible(self, deadlines: list[int], version: int) -> bool:
-        """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, …
-        meet the sorted ``deadlines``."""
-        return all(deadline >= version + k // self.groups_per_step for k, deadline in enumerate(deadlines))
+    def _feasible(self, started: list[int], version: int) -> bool:
+        """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … can
+        train on groups of the versions ``started``, the oldest first, within ``max_lag``."""
+        oldest_of_steps = sorted(started)[:: self.groups_per_step]
+        return all(oldest + self.max_lag >= version + step for step, oldest in enumerate(oldest_of_steps))
 
     def _drop_stale(self) -> None:
         for number, (version, _) in list(self._ready.items()):

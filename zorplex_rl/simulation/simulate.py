@@ -132,6 +132,7 @@ class _Async:
         self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps, setting.order)
         self.generators = [_Generator(number) for number in range(setting.generators)]
         self.newest, self.link_free, self.training, self.finished = -1, 0.0, False, 0.0
+        self.refused = -1, -1
         self.spans, self.staleness = _Spans(), Counter[int]()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = count()
@@ -195,7 +196,12 @@ class _Async:
 
     def admit(self, generator: _Generator) -> list[int]:
         """Return the groups of a share that ``generator`` may sample, none if there is none."""
-        return self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
+        versions = generator.version, self.buffer.version
+        if versions == self.refused:  # It would be refused again.
+            return []
+        share = self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
+        self.refused = self.refused if share else versions
+        return share
 
     def load(self, generator: _Generator, now: float) -> bool:
         """Load the newest weights if ``generator`` lacks them. Returns True if that takes time."""

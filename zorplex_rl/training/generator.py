@@ -87,11 +87,13 @@ class GeneratorActor(ModelActor):
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> None:
         """Read weights from the actor ``trainer`` from now on. Raises WeightPullError."""
-        from zorplex_rl.training.shard_transports import subscribe_to_group
         from zorplex_rl.training.transports import answer_of, subscribe
 
         model, transport, ranks = self.policy.model, self.config.transport, self.config.services.trainer_processes
         if ranks > 1:
+            # It loads DTensor, which takes half a second.
+            from zorplex_rl.training.shard_transports import subscribe_to_group
+
             self._source = await subscribe_to_group(trainer, ranks, model, transport)
             return
         source = replace(await answer_of(trainer.source.call_one()), owner=trainer)

@@ -15,8 +15,9 @@ import marimo
 import pytest
 from pages import launched, served
 
-from zorplex_rl.course.site.build import build_site
+from zorplex_rl.course.site.build import publish
 from zorplex_rl.course.site.export import export
+from zorplex_rl.course.site.page import Page
 
 HOSTILE = [
     "`<img src=x onerror=struck(1)>",
@@ -141,11 +142,13 @@ def folder(once) -> Path:
     """``marimo.html``, as marimo exports the notebook, and ``site/``, as a build makes it."""
 
     def make(folder: Path) -> None:
-        notebooks = folder / "notebooks"
-        notebooks.mkdir(parents=True)
-        (notebooks / "01_hostile.py").write_text(NOTEBOOK)
-        (folder / "marimo.html").write_text(export(notebooks / "01_hostile.py"))
-        build_site(notebooks, folder / "site")
+        folder.mkdir()
+        notebook = folder / "01_hostile.py"
+        notebook.write_text(NOTEBOOK)
+        (folder / "marimo.html").write_text(exported := export(notebook))
+        page = Page.read(exported)
+        assert page.complaints == []
+        publish([notebook], [page], [page.lesson], folder / "site")
 
     return once("hostile", make)
 

@@ -253,11 +253,9 @@ def _():
 def _():
     mo.ui.slider(0, 9)
     return
-"""
-)
-SKIPPED = (
-    BARE.format(title="Skipped", minutes=1)
-    + """@app.cell
+
+
+@app.cell
 def _():
     signal.raise_signal(signal.SIGINT)
     return
@@ -384,19 +382,14 @@ def names_of_pages(site: Path) -> list[str]:
 # What a build refuses
 
 
-def test_no_site_is_built_if_a_cell_fails_waits_or_needs_a_kernel(tmp_path):
+def test_no_site_is_built_if_a_cell_fails_waits_needs_a_kernel_or_is_skipped_although_marimo_says_nothing(tmp_path):
     with pytest.raises(SiteError) as refused:
         build_site(write(tmp_path / "notebooks", **{"01_first": REFUSED}), tmp_path / "site")
     assert "01_first.py: cell 3 (1 / 0) failed: exception division by zero" in str(refused.value)
     assert "cell 4 (lesson.wait_for(SimpleNamespace(value=False))) still waits for a button" in str(refused.value)
     assert "cell 5 (mo.ui.slider(0, 9)) puts out <marimo-slider>" in str(refused.value)
+    assert "cell 7 (2) failed: interruption" in str(refused.value)
     assert not (tmp_path / "site").exists()
-
-
-def test_no_site_is_built_if_a_cell_is_skipped_although_marimo_says_nothing(tmp_path):
-    notebooks = write(tmp_path / "notebooks", **{"01_first": SKIPPED})
-    page = export(notebooks / "01_first.py")
-    assert "cell 4 (2) failed: interruption" in str(Page.read(page).complaints)
 
 
 def test_a_cell_without_a_result_did_not_run():
@@ -780,8 +773,9 @@ AT_ONCE = f'addEventListener("DOMContentLoaded", () => {{ window.atOnce = ({STAT
 def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, address, visit, scripts):
     """Once the HTML is parsed, its text is there, and the browser has asked for nothing else.
     ``benchmarks/pages.py`` measures the seconds."""
+    page = visit(address + "index.html", scripts=scripts, first=AT_ONCE)
     for name in names_of_pages(site):
-        page = visit(address + name, scripts=scripts, first=AT_ONCE)
+        page.goto(address + name)
         found = page.evaluate("window.atOnce") if scripts else page.evaluate(f"({STATE})()")
         assert found["titles"] == 1, name
         assert len(found["text"]) > 200, name
@@ -791,8 +785,11 @@ def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, addre
 @pytest.mark.parametrize("half", [0, 1])
 def test_every_page_fits_and_axe_finds_nothing(site, address, visit, half):
     """Read once, on a phone, each page is then as wide as other screens, light and dark."""
+    page = visit(address + "glossary.html")
     for name in names_of_pages(site)[half::2]:
-        page = unfolded(visit(address + name, width=390))
+        page.set_viewport_size({"width": 390, "height": 900})
+        page.goto(address + name)
+        unfolded(page)
         for width, scheme in itertools.product((390, 1280, 1500), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
@@ -927,15 +924,16 @@ def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the
     assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
 
 
-@pytest.mark.parametrize(("width", "shown"), [(1600, True), (1408, True), (1280, False), (390, False)])
-def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, visit, width, shown):
-    page = visit(address + "01_reading.html", width=width)
+def test_a_term_is_explained_in_the_margin_where_there_is_room(tiny, address, visit):
+    page = visit(address + "01_reading.html")
     note = (
         "(link) => { const note = getComputedStyle(link, '::after'); return [note.content, note.float, note.display]; }"
     )
-    content, side, display = page.locator("a.noted", has_text="meshes").evaluate(note)
-    assert (side == "right" and display != "none" and GLOSSARY["mesh"] in content) == shown
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for width, shown in ((1600, True), (1408, True), (1280, False), (390, False)):
+        page.set_viewport_size({"width": width, "height": 900})
+        content, side, display = page.locator("a.noted", has_text="meshes").evaluate(note)
+        assert (side == "right" and display != "none" and GLOSSARY["mesh"] in content) == shown
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):

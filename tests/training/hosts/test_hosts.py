@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
-from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here
+from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here, undisturbed_weights
 
 import zorplex_rl
 from zorplex_rl.cli.commands import main
@@ -319,12 +319,9 @@ LONGER = SMALL.changed(steps=14, checkpoint_every=3)
 
 
 @needs_hosts
-def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_the_run_ends_as_if_nothing_had_happened(
-    once, tmp_path
-):
-    """The weights are those of a run on one machine that nothing disturbed, bit for bit: every
+def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_the_run_ends_as_if_nothing_had_happened():
+    """The weights are those of a run in one process that nothing disturbed, bit for bit: every
     group was trained on once, in its turn."""
-    undisturbed = once("longer", lambda folder: train_here(LONGER, folder))
     with namespaced_hosts("ctl", "a", "b", "c", "d") as network, workers(network, "a", "b", "c", "d") as hosts:
         controller, path = network["ctl"], network["ctl"].path("/tmp/run")
         began = time.monotonic()
@@ -366,7 +363,7 @@ def test_generator_host_killed_trainers_host_killed_and_a_host_cut_off_and_back_
         found = counters(RunFolder(path))
         assert found["trained"] == LONGER.steps * LONGER.prompts_per_step
         assert found["started"] == found["trained"] + found["abandoned"]
-        assert same_weights(final_weights(path), final_weights(undisturbed))
+        assert same_weights(final_weights(path), undisturbed_weights(LONGER))
         # It lived on another host than the trainer.
         assert transports(path)["generator_0"] == {"tcp"}
         wait_for(lambda: not any(network[name].of_runs() for name in ("ctl", *"abcd")), 30, "nothing is left")

@@ -20,7 +20,7 @@ from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
 from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.simulation.bounds import Mode, lower_bounds
-from zorplex_rl.simulation.setting import Setting
+from zorplex_rl.simulation.setting import Latencies, Setting
 from zorplex_rl.simulation.simulate import Comparison, Run, simulate_async, simulate_sync
 
 if TYPE_CHECKING:
@@ -142,24 +142,25 @@ def _on_counts(setting: Setting) -> Setting:
 
 
 def _sync(setting: Setting) -> dict[str, Any]:
-    return _drawing(setting, _sync_run(replace(setting, max_lag=0)), "sync")
+    latencies, run = _sync_run(replace(setting, max_lag=0))
+    return _drawing(setting, latencies, run, "sync")
 
 
 def _async(setting: Setting) -> dict[str, Any]:
-    sync = _sync_run(replace(setting, max_lag=0))
-    run = simulate_async(setting, setting.latencies()) if setting.max_lag else sync
-    return _drawing(setting, run, "async") | {"speed_up": round(Comparison(sync, run).speed_up, 3)}
+    latencies, sync = _sync_run(replace(setting, max_lag=0))
+    run = simulate_async(setting, latencies) if setting.max_lag else sync
+    return _drawing(setting, latencies, run, "async") | {"speed_up": round(Comparison(sync, run).speed_up, 3)}
 
 
 @lru_cache(maxsize=1)
-def _sync_run(setting: Setting) -> Run:
-    return simulate_sync(setting, setting.latencies())
+def _sync_run(setting: Setting) -> tuple[Latencies, Run]:
+    return (latencies := setting.latencies()), simulate_sync(setting, latencies)
 
 
-def _drawing(setting: Setting, run: Run, mode: Mode) -> dict[str, Any]:
+def _drawing(setting: Setting, latencies: Latencies, run: Run, mode: Mode) -> dict[str, Any]:
     """Return what the front end draws of ``run``, with numbers rounded to the visible digits."""
     actors = ["trainer", "weights", *(f"generator_{number}" for number in range(setting.generators))]
-    busy, bounds = run.utilisation(), lower_bounds(setting, setting.latencies(), mode)
+    busy, bounds = run.utilisation(), lower_bounds(setting, latencies, mode)
     return {
         "seconds": round(run.seconds, 3),
         "busy": [round(100 * busy.get(actor, 0.0)) for actor in actors],
