@@ -174,13 +174,13 @@ def best_limit(
     if not hits.any():
         return None
 
-    def judged_at(index: int) -> Judged:
-        steps = [None if none else int(step) for step, none in zip(rang[:, index], silent[:, index], strict=True)]
-        return judge(zip(rows, steps, strict=True), ahead=ahead)
+    def lead_at(index: int) -> float:
+        lead = (fell[:, 0] - rang[:, index])[(fell[:, 0] < math.inf) & ~silent[:, index]]
+        return float(np.median(lead[lead > 0]))
 
-    most = {float(bounds[i]): judged_at(i) for i in np.flatnonzero(hits == hits.max())}
-    bound, judged = max(most.items(), key=lambda found: (median(found[1].leads), found[0]))
-    return Limit(names, form, sign * bound, above), judged
+    best = max(np.flatnonzero(hits == hits.max()), key=lambda index: (lead_at(index), bounds[index]))
+    steps = [None if none else int(step) for step, none in zip(rang[:, best], silent[:, best], strict=True)]
+    return Limit(names, form, sign * float(bounds[best]), above), judge(zip(rows, steps, strict=True), ahead=ahead)
 
 
 def best_limits(

@@ -119,7 +119,15 @@ def test_a_table_shows_complete_cells_with_their_worst_and_best_seed(file):
     assert report.rows == [["grpo", "0.50 (0.25 – 0.75)"]]
 
 
-def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
+@pytest.fixture
+def small_batches(monkeypatch):
+    """Trials whose steps have two groups of four, and whose last evaluation has 8 tasks."""
+    conditions_of = benchmark.conditions_of
+    small = {"prompts": 2, "samples": 4, "held_out_tasks": 8}
+    monkeypatch.setattr(benchmark, "conditions_of", lambda options: replace(conditions_of(options), **small))
+
+
+def test_a_trial_of_the_benchmark_is_a_row_with_its_series(small_batches):
     from zorplex_rl.course.staleness import Trial
 
     found = benchmark.run_trial(4e-4, Trial("grpo", 1, 0), benchmark.Options(steps=2, eval_every=2, eval_tasks=4))
@@ -134,7 +142,7 @@ def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
     assert {name for name in found.series if "fraction" in name} == {"clip_fraction_low", "clip_fraction_high"}
 
 
-def test_a_trial_that_fell_to_zero_for_good_is_ended_there_and_its_row_says_where(monkeypatch):
+def test_a_trial_that_fell_to_zero_for_good_is_ended_there_and_its_row_says_where(small_batches, monkeypatch):
     from zorplex_rl.course.staleness import Trial
 
     measured = iter([0.5] + benchmark.ZEROS * [0.0] + [0.01])

@@ -122,7 +122,7 @@ def test_in_a_real_training_on_stale_data_it_rings_before_anything_is_lost(loss,
     alarm, said = Alarm(config, lag), []
     train_with_lag(
         Trial(loss, lag, seed=3),
-        Conditions(steps=3, schedule_steps=60, held_out_tasks=1),
+        Conditions(steps=3, prompts=3, samples=4, schedule_steps=60, held_out_tasks=1),
         lambda learner, metrics: said.append(alarm.note(metrics)),
     )
     assert any(said) == expected

@@ -96,9 +96,19 @@ def test_an_entry_that_cannot_run_is_refused_in_one_sentence(body, said, capfd):
     assert line.startswith(f"refused {said}")
 
 
-def test_what_an_entry_raises_as_it_trains_is_told_in_any_letters(tmp_path):
-    body = "    def train(self, run):\n        raise ValueError('no \\udc80')\n"
-    assert judge(tmp_path, body).refused == "it raised ValueError: no ?"
+RAISES = """
+    processes = 2
+    def train(self, run):
+        if run.rank:
+            raise ValueError('no \\udc80')
+        run.add_up(1.0)
+"""
+
+
+def test_what_one_process_of_an_entry_raises_is_told_in_any_letters_and_the_other_does_not_wait_for_it(tmp_path):
+    found = judge(tmp_path, RAISES)
+    assert found.refused == "it raised ValueError: no ?"
+    assert found.seconds < 30, "a barrier waits for a minute"
 
 
 LEAVES = """

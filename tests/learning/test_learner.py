@@ -61,7 +61,7 @@ def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(embedded, episode
 def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advantages, loss):
     policy = fresh(embedded)
     before = weights(policy)
-    metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes, advantages)
+    metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes[:4], advantages[:4])
     assert not torch.equal(before, weights(policy))
     promised = (
         "loss entropy grad_norm mismatch_kl second_moment max_logp_difference ratio_mean ratio_max effective_sample_size episode_sample_size "
@@ -316,7 +316,7 @@ def test_the_scale_of_the_logits_waits_for_the_last_fifth_of_the_steps(embedded,
     before = gain.detach().clone()
     for step in range(5):
         assert torch.equal(gain, before), step
-        learner.step(episodes, advantages)
+        learner.step(episodes[:4], advantages[:4])
     assert not torch.equal(gain, before)
 
 
@@ -339,7 +339,7 @@ def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_takes_an_advantage_for_each_token(embedded, episodes, advantages, loss):
-    found = Learner(fresh(embedded), LearnerConfig(loss=loss, credit="prefix")).step(episodes, advantages)
+    found = Learner(fresh(embedded), LearnerConfig(loss=loss, credit="prefix")).step(episodes[:4], advantages[:4])
     assert math.isfinite(found["loss"]) and found["grad_norm"] > 0
 
 
@@ -361,13 +361,13 @@ def test_the_scale_of_the_logits_is_learned_where_they_are_linear_in_the_last_ga
 def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype, config):
     straight = Learner(fresh(embedded, dtype), config)
     for _ in range(2):
-        straight.step(episodes, advantages)
+        straight.step(episodes[:4], advantages[:4])
     interrupted = Learner(fresh(embedded, dtype), config)
-    interrupted.step(episodes, advantages)
+    interrupted.step(episodes[:4], advantages[:4])
     save_learner(interrupted, tmp_path / "checkpoint")
     resumed = Learner(fresh(embedded, dtype), config)
     load_learner(resumed, tmp_path / "checkpoint")
-    resumed.step(episodes, advantages)
+    resumed.step(episodes[:4], advantages[:4])
     assert resumed.version == straight.version == 2
     assert torch.equal(weights(resumed.policy), weights(straight.policy))
 
@@ -394,14 +394,14 @@ def test_groups_without_variance_teach_nothing_and_are_counted():
 
 def test_training_a_few_steps_on_policy_raises_the_reward():
     policy, zorplex = load_policy(), Zorplex(0)
-    learner = Learner(policy, LearnerConfig(learning_rate=3e-4))
+    learner = Learner(policy, LearnerConfig(learning_rate=6e-4))
     rewards = []
-    for step in range(12):
-        tasks = [zorplex.task(("simple:easy",), 8 * step + g, "train") for g in range(8)]
+    for step in range(9):
+        tasks = [zorplex.task(("simple:easy",), 4 * step + g, "train") for g in range(4)]
         requests = [RolloutRequest(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
         found = rollout(policy, requests, zorplex.execute, Sampling())
         groups = []
-        for start in range(0, 64, 8):
+        for start in range(0, 32, 8):
             for episode in found[start : start + 8]:
                 episode.score = score(episode)
             groups.append([episode.score.reward for episode in found[start : start + 8]])

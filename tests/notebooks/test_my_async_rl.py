@@ -95,8 +95,11 @@ def test_the_sampler_and_the_loss_of_an_existing_my_rl_go_into_it(tmp_path):
     assert written.count("def sample_episode") == written.count("def policy_gradient") == 1
 
 
-def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(load_mine):
+def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes_with_their_version(
+    load_mine, monkeypatch
+):
     mine = load_mine()
+    monkeypatch.setattr(mine, "GROUP_SIZE", 2)
     numbers = mine.SPAWN.RawArray("f", mine.load_policy().model.num_parameters())
     weights = mine.Record(version=mine.SPAWN.Value("i", 0), numbers=numbers)
     trainer, generator = mine.Trainer(weights), mine.Generator(weights, 0)

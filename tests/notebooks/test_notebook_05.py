@@ -192,17 +192,17 @@ def test_the_learners_two_functions_are_what_trains():
         asked.append(arguments)
         return notebook.sample_episode_solution(*arguments)
 
-    def weights_after(loss_of):
-        policy = load_policy()
-        notebook.train(policy, ENV, SAMPLING, small(steps=1), sampler, loss_of, lambda *step: seen.append(step))
+    def weights_after(loss_of, **changes):
+        policy, config = load_policy(), small(steps=1, **changes)
+        notebook.train(policy, ENV, SAMPLING, config, sampler, loss_of, lambda *step: seen.append(step))
         return torch.nn.utils.parameters_to_vector(policy.model.parameters())
 
     start = torch.nn.utils.parameters_to_vector(load_policy().model.parameters())
     assert torch.equal(
-        weights_after(lambda policy, *batch: 0 * notebook.policy_gradient_solution(policy, *batch)), start
+        weights_after(lambda policy, *batch: 0 * notebook.policy_gradient_solution(policy, *batch), prompts=1), start
     )
     assert not torch.equal(weights_after(notebook.policy_gradient_solution), start)
-    assert len(asked) == 2 * 16 and [(step, len(episodes)) for step, episodes in seen] == [(1, 16), (1, 16)]
+    assert len(asked) == 4 + 16 and [(step, len(episodes)) for step, episodes in seen] == [(1, 4), (1, 16)]
 
 
 def test_the_first_cells_wait_for_no_library_that_they_do_not_use():

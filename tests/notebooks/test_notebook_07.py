@@ -7,6 +7,7 @@ import ast
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -98,8 +99,10 @@ def test_a_race_with_a_sequence_number_is_never_torn_and_its_versions_go_on(note
 
 
 def test_careless_copies_of_a_writer_that_never_rests_are_torn(notebook):
-    found = notebook.race(notebook.publish_carelessly, notebook.read_carelessly, megabytes=32, reads=200, rest=0)
-    assert {"torn", "another version"} & set(found.verdicts)
+    """Half of them: so twenty are enough, and up to ten times as many for a machine that is busy."""
+    careless = notebook.publish_carelessly, notebook.read_carelessly
+    races = (notebook.race(*careless, megabytes=32, reads=20, rest=0) for _ in range(10))
+    assert any({"torn", "another version"} & set(race.verdicts) for race in races)
 
 
 def keeping_to_its_first_look(read_headers, read_slot):
@@ -111,10 +114,16 @@ def keeping_to_its_first_look(read_headers, read_slot):
     return version, read_slot(0)
 
 
-def test_the_readers_reader_is_raced_on_the_real_ring(notebook):
-    """The solution lets nothing through; one that does not look again does."""
-    right = asyncio.run(nb07_torn.race_from_afar(notebook.read_solution, 16, 20))
-    wrong = asyncio.run(nb07_torn.race_from_afar(keeping_to_its_first_look, 16, 20))
+def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
+    """The solution lets nothing through; one that does not look again does, with the same process."""
+
+    async def both():
+        async with nb07_torn.processes(writer=(nb07_torn.RestlessWriter, nb07_torn.layers, 16)) as writers:
+            monkeypatch.setattr(nb07_torn, "processes", lambda **wanted: nullcontext(writers))
+            readers = notebook.read_solution, keeping_to_its_first_look
+            return [await nb07_torn.race_from_afar(reader, 16, 20) for reader in readers]
+
+    right, wrong = asyncio.run(both())
     assert set(right.verdicts) <= {"whole", "given up"} and "whole" in right.verdicts
     assert len(right.copies) >= right.verdicts.count("whole")
     assert {"torn", "another version"} & set(wrong.verdicts)

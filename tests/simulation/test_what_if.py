@@ -110,9 +110,16 @@ def test_weights_that_are_not_what_the_run_wrote_are_named(copied):
     assert "the files of the weights are not what the run wrote" in found.why
 
 
-def test_a_learning_rate_that_is_changed_is_executed_on_the_same_random_draws(sync_run):
-    recording = read_recording(sync_run.path)
-    found = what_if(recording, SMALL.changed(learning_rate=2e-3), seeds=2)
+def test_a_learning_rate_that_is_changed_is_executed_on_the_same_draws_and_the_command_draws_and_tells_what_was_measured(
+    sync_run, tmp_path, capsys, monkeypatch
+):
+    results = []
+    monkeypatch.setattr(
+        "zorplex_rl.simulation.what_if.what_if", lambda *given: results.append(what_if(*given)) or results[-1]
+    )
+    flags = ["--learning-rate", "0.002", "--seeds", "2", "--out", str(tmp_path / "a.svg")]
+    assert main(["replay", str(sync_run.path), *flags]) == 0
+    (found,) = results
     first, second = found.pairs
     assert (first.seed, second.seed) == (SMALL.seed, SMALL.seed + 1)
     # The first step meets the same episodes, sampled with the same weights.
@@ -126,6 +133,12 @@ def test_a_learning_rate_that_is_changed_is_executed_on_the_same_random_draws(sy
     rows = sync_run.evaluations()
     assert [e.greedy for e in first.original.evaluations] == [row["greedy_accuracy"] for row in rows]
     assert found.predicted == (None, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--learning-rate 0.002 instead of 0.0002; 2 seeds" in said
+    assert "sampled, at the end" in said
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "as it was" in drawn
+    assert "held-out accuracy" in drawn
 
 
 def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run):
@@ -141,23 +154,13 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run)
     assert found.difference("sampled, at the end")[1] is None
 
 
-def test_another_order_has_the_schedule_of_the_simulator_too(lagging_run):
+def test_another_order_and_loss_have_the_schedule_of_the_simulator_too(lagging_run):
     recording = read_recording(lagging_run.path)
-    found = what_if(recording, recording.config.changed(order="windowed"), seeds=1)
-    assert found.change == "--order windowed instead of oldest"
+    found = what_if(recording, recording.config.changed(order="windowed", loss="tis"), seeds=1)
+    assert set(found.change.split(" and ")) == {"--order windowed instead of oldest", "--loss tis instead of grpo"}
     assert all(seconds > 0 for seconds in found.predicted)
     for course in (found.pairs[0].original, found.pairs[0].changed):
         assert max(course.lags) <= recording.config.max_lag
-
-
-def test_the_command_draws_both_runs_and_says_what_was_measured(sync_run, tmp_path, capsys):
-    assert main(["replay", str(sync_run.path), "--loss", "tis", "--seeds", "2", "--out", str(tmp_path / "a.svg")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--loss tis instead of grpo; 2 seeds" in said
-    assert "sampled, at the end" in said
-    drawn = (tmp_path / "a.svg").read_text()
-    assert "as it was" in drawn
-    assert "held-out accuracy" in drawn
 
 
 def test_the_command_replays_unchanged_its_exit_code_says_whether_it_is_the_same_and_another_machine_is_the_first_reason(

@@ -11,7 +11,7 @@ def test_a_run_whose_policy_runs_away_from_its_data_rings_its_alarm_and_status_r
     # 32 episodes a step: the effective sample size of 8 cannot fall below an eighth.
     reckless = SMALL.changed(
         loss="reinforce", learning_rate=4e-3, warmup_steps=1, updates_per_batch=2, max_lag=3, steps=10,
-        prompts_per_step=4, group_size=8,
+        prompts_per_step=4, group_size=8, eval_tasks=2,
     )  # fmt: skip
     folder = train_here(reckless, tmp_path / "run")
     warned = [row for row in folder.metrics() if row["event"] == "warning" and "collapse" in row["text"]]

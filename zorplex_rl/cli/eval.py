@@ -62,8 +62,6 @@ class Eval(Command):
 
 
 def evaluate(command: Eval) -> int:
-
-    from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.model_folder import positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.checks import calling_here
@@ -84,6 +82,9 @@ def evaluate(command: Eval) -> int:
     source = EnvironmentSource.of(config)
     if command.json:
         check_writable("--json", command.json)
+    # A mistake above is said at once; this imports torch, which takes seconds.
+    from zorplex_rl.policy.load import load_policy
+
     with calling_here(source, command.task_timeout, command.tool_timeout):
         environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
         device = assign_devices(command.device, ["policy"])["policy"]

@@ -63,7 +63,7 @@ class Row:
     def _fell_below(self, share: float) -> int | None:
         highest = 0.0
         for step, (accuracy, following) in zip(self.eval_steps, pairwise(self.accuracies), strict=False):
-            if max(accuracy, following) < share * highest:
+            if accuracy < share * highest > following:
                 return step
             highest = max(highest, accuracy)
         return None

@@ -248,9 +248,10 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     policy = load_policy()
     warm_up(policy)
+    rank, barrier = 0, None
     try:
         source = (folder / ENTRY).read_text()
-        processes, rank, barrier = processes_of(source), 0, None
+        processes = processes_of(source)
         table = torch.zeros(processes, 8 + sum(p.numel() for p in policy.model.parameters())).share_memory_()
         if processes > 1:
             barrier = get_context("fork").Barrier(processes)
@@ -271,6 +272,8 @@ def main(folder: Path) -> None:
     except BaseException as error:
         traceback.print_exc()
         tell_of(error)
+        if barrier:
+            barrier.abort()
         os._exit(1)
     os._exit(0)
 

@@ -22,9 +22,9 @@ from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import ZORPLEX_WORDS
 
 LARGEST_FILE, LONGEST_TEXT, MOST_TEXT, MOST_NUMBERS = 16_384, 200, 4_000, 200
-"""Bytes of an entry, characters of a text in it, of all texts, and numbers: too few for weights."""
+"""Bytes of an entry, of a text in it, of all texts, and how many numbers: too few for weights."""
 LONGEST_NAME, MOST_BITS = 50, 64
-"""Characters of a name, bits of a whole number: data can be in these, too."""
+"""Bytes of a name, bits of a whole number: data can be in these, too."""
 MODULES = "__future__ collections dataclasses functools itertools math random re statistics torch".split()
 PARTS = "autograd distributions fft func linalg nn optim special".split()
 """Of torch, what an entry may import."""
@@ -70,14 +70,19 @@ def _data(nodes: Sequence[ast.AST]) -> Iterator[str]:
     for bits in (value.bit_length() for value in values if isinstance(value, int)):
         if bits > MOST_BITS:
             yield f"it has a number of {bits} bits; at most {MOST_BITS} are allowed"
-    texts = [node.value for node in constants if isinstance(node.value, str | bytes)]
-    if (written := sum(map(len, texts))) > MOST_TEXT:
-        yield f"its texts have {written} characters; at most {MOST_TEXT} are allowed"
-    for text in (value for value in values if isinstance(value, str | bytes) and len(value) > LONGEST_TEXT):
-        yield f"it has a text of {len(text)} characters; at most {LONGEST_TEXT} are allowed"
-    for name in _all_names(nodes):
-        if len(name) > LONGEST_NAME:
-            yield f"it has a name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
+    if (written := sum(_size(node.value) for node in constants)) > MOST_TEXT:
+        yield f"its texts have {written} bytes; at most {MOST_TEXT} are allowed"
+    for size in filter(lambda size: size > LONGEST_TEXT, map(_size, values)):
+        yield f"it has a text of {size} bytes; at most {LONGEST_TEXT} are allowed"
+    for size in filter(lambda size: size > LONGEST_NAME, map(_size, _all_names(nodes))):
+        yield f"it has a name of {size} bytes; at most {LONGEST_NAME} are allowed"
+
+
+def _size(value: object) -> int:
+    """Return the bytes of a text, 0 for anything else. A character may hold up to four."""
+    if isinstance(value, str):
+        return len(value.encode(errors="surrogatepass"))
+    return len(value) if isinstance(value, bytes) else 0
 
 
 def _all_names(nodes: Sequence[ast.AST]) -> Iterator[str]:

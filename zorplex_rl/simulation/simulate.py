@@ -197,7 +197,7 @@ class _Async:
     def admit(self, generator: _Generator) -> list[int]:
         """Return the groups of a share that ``generator`` may sample, none if there is none."""
         versions = generator.version, self.buffer.version
-        if versions == self.refused:  # Only a training step makes room.
+        if versions == self.refused:  # It would be refused again.
             return []
         share = self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
         self.refused = self.refused if share else versions
