@@ -142,8 +142,7 @@ def _on_counts(setting: Setting) -> Setting:
 
 
 def _sync(setting: Setting) -> dict[str, Any]:
-    latencies, run = _sync_run(replace(setting, max_lag=0))
-    return _drawing(setting, latencies, run, "sync")
+    return _drawing(setting, *_sync_run(replace(setting, max_lag=0)), "sync")
 
 
 def _async(setting: Setting) -> dict[str, Any]:
