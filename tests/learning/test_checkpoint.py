@@ -15,7 +15,6 @@ import torch
 from runs import same_weights
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch.distributed import checkpoint
 
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.learning.checkpoint import FILE, load_learner, save_learner
@@ -36,6 +35,8 @@ def moved(seed: int = 0) -> Learner:
 
 
 def save_as_earlier_versions_did(learner: Learner, folder: Path) -> None:
+    from torch.distributed import checkpoint  # a second, to import it
+
     state = {
         "masters": {str(i): master.detach() for i, master in enumerate(learner._masters)},
         "optimizer": {"state": dict(enumerate(learner.optimizer.state.values()))},

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course.kept_file import fill_in, functions_of
 
 ROOT = Path(__file__).parents[2]
 MINE, BEFORE = ROOT / "examples" / "my_async_rl.py", ROOT / "examples" / "my_rl.py"
-notebook = load(ROOT / "notebooks" / "08_rl_e2e.py")
-SOLUTIONS = {"may_start": notebook.may_start_solution, "train": notebook.train_solution}
+notebook = Later(ROOT / "notebooks" / "08_rl_e2e.py")
+
+
+def solutions():
+    return {"may_start": notebook.may_start_solution, "train": notebook.train_solution}
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_hal
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
-    assert fill_in(MINE, SOLUTIONS) == MINE.read_text()
+    assert fill_in(MINE, solutions()) == MINE.read_text()
 
 
 def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
@@ -78,7 +81,7 @@ def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
         """My own words."""
         await ready.get()  # nothing else
 
-    written = fill_in(MINE, SOLUTIONS | {"train": train})
+    written = fill_in(MINE, solutions() | {"train": train})
     assert '    """My own words."""\n    await ready.get()  # nothing else\n' in written
     assert "pstdev(rewards)" not in written
     compile(written, "my_async_rl.py", "exec")
@@ -90,7 +93,7 @@ def test_the_sampler_and_the_loss_of_an_existing_my_rl_go_into_it(tmp_path):
     own = "def sample_episode(policy, task, execute, sampling, seed):\n    return [], []  # my own\n"
     (tmp_path / "my_rl.py").write_text(f"import torch\n\n\n{own}\n\ndef other():\n    pass\n")
     kept = functions_of(tmp_path / "my_rl.py", "sample_episode", "policy_gradient")
-    written = fill_in(MINE, kept | SOLUTIONS)
+    written = fill_in(MINE, kept | solutions())
     assert own in written and "def other" not in written
     assert written.count("def sample_episode") == written.count("def policy_gradient") == 1
 

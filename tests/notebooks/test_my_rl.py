@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course.kept_file import fill_in, keep
 from zorplex_rl.policy.tool_loop import encode_prompt
@@ -21,11 +21,14 @@ from zorplex_rl.task.environment import Zorplex
 
 ROOT = Path(__file__).parents[2]
 MINE = ROOT / "examples" / "my_rl.py"
-notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
-SOLUTIONS = {
-    "sample_episode": notebook.sample_episode_solution,
-    "policy_gradient": notebook.policy_gradient_solution,
-}
+notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
+
+
+def solutions():
+    return {
+        "sample_episode": notebook.sample_episode_solution,
+        "policy_gradient": notebook.policy_gradient_solution,
+    }
 
 
 def loaded(path: Path):
@@ -48,7 +51,7 @@ def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
-    assert fill_in(MINE, SOLUTIONS) == MINE.read_text()
+    assert fill_in(MINE, solutions()) == MINE.read_text()
 
 
 def test_a_learner_s_own_functions_stand_in_their_file_word_by_word():
@@ -56,7 +59,7 @@ def test_a_learner_s_own_functions_stand_in_their_file_word_by_word():
         """My own words."""
         return sum(torch.zeros(1) for _ in episodes)  # no loss at all
 
-    written = fill_in(MINE, SOLUTIONS | {"policy_gradient": policy_gradient})
+    written = fill_in(MINE, solutions() | {"policy_gradient": policy_gradient})
     assert '    """My own words."""\n    return sum(torch.zeros(1) for _ in episodes)  # no loss at all\n' in written
     assert "gather" not in written and "def train(" in written
     compile(written, "my_rl.py", "exec")
@@ -67,7 +70,7 @@ def test_what_needs_a_name_that_the_file_lacks_is_refused_with_a_sentence():
         return helper_of_another_cell(policy, task)  # noqa: F821
 
     with pytest.raises(ValueError, match=r"sample_episode uses helper_of_another_cell, which my_rl.py does not have"):
-        fill_in(MINE, SOLUTIONS | {"sample_episode": sample_episode})
+        fill_in(MINE, solutions() | {"sample_episode": sample_episode})
 
 
 def test_an_older_text_is_kept_beside_the_new_one(tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course.nb05 import as_episode, beside_the_engine, chances_after, diagnose, diagnosis, push, settled
 from zorplex_rl.learning.train_simple import compare, policy_gradient
@@ -23,7 +23,7 @@ from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
 
 ROOT = Path(__file__).parents[2]
-notebook = load(ROOT / "notebooks" / "05_rl_intro.py")
+notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
 ENV, SAMPLING = Zorplex(seed=0), Sampling(max_tokens=96, max_turns=96, slots=64)
 
 

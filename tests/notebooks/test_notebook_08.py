@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from test_answers import answers, refusals
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course import nb08
 from zorplex_rl.learning.replay import ReplayBuffer
@@ -23,7 +23,7 @@ from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.training.loop import run_training, train_async
 
 ROOT = Path(__file__).parents[2]
-notebook = load(ROOT / "notebooks" / "08_rl_e2e.py")
+notebook = Later(ROOT / "notebooks" / "08_rl_e2e.py")
 
 
 def settings(**changes) -> SimpleNamespace:
@@ -72,11 +72,11 @@ class Stage:
         return [step - version for step, groups in enumerate(self.steps) for _, version in groups]
 
 
-def driven_by(rule, loop=notebook.train_solution, steps: int = 6, per_step: int = 3, max_lag: int = 1) -> Stage:
+def driven_by(rule, loop=None, steps: int = 6, per_step: int = 3, max_lag: int = 1) -> Stage:
     """Run the page's two halves on a stage, with this rule and this trainer's loop."""
     stage = Stage()
     ready, news = asyncio.Queue(), asyncio.Event()
-    now = SimpleNamespace(started=0, step=0, published=0)
+    now, loop = SimpleNamespace(started=0, step=0, published=0), loop or notebook.train_solution
 
     async def run():
         async with asyncio.timeout(20), asyncio.TaskGroup() as both:
@@ -177,7 +177,7 @@ def test_runs_from_its_first_cell_to_its_last():
     assert values["my_async_rl"] == (ROOT / "examples" / "my_async_rl.py").read_text()
     assert not (ROOT / "my_async_rl.py").exists(), "an export writes nothing"
     assert not notebook.PROCESSES
-    assert sys.modules["notebook_08_rl_e2e"] is notebook
+    assert sys.modules["notebook_08_rl_e2e"].app is notebook.app
 
 
 def test_native_errors_are_kept_off_the_page(capfd):

@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course import nb08b
 from zorplex_rl.learning.losses import kl_penalty
 from zorplex_rl.task.rewards import accuracy
 
 ROOT = Path(__file__).parents[2]
-notebook = load(ROOT / "notebooks" / "08b_judging_a_run.py")
+notebook = Later(ROOT / "notebooks" / "08b_judging_a_run.py")
 
 
 def settings(**changes) -> SimpleNamespace:

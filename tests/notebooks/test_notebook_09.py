@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Study, read_study
@@ -21,7 +21,7 @@ from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.learning.ratios import effective_sample_size
 
 ROOT = Path(__file__).parents[2]
-notebook = load(ROOT / "notebooks" / "09_staleness.py")
+notebook = Later(ROOT / "notebooks" / "09_staleness.py")
 
 
 def settings() -> SimpleNamespace:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from test_allocation import WORK
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course import nb10
 from zorplex_rl.course.widgets.widget import pack
@@ -17,7 +17,7 @@ from zorplex_rl.sizing.allocation import MODELS, best_split, splits
 from zorplex_rl.sizing.sizing import MicroBatch, ModelShape, Parallel, Workload, generator_memory, trainer_memory
 
 PATH = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
-notebook = load(PATH)
+notebook = Later(PATH)
 SHAPES = [
     ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500),
     ModelShape(layers=3, hidden=48, heads=6, kv_heads=6, intermediate=100, vocabulary=333, tied=False),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_notebooks import load
+from test_notebooks import Later
 
 from zorplex_rl.course import nb11
 from zorplex_rl.course.figures import drawing_of
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 alarms = importlib.import_module("alarms")
 sys.path.remove(str(ROOT / "benchmarks"))
-notebook = load(ROOT / "notebooks" / "11_laboratory.py")
+notebook = Later(ROOT / "notebooks" / "11_laboratory.py")
 
 
 def settings() -> SimpleNamespace:

@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,16 @@ def load(notebook: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+class Later:
+    """A notebook that is executed when something of it is asked for, and not to collect its tests."""
+
+    def __init__(self, notebook: Path) -> None:
+        self._notebook = notebook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load(self._notebook), name)
 
 
 def parts_of(notebook: Path, name: str) -> tuple:
