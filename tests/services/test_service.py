@@ -521,7 +521,7 @@ class Unmade(Actor):
 )
 def test_an_actor_whose_init_raises_or_never_returns_is_not_ready(does, why):
     async def scenario():
-        options = ServiceOptions(start_timeout=5, max_failures=0)
+        options = ServiceOptions(start_timeout=60 if does == "raise" else 5, max_failures=0)
         with pytest.raises(GivenUp, match=why):
             async with Service("unmade", replicas_of(Unmade, does), options):
                 pass
