@@ -45,11 +45,12 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, suppres
 settings.load_profile("repeatable")
 
 
-def pytest_xdist_auto_num_workers():
-    """Five for two cores, since many tests wait for processes of theirs; and as many as fit into
-    memory, with 4 GB for each of them and the runs that it starts."""
+def pytest_xdist_auto_num_workers(config):
+    """Five for two cores, since many tests wait for processes of theirs, two if they are quick ones;
+    and as many as fit into memory, with 4 GB for each of them and the runs that it starts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(5 * cores // 2, psutil.virtual_memory().total // 2**32))
+    wanted = cores if config.option.markexpr == "quick" else 5 * cores // 2
+    return max(1, min(wanted, psutil.virtual_memory().total // 2**32))
 
 
 def pytest_collection_modifyitems(items):
