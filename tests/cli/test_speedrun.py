@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 import pytest
 
 from zorplex_rl.cli.commands import main
+from zorplex_rl.learning.referee import Attempt
 
 ENTRY = "from zorplex_rl.learning.entry import Entry\n\n\nclass Mine(Entry):\n    prompts = 2\n"
 
@@ -42,3 +46,43 @@ def test_a_card_that_cannot_be_read_is_refused_and_stays(refused, tmp_path):
     card.write_text("{torn")
     assert "mine.json' cannot be read; move it away" in refused(tmp_path / "mine.py", "--to", tmp_path / "to")
     assert card.read_text() == "{torn"
+
+
+@pytest.fixture
+def card_of(monkeypatch, tmp_path):
+    """Returns ``card_of(runs)``: the entry's card after it was run until there are so many, of which
+    None is stopped by hand."""
+    (tmp_path / "mine.py").write_text(ENTRY)
+
+    def card_of(*runs: Attempt | None) -> dict[str, object]:
+        coming = list(runs)
+
+        def attempt(*_: object) -> Attempt:
+            if (found := coming.pop(0)) is None:
+                raise KeyboardInterrupt
+            return found
+
+        monkeypatch.setattr("zorplex_rl.learning.referee.attempt", attempt)
+        with contextlib.suppress(KeyboardInterrupt):
+            main(["speedrun", str(tmp_path / "mine.py"), "--seeds", "2", "--to", str(tmp_path / "to")])
+        return json.loads((tmp_path / "to" / "cards" / "mine.json").read_text())
+
+    return card_of
+
+
+RUN = Attempt(seconds=10.0, calibrated=20.0, right=380, tasks=400, curve=[])
+
+
+def test_a_card_counts_the_runs_that_were_stopped(card_of):
+    stopped = card_of(None)
+    assert (stopped["begun"], stopped["attempts"], stopped["verdict"]) == (1, [], None)
+    whole = card_of(RUN, RUN)
+    assert (whole["begun"], len(whole["attempts"])) == (3, 2)
+    assert card_of() == whole, "two runs are there, so none begins"
+
+
+def test_a_card_of_other_rules_begins_anew(card_of, monkeypatch):
+    card_of(RUN, RUN)
+    monkeypatch.setattr("zorplex_rl.learning.referee.RULES", 99)
+    anew = card_of(RUN, RUN)
+    assert (anew["rules"], anew["begun"], len(anew["attempts"])) == (99, 2, 2)

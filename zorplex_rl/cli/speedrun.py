@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,9 +23,6 @@ from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import check_range
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.manifest import write_whole
-
-if TYPE_CHECKING:
-    from zorplex_rl.learning.referee import Attempt
 
 
 @dataclass(frozen=True)
@@ -48,17 +45,18 @@ def speedrun(command: Speedrun) -> int:
         raise ConfigError(f"there is no file {str(command.entry)!r}; give the entry's file")
     import tempfile
 
-    from zorplex_rl.learning.referee import SEEDS, Attempt, attempt, verdict
+    from zorplex_rl.learning.referee import RULES, SEEDS, Attempt, attempt, verdict
 
     try:
-        source, attempts = command.entry.read_text(), list[Attempt]()
+        source, attempts, begun = command.entry.read_text(), list[Attempt](), 0
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the entry {str(command.entry)!r} cannot be read ({error}); give a Python file") from error
     card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
     if card and card.is_file():
         try:
             earlier = json.loads(card.read_text())
-            attempts = [Attempt(**row) for row in earlier["attempts"]] if earlier["source"] == source else []
+            if (earlier["source"], earlier.get("rules")) == (source, RULES):
+                attempts, begun = [Attempt(**row) for row in earlier["attempts"]], int(earlier["begun"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"the card {str(card)!r} cannot be read; move it away to begin a new one") from error
     if command.to and card:
@@ -69,22 +67,29 @@ def speedrun(command: Speedrun) -> int:
             raise ConfigError(
                 f"--to {str(command.to)!r} cannot be written ({error.strerror}); choose another"
             ) from error
-    begun = len(attempts)
+
+    def keep() -> None:
+        if card:
+            judged = asdict(verdict(attempts)) if attempts else None
+            found = {"rules": RULES, "verdict": judged, "begun": begun, "attempts": [asdict(a) for a in attempts]}
+            write_whole(card, json.dumps(_about(command.entry) | found | {"source": source}, indent=1) + "\n")
+
+    judged_before = len(attempts)
     while not attempts or (len(attempts) < command.seeds and not attempts[-1].refused):
+        begun += 1
+        keep()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             found = attempt(source, Path(folder))
         attempts.append(found)
         said = f"{found.seconds:6.1f} s   {found.calibrated:6.1f} calibrated   {found.right} of {found.tasks} held-out answers right"
         print(f"seed {len(attempts)}   {found.refused or said}", flush=True)
-        if card:
-            told = _card(command.entry, source, attempts, asdict(verdict(attempts)))
-            write_whole(card, json.dumps(told, indent=1) + "\n")
+        keep()
     judged = verdict(attempts)
     share = f"{judged.accuracy:.1%} right ({judged.bound:.1%} or more, with 95 % confidence)"
     reached = f"{share}, median {judged.seconds:.1f} s, {judged.calibrated:.1f} calibrated"
     open_yet = f"not refused on {len(attempts)} of {SEEDS} seeds, all of which decide: {reached}"
     print(f"refused: {judged.refused}" if judged.refused else f"reached: {reached}" if judged.is_final else open_yet)
-    if command.to and begun < len(attempts) and judged.is_final and not judged.refused:
+    if command.to and judged_before < len(attempts) and judged.is_final and not judged.refused:
         cells = [f"{judged.calibrated:.1f}", f"{judged.seconds:.1f}", f"{judged.accuracy:.1%}", str(len(attempts))]
         with (command.to / "RECORDS.md").open("a") as records:
             records.write(
@@ -93,16 +98,15 @@ def speedrun(command: Speedrun) -> int:
     return 1 if judged.refused else 0
 
 
-def _card(entry: Path, source: str, attempts: "list[Attempt]", judged: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of ``entry``: figures, commit and text, the machine, the curves."""
+def _about(entry: Path) -> dict[str, Any]:
+    """Return of a card: the entry's name and commit, the day and the machine."""
     import torch
 
     from zorplex_rl.learning.journal import machine
 
     processor = f"{os.cpu_count()} cores of {machine()['processor']}"
     versions = f"{processor}, Python {platform.python_version()}, torch {torch.__version__}"
-    about = {"entry": entry.stem, "date": date.today().isoformat(), "commit": _commit(entry), "machine": versions}
-    return about | {"verdict": judged, "attempts": [asdict(a) for a in attempts], "source": source}
+    return {"entry": entry.stem, "date": date.today().isoformat(), "commit": _commit(entry), "machine": versions}
 
 
 def _commit(entry: Path) -> str:

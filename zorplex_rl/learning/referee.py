@@ -45,6 +45,8 @@ from zorplex_rl.policy.load import Policy, largest_magnitude, load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool
 
+RULES = 2
+"""Goes up with each change of what an entry may do or of how it is judged: cards begin anew."""
 KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
 SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 READY_SECONDS = 120.0
