@@ -51,7 +51,7 @@ KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
 SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 READY_SECONDS = 120.0
 LARGEST_LOG, LARGEST_TRAINED = 2**20, 2**24
-"""Bytes of what an entry leaves; the policy's weights have 3.4 million."""
+"""Bytes of what an entry leaves, or says; the policy's weights have 3.4 million."""
 MARK = "ZORPLEX_SPEEDRUN"
 """Environment variable of the entry's processes: the folder of their run."""
 
@@ -138,9 +138,15 @@ def read_log(log: Path) -> tuple[list[dict[str, float]], str | None]:
         curve = [json.loads(line) for line in written.decode().splitlines()]
     except (ValueError, RecursionError):
         curve = [None]
-    if unread or not all(isinstance(line, dict) for line in curve):
+    if unread or not all(isinstance(line, dict) and all(map(is_figure, line.values())) for line in curve):
         return [], unread or f"its {log.name} cannot be read"
     return curve, None
+
+
+def is_figure(value: object) -> bool:
+    """Return whether ``value`` is a number that a card can have. A card could not be written, or not
+    be read again, with lists in lists in lists."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def verdict(attempts: Sequence[Attempt]) -> Verdict:
@@ -233,6 +239,8 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             end_what_is_left(folder)
+        if os.fstat(said.fileno()).st_size > LARGEST_LOG:
+            return seconds, f"it printed more than {LARGEST_LOG} bytes"
         said.seek(0)
         broken = next((line[8:].strip() for line in said if line.startswith("refused ")), None)
     if child.returncode:
