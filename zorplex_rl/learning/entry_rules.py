@@ -38,7 +38,7 @@ FORBIDDEN = (
     "tokenizer get_vocab collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads "
     "mro FunctionMeta VariableMeta ABCMeta EnumMeta EnumType FunctionType CodeType MethodType attrgetter methodcaller "
     "dispatch_table get_parameter get_submodule get_buffer ParameterDict prune parametrize parametrizations weight_norm "
-    "spectral_norm manager handlers loads dist mp"
+    "spectral_norm set_submodule attrname lr_scheduler LRScheduler SWALR manager handlers loads dist mp"
 ).split()
 """Names that an entry must not use: they read files, run texts, read or make attributes by the text
 of their names, use more than one thread, know all words of the tasks, or reach around what this program checks in another way."""
