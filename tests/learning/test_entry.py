@@ -255,7 +255,9 @@ SHADOWS = """
 """
 
 
-def test_a_file_that_an_entry_writes_is_no_module(tmp_path, monkeypatch):
+@pytest.mark.parametrize("paths", ["", os.pathsep, f".{os.pathsep}"])
+def test_a_file_that_an_entry_writes_is_no_module(paths, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", paths + os.environ.get("PYTHONPATH", ""))
     monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
     assert judge(tmp_path, SHADOWS, "import torch\n").refused is None
 

@@ -212,9 +212,11 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
     """Run the entry in ``folder`` in a process of its own. Returns the seconds from the word *go*,
     given after ``hand_over``, to its end, and which rule it broke."""
     program = "import sys, pathlib; from zorplex_rl.learning.entry import main; main(pathlib.Path(sys.argv[1]))"
-    # -P: a file that the entry writes into its folder is no module.
+    # -P, and no path that begins in its folder: a file that the entry writes there is no module.
+    paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     command = [sys.executable, "-B", "-P", "-c", program, str(folder)]
     alone = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", MARK: str(folder)}
+    alone["PYTHONPATH"] = os.pathsep.join(paths)
     seconds, give_up_at = 0.0, time.monotonic() + READY_SECONDS
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         # Who has this file may only append to it, and so take nothing back.
