@@ -106,6 +106,7 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
         (WITHIN.format("torch.nn.Module.get_parameter(f, '__globals__')"), "it uses get_parameter"),
         (WITHIN.format("torch.optim.lr_scheduler.LRScheduler.state_dict(torch)['os']"), "it uses lr_scheduler"),
         ("from torch.optim.swa_utils import SWALR\n" + WITHIN.format("SWALR.state_dict(torch)['os']"), "it uses SWALR"),
+        (WITHIN.format("True") + "        torch.nn.Module = object\n", "it sets Module, by which torch checks"),
         ("import functools\n" + WITHIN.format("True") + "        Run.other.attrname = '_tasks'\n", "it uses attrname"),
         (WITHIN.format("FunctionMeta.mro()[1]('A', (), {})"), "it uses mro"),
         ("from dataclasses import copy\n" + WITHIN.format("copy.dispatch_table"), "it uses dispatch_table"),

@@ -128,6 +128,8 @@ def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
                 yield "it uses utils, of which torch has others; import from torch.nn.utils what it uses"
             if not isinstance(node.ctx, ast.Load) and node.attr in KEPT:
                 yield f"it sets {node.attr}, which decides what the policy is asked"
+            if not isinstance(node.ctx, ast.Load) and node.attr in ("Tensor", "Parameter", "Module"):
+                yield f"it sets {node.attr}, by which torch checks what it is given"
         elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             names = [node.name]
         elif isinstance(node, ast.Import | ast.ImportFrom):
