@@ -1,4 +1,4 @@
-"""Compare what ``sizing/sizing.py`` and ``sizing/step_time.py`` compute with what real processes
+"""Compare what ``sizing/memory.py`` and ``sizing/step_time.py`` compute with what real processes
 take.
 
     tuned       models and settings whose numbers were known when the formulas and their constants were last changed
@@ -21,7 +21,8 @@ import tyro
 from log import Report, append_report, print_report
 
 from zorplex_rl.sizing.measured_size import Case, Measured, make_model, measure_all, workload_of
-from zorplex_rl.sizing.sizing import Memory, ModelShape, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import Memory, generator_memory, trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.step_time import Machine, sample_seconds, train_seconds
 
 ASKED = "Does the computed memory of a trainer and a generator agree with the measured one, and the computed time of a step?"

@@ -38,13 +38,9 @@ with app.setup(hide_code=True):
     from zorplex_rl.services.host import MARGIN_SECONDS
     from zorplex_rl.sizing.allocation import H100, MEMORY_SHARE, MODELS
     from zorplex_rl.sizing.measured_size import Case
-    from zorplex_rl.sizing.sizing import (
-        MicroBatch,
-        ModelShape,
-        Workload,
-        generator_memory,
-        trainer_memory,
-    )
+    from zorplex_rl.sizing.memory import generator_memory, trainer_memory
+    from zorplex_rl.sizing.model_shape import ModelShape
+    from zorplex_rl.sizing.workload import MicroBatch, Workload
 
     torch.set_num_threads(1)
 
@@ -212,7 +208,7 @@ def _(config):
 @app.cell
 def _(config):
     def fits(slots):
-        """With a reserve of 15 %: as far off is the package's `sizing.py` at times."""
+        """With a reserve of 15 %: as far off is the package's `memory.py` at times."""
         memory = generator_memory(config.shape, replace(config.work, slots=slots, tasks=8))
         return memory.total <= 0.85 * config.budget
 
@@ -261,16 +257,16 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `sizing.py` says {_sized.total / 1e6:.0f} MB. It counts what is
+        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `memory.py` says {_sized.total / 1e6:.0f} MB. It counts what is
         there at the same time, highest in the phase *{_sized.highest}*, and {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB that are free for Python but
         not given back to the system.
         """,
         shows=[
             lesson.figure(
                 bars.parts_chart(
-                    {"by hand": _hand, "sizing.py": _sized.parts},
+                    {"by hand": _hand, "memory.py": _sized.parts},
                     "A trainer's memory, computed and measured",
-                    {"by hand": trained.peak, "sizing.py": trained.peak},
+                    {"by hand": trained.peak, "memory.py": trained.peak},
                 ),
                 "Bars: computed. Marks: the measured peak of this run's process.",
             )

@@ -17,7 +17,7 @@ FILES = {
     "training/hosts": "clusters",
     "services": "certificates own_folder router",
     "simulation": "lag recorded",
-    "sizing": "allocation fit model_shape run_time sizing step_time",
+    "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
     "learning": "alarm checkpoint learning_signal losses referee replay",
     "weights": "fence ring socket_ring",

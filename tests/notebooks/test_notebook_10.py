@@ -14,7 +14,9 @@ from test_notebooks import Later
 from zorplex_rl.course import nb10
 from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.sizing.allocation import MODELS, best_split, splits
-from zorplex_rl.sizing.sizing import MicroBatch, ModelShape, Parallel, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import generator_memory, trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import MicroBatch, Parallel, Workload
 
 PATH = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 notebook = Later(PATH)

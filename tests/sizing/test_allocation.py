@@ -20,8 +20,9 @@ from zorplex_rl.sizing.allocation import (
     splits,
     training,
 )
-from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.step_time import train_seconds
+from zorplex_rl.sizing.workload import Workload
 
 WORK = Workload(
     prompt=512, response=1024, prompts=64, group_size=16, evaluated=0,

@@ -18,8 +18,10 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.sizing import fit
+from zorplex_rl.sizing.memory import trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.presets import PRESETS, PresetName, preset_config
-from zorplex_rl.sizing.sizing import ModelShape, Workload, trainer_memory
+from zorplex_rl.sizing.workload import Workload
 from zorplex_rl.training.devices import roles_with_models
 
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from zorplex_rl.sizing.measured_size import make_model
-from zorplex_rl.sizing.sizing import ModelShape
+from zorplex_rl.sizing.model_shape import ModelShape
 
 SHAPE = ModelShape(layers=4, hidden=256, heads=16, kv_heads=16, intermediate=512, vocabulary=2000, head_size=64)
 """Small, with large keys and values: the slots of a generator decide."""

@@ -13,10 +13,10 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, PolicyError
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.sizing import sizing
+from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.fit import check_fit, run_bytes
 from zorplex_rl.sizing.model_shape import shape_of
-from zorplex_rl.sizing.sizing import Workload
+from zorplex_rl.sizing.workload import Workload
 
 COMMON = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -93,7 +93,7 @@ def test_the_parameters_of_a_published_model_are_the_published_ones(family, tmp_
     shape = shape_of(path)
     assert shape.parameters == published
     work = Workload(dtype="bfloat16")
-    update = sizing.trainer_memory(shape, work).phases["update"]
+    update = memory.trainer_memory(shape, work).phases["update"]
     assert (update["weights"], update["moments"]) == (2 * published, 8 * published)
 
 
@@ -199,7 +199,7 @@ def test_size_says_what_it_does_not_know_of_a_family(tmp_path, capsys):
 def test_slots_that_stay_empty_are_counted_because_their_cache_is_reserved():
     shape, config = shape_of(EMBEDDED_PATH), Config()
     work = replace(Workload.of(config, 60), response=8)
-    within, beyond = (sizing.generator_memory(shape, replace(work, slots=slots)) for slots in (64, 100_000))
+    within, beyond = (memory.generator_memory(shape, replace(work, slots=slots)) for slots in (64, 100_000))
     # However short the answers. Rows of [4 layers, keys and values, 2 heads of 32 numbers] for 160
     # tokens; the evaluation has a cache of its own.
     row = 4 * 4 * 2 * 64 * 160

@@ -15,7 +15,7 @@ import torch
 
 from zorplex_rl.policy.load import save_model
 from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
-from zorplex_rl.sizing.sizing import ModelShape
+from zorplex_rl.sizing.model_shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
 SHAPE = ModelShape(layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1024, vocabulary=4000)

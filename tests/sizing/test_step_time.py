@@ -8,8 +8,9 @@ import pytest
 from torch.overrides import _len_torch_function_stack
 
 from zorplex_rl.sizing import step_time
-from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.step_time import Machine, calibrate, sample_seconds, train_seconds
+from zorplex_rl.sizing.workload import Workload
 
 SHAPE = ModelShape(layers=2, hidden=8, heads=2, kv_heads=1, intermediate=16, vocabulary=100)
 WEIGHTS = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16)

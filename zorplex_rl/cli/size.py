@@ -12,9 +12,10 @@ from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.presets import PRESETS, PresetName
 from zorplex_rl.sizing.run_time import RunTime
-from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.sizing.workload import Workload
 from zorplex_rl.task.checks import calling_here
 from zorplex_rl.task.source import EnvironmentSource
 

@@ -21,7 +21,8 @@ from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
 from zorplex_rl.sizing.allocation import H100, MODELS, Side, Split, splits
 from zorplex_rl.sizing.measured_size import Case, Measured, make_model, measure_all, workload_of
-from zorplex_rl.sizing.sizing import CACHE_STEP, MicroBatch, ModelShape, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import CACHE_STEP, MicroBatch, Workload
 
 MOST_BYTES = 2**30
 """Of the matrix whose reading is measured, however large the last cache is."""
@@ -55,8 +56,7 @@ def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
             found.append(time.process_time() - began)
         return sorted(found)[times // 2]
 
-    cache = last_cache()
-    side = matrix_side(cache)
+    side = matrix_side(cache := last_cache())
     matrix, states = torch.ones(side, side), torch.ones(max(rows), side)
     square = torch.ones(1024, 1024)
     peak = 2 * 1024**3 / median_seconds(lambda: square @ square, 9)

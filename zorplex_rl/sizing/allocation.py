@@ -4,7 +4,7 @@
     GPUs, Accelerator ────┴─► splits ──► Split: seconds of sampling, seconds of training, memory of a GPU on either side
                                  └─► best_split: the least of max(sampling, training) among those that fit
 
-Memory is that of ``sizing.py``, operations and bytes are those of ``step_time.py``; what is new is
+Memory is that of ``memory.py``, operations and bytes are those of ``step_time.py``; what is new is
 a GPU's speed. A matrix product of a decode step with few rows is as slow as reading the weights
 (Williams et al. 2009, doi:10.1145/1498765.1498785): operations or bytes, whichever takes longer.
 
@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from zorplex_rl.sizing.memory import Memory, generator_memory, trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.presets import PRESETS
-from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Parallel, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.step_time import Machine, sample_seconds, train_seconds
+from zorplex_rl.sizing.workload import BYTES, Parallel, Workload
 
 COMPUTE_SHARE = 0.4
 """Of the peak, in training: 38 to 43 % on 8,192 and 16,384 H100s (Llama 3, arXiv:2407.21783)."""

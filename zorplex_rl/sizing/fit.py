@@ -1,4 +1,4 @@
-"""Does a run fit into this machine? Compares ``sizing.py``'s bytes with the memory that is there.
+"""Does a run fit into this machine? Compares ``memory.py``'s bytes with the memory that is there.
 
     available    the least of MemAvailable and what is left below each memory limit of the process's cgroups; files that can be dropped are free
     surely       what the run takes if every answer is as short as it can be    more than there is: refused
@@ -16,7 +16,9 @@ from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.sizing.sizing import BYTES, Memory, ModelShape, Workload, generator_memory, logit_bytes, trainer_memory
+from zorplex_rl.sizing.memory import Memory, generator_memory, logit_bytes, trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import BYTES, Workload
 
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from zorplex_rl.policy.load import Policy
-    from zorplex_rl.sizing.sizing import ModelShape, Workload
+    from zorplex_rl.sizing.model_shape import ModelShape
+    from zorplex_rl.sizing.workload import Workload
     from zorplex_rl.task.episode import Episode, Task
 
 Role = Literal["trainer", "generator"]
@@ -274,7 +275,7 @@ def _warm_up(roles: Sequence[Role], dtypes: Sequence[Dtype]) -> None:
     """Run a tiny model through all that will be measured, so that libraries have loaded."""
     import torch
 
-    from zorplex_rl.sizing.sizing import ModelShape
+    from zorplex_rl.sizing.model_shape import ModelShape
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -301,8 +302,9 @@ def _measure_here(case: Case) -> Measured:
 
 
 def workload_of(case: Case, measured: Measured) -> tuple[ModelShape, Workload]:
-    """Return what ``sizing.py`` needs to compute what was measured."""
-    from zorplex_rl.sizing.sizing import ModelShape, Workload
+    """Return what ``memory.py`` needs to compute what was measured."""
+    from zorplex_rl.sizing.model_shape import ModelShape
+    from zorplex_rl.sizing.workload import Workload
 
     shape = ModelShape.of(json.loads((Path(case.folder) / "config.json").read_text()))
     return shape, Workload(

@@ -1,4 +1,4 @@
-"""Find the shape of any policy, for ``sizing.py``.
+"""The shape of a model, and finding that of any policy.
 
     Qwen2 and Llama     from config.json, by the formulas of ``ModelShape``; without torch
     any other family    the model itself on torch's meta device, where it takes no memory: its parameters are counted
@@ -10,16 +10,110 @@ family differs.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.sizing.sizing import ModelShape
 
 SIZES = "num_hidden_layers hidden_size num_attention_heads intermediate_size vocab_size".split()
 MAY_BE_ABSENT = "num_key_value_heads head_dim".split()
 CHOSEN = "num_experts_per_tok moe_topk top_k_experts".split()
 """How many experts a token is sent to, as families call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A Qwen2 or Llama model, for memory and time. ``head_size`` 0 means hidden / heads.
+
+    >>> ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936).parameters
+    494032768
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = True
+    head_size: int = 0
+    attention_bias: bool = True
+    """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
+    counted: int = 0
+    """Counted parameters of another family; 0 is as the formulas say."""
+    largest: int = 0
+    """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
+    unknown: tuple[str, ...] = ()
+    """In which ways a model of another family differs from what is computed here."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return the shape in a model's ``config.json``. Raises KeyError for another family."""
+        heads = config["num_attention_heads"]
+        kind = config.get("model_type")
+        return cls(
+            config["num_hidden_layers"],
+            config["hidden_size"],
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config["intermediate_size"],
+            config["vocab_size"],
+            # What transformers assumes where the file does not say.
+            bool(config.get("tie_word_embeddings", kind not in ("qwen2", "llama"))),
+            config.get("head_dim") or 0,
+            bool(config.get("attention_bias", kind == "qwen2")),
+        )
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the arguments of transformers' ``Qwen2Config`` for this shape."""
+        return {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied,
+            "max_position_embeddings": 32768,
+        } | ({"head_dim": self.head_size} if self.head_size else {})
+
+    @property
+    def attention(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads together; the values have the same."""
+        return self.kv_heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def table(self) -> int:
+        """Parameters of the embedding table."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer."""
+        attention = self.hidden * (2 * self.attention + 2 * self.keys)
+        bias = self.attention + 2 * self.keys if self.attention_bias else 0
+        return attention + bias + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, tied weights counted once."""
+        return self.counted or self.layers * self.layer + self.hidden + self.tables
+
+    @property
+    def tables(self) -> int:
+        """Parameters of embedding table and output layer, which are one if they are tied."""
+        return self.table * (1 if self.tied else 2)
+
+    @property
+    def copied_keys(self) -> int:
+        """Width of the keys in attention: copied per query head; a single key head needs none."""
+        return self.attention if self.heads > self.kv_heads > 1 else self.keys
 
 
 def shape_of(folder: Path) -> ModelShape:
@@ -113,7 +207,7 @@ def _intermediate(config: Any, has_experts: bool) -> int:
 
 
 def _differences(config: Any, has_experts: bool) -> list[str]:
-    """Return what ``sizing.py`` does not know of a model of ``config``."""
+    """Return what ``memory.py`` does not know of a model of ``config``."""
     kinds = set(getattr(config, "layer_types", None) or ())
     found = [f"activations, cache and seconds are those of a Llama of the same sizes, not of a {config.model_type}"]
     if has_experts:

@@ -7,7 +7,7 @@ arXiv:2412.15115, table 1).
 That of the embedded policy is what ``benchmarks/time_to_accuracy.py`` found best. They are no
 defaults: they are for Qwen2 and Llama models, one trainer process and samples that begin alike.
 None of the Qwen presets has been trained to the end by this project: no GPU was there when they
-were written. Their memory is computed by ``sizing.py``; ``zorplex-rl size --preset …`` prints it.
+were written. Their memory is computed by ``memory.py``; ``zorplex-rl size --preset …`` prints it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zorplex_rl.config import Config
-from zorplex_rl.sizing.sizing import ModelShape
+from zorplex_rl.sizing.model_shape import ModelShape
 
 PresetName = Literal["embedded", "qwen0.5b", "qwen1.5b", "qwen3b"]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from zorplex_rl.config import Config
-from zorplex_rl.sizing.sizing import ModelShape, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
+from zorplex_rl.sizing.workload import Workload
 
 ANSWER_SHARE = 0.5
 """A common answer ÷ ``max_tokens``: the embedded policy's have 45 of 96 tokens, tools' included."""

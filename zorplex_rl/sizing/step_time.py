@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from zorplex_rl.sizing.sizing import BYTES, ModelShape, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import BYTES, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ import torch
 
 from zorplex_rl.config import Config
 from zorplex_rl.learning.batches import split_by_tokens
-from zorplex_rl.sizing import sizing
+from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured_size import Case, make_model, measure, workload_of
-from zorplex_rl.sizing.sizing import MicroBatch, ModelShape, Parallel, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import BYTES, RING_SLOTS, MicroBatch, Parallel, Workload
 
 SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
 SHAPES = [
@@ -47,16 +48,16 @@ def test_the_parts_that_stay_are_those_of_the_zero_paper():
     """Mixed precision with Adam: 2 + 2 bytes there, and 12 in the optimizer; here the gradients are
     float32."""
     n = SMALL.parameters
-    low = sizing.trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["update"]
+    low = memory.trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["update"]
     assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (2 * n, 4 * n, 8 * n, 4 * n)
     assert low["weight ring"] == 3 * 2 * n
-    full = sizing.trainer_memory(SMALL, Workload()).phases["update"]
+    full = memory.trainer_memory(SMALL, Workload()).phases["update"]
     assert (full["weights"], full["masters"], full["moments"], full["gradients"]) == (4 * n, 0, 8 * n, 4 * n)
 
 
 def test_each_zero_stage_divides_one_more_part():
     n, work = SMALL.parameters, Workload(dtype="bfloat16")
-    found = [sizing.trainer_memory(SMALL, work, Parallel(4, stage)).phases["update"] for stage in range(4)]
+    found = [memory.trainer_memory(SMALL, work, Parallel(4, stage)).phases["update"] for stage in range(4)]
     assert [part["moments"] for part in found] == [8 * n, 2 * n, 2 * n, 2 * n]
     assert [part["masters"] for part in found] == [4 * n, n, n, n]
     assert [part["gradients"] for part in found] == [4 * n, 4 * n, n, n]
@@ -73,13 +74,13 @@ def test_a_token_by_hand():
     mask = 4 * 7
     ends = 3 * 8 * tokens
     by_hand = 4 * (norms + mlp + queries_and_outputs + keys_and_values + mask + ends)
-    assert sizing.activation_bytes(shape, batch, "float32") == by_hand
-    assert sizing.logit_bytes(shape, batch) == 4 * 4 * 5 * 10
+    assert memory.activation_bytes(shape, batch, "float32") == by_hand
+    assert memory.logit_bytes(shape, batch) == 4 * 4 * 5 * 10
 
 
 def test_the_cache_of_a_published_model_by_hand():
     shape = SHAPES[-1]  # Qwen2.5-0.5B: 24 layers, 2 key-value heads of 64
-    assert sizing.cache_bytes(shape, rows=64, length=1024, dtype="bfloat16") == 2 * 24 * 2 * 128 * 64 * 1024
+    assert memory.cache_bytes(shape, rows=64, length=1024, dtype="bfloat16") == 2 * 24 * 2 * 128 * 64 * 1024
 
 
 @pytest.mark.parametrize(
@@ -97,16 +98,15 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
 def test_a_setting_that_is_smaller_never_needs_more(shape, change):
     config = Config(policy="x").changed(slots=64, token_budget=8192, max_tokens=256)
     work, less = Workload.of(config, 200), Workload.of(config.changed(**change), 200)
-    assert sizing.trainer_memory(shape, less).total <= sizing.trainer_memory(shape, work).total
-    assert sizing.generator_memory(shape, less).total <= sizing.generator_memory(shape, work).total
+    assert memory.trainer_memory(shape, less).total <= memory.trainer_memory(shape, work).total
+    assert memory.generator_memory(shape, less).total <= memory.generator_memory(shape, work).total
 
 
 def test_bfloat16_needs_less_for_a_model_of_some_size():
     """Not for a tiny one: the kernels for bfloat16 keep more than it saves."""
-    for memory in (sizing.trainer_memory, sizing.generator_memory):
+    for bytes_of in (memory.trainer_memory, memory.generator_memory):
         total = {
-            dtype: memory(SHAPES[-1], Workload(dtype=dtype, transfer=dtype, stored=dtype)).total
-            for dtype in sizing.BYTES
+            dtype: bytes_of(SHAPES[-1], Workload(dtype=dtype, transfer=dtype, stored=dtype)).total for dtype in BYTES
         }
         assert total["bfloat16"] < 0.85 * total["float32"]
 
@@ -115,9 +115,9 @@ def test_a_generator_that_computes_in_another_type_needs_that_type_s_memory_and_
     config = Config(policy="x", dtype="bfloat16")
     low, mixed = (Workload.of(config.changed(generator_dtype=dtype), 200) for dtype in ("same", "float32"))
     for part, factor in (("weights", 2), ("key-value cache", 2), ("staging", 1)):
-        one, other = (sizing.generator_memory(SHAPES[-1], work).phases["sample"][part] for work in (low, mixed))
+        one, other = (memory.generator_memory(SHAPES[-1], work).phases["sample"][part] for work in (low, mixed))
         assert other == factor * one
-    assert sizing.trainer_memory(SHAPES[-1], mixed).total == sizing.trainer_memory(SHAPES[-1], low).total
+    assert memory.trainer_memory(SHAPES[-1], mixed).total == memory.trainer_memory(SHAPES[-1], low).total
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -149,19 +149,19 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         states = learner.response_states(model, batch)
     assert states.requires_grad
-    computed = sizing.activation_bytes(shape, MicroBatch(2, prompt, rows, response), dtype)
+    computed = memory.activation_bytes(shape, MicroBatch(2, prompt, rows, response), dtype)
     assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.1)
 
 
 def test_what_one_phase_frees_stays_with_the_process_unless_it_is_large():
     """The optimizer's temporaries: 6 MB stay, 600 MB go back to the system."""
     small, large = (
-        sizing.trainer_memory(replace(SMALL, vocabulary=vocabulary), Workload(token_budget=1)) for vocabulary in (12_000, 1_200_000)
+        memory.trainer_memory(replace(SMALL, vocabulary=vocabulary), Workload(token_budget=1)) for vocabulary in (12_000, 1_200_000)
     )  # fmt: skip
-    for memory, kept in ((small, True), (large, False)):
-        parts = next(parts for name, parts in memory.phases.items() if name.startswith("forward"))
-        temporaries = memory.phases["update"]["optimizer's temporaries"]
-        assert (parts[sizing.KEPT] > temporaries) == kept
+    for found, kept in ((small, True), (large, False)):
+        parts = next(parts for name, parts in found.phases.items() if name.startswith("forward"))
+        temporaries = found.phases["update"]["optimizer's temporaries"]
+        assert (parts[memory.KEPT] > temporaries) == kept
 
 
 def test_a_measured_process_takes_what_was_computed(tmp_path):
@@ -170,7 +170,7 @@ def test_a_measured_process_takes_what_was_computed(tmp_path):
     make_model(shape, tmp_path)
     case = Case("trainer", str(tmp_path), prompts=2, group_size=4, max_tokens=40, token_budget=600, checkpoint=False)
     found = measure(replace(case, calibrate=False), timeout=400)
-    computed = sizing.trainer_memory(*workload_of(case, found)).total
+    computed = memory.trainer_memory(*workload_of(case, found)).total
     assert computed == pytest.approx(found.peak, rel=0.15)
     assert set(found.seconds) == {"load", "optimizer", "ring", "publish", "step 1", "step 2"}
 
@@ -178,7 +178,7 @@ def test_a_measured_process_takes_what_was_computed(tmp_path):
 def test_the_ring_has_the_slots_that_the_trainer_gives_it():
     from zorplex_rl.training.transports import SLOTS
 
-    assert sizing.RING_SLOTS == SLOTS
+    assert RING_SLOTS == SLOTS
 
 
 def test_a_ring_that_keeps_changes_takes_the_bytes_that_it_allocates():
@@ -189,5 +189,5 @@ def test_a_ring_that_keeps_changes_takes_the_bytes_that_it_allocates():
     layout = Layout.of({"w": torch.zeros(1_000_000, dtype=torch.bfloat16)})
     for changes in (False, True):
         work = Workload(10, 10, 1, 1, 100, transfer="bfloat16", changes=changes)
-        allocated = ring_bytes(layout, sizing.RING_SLOTS, CHANGES * changes)
+        allocated = ring_bytes(layout, RING_SLOTS, CHANGES * changes)
         assert work.ring_bytes * 1_000_000 == pytest.approx(allocated, rel=1e-3)

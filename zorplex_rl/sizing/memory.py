@@ -33,18 +33,12 @@ residuals are not. Activations at 16-bit precision are counted as in Korthikanti
 Unknown: activations of experts and other attention (``ModelShape.unknown``), other programs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
-from zorplex_rl.config import Config
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.workload import BYTES, CACHE_STEP, ONE_PROCESS, MicroBatch, Parallel, Workload
 
 MB = 1e6
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-RING_SLOTS = 3
-"""As in ``training/transports.py``; a test holds the two together."""
-CACHE_STEP = 32
-"""``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 4
 """Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
 RETURNED = 32 * 2**20
@@ -60,188 +54,6 @@ GENERATOR_LIBRARIES = {4: 5_000_000, 2: 2_000_000}
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 HOST_PARTS = ("weight ring", "staging", "policy file")
 """Parts that are in main memory also where the model is on a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """A Qwen2 or Llama model, for memory and time. ``head_size`` 0 means hidden / heads.
-
-    >>> ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936).parameters
-    494032768
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    vocabulary: int
-    tied: bool = True
-    head_size: int = 0
-    attention_bias: bool = True
-    """Biases of the query, key and value projections: Qwen2 has them, Llama has none."""
-    counted: int = 0
-    """Counted parameters of another family (``model_shape.py``); 0 is as the formulas say."""
-    largest: int = 0
-    """Parameters of its largest tensor; 0 likewise. Experts may all be in one."""
-    unknown: tuple[str, ...] = ()
-    """In which ways a model of another family differs from what is computed here."""
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in a model's ``config.json``. Raises KeyError for another family."""
-        heads = config["num_attention_heads"]
-        kind = config.get("model_type")
-        return cls(
-            config["num_hidden_layers"],
-            config["hidden_size"],
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config["intermediate_size"],
-            config["vocab_size"],
-            # What transformers assumes where the file does not say.
-            bool(config.get("tie_word_embeddings", kind not in ("qwen2", "llama"))),
-            config.get("head_dim") or 0,
-            bool(config.get("attention_bias", kind == "qwen2")),
-        )
-
-    def as_config(self) -> dict[str, Any]:
-        """Return the arguments of transformers' ``Qwen2Config`` for this shape."""
-        return {
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.hidden,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "intermediate_size": self.intermediate,
-            "vocab_size": self.vocabulary,
-            "tie_word_embeddings": self.tied,
-            "max_position_embeddings": 32768,
-        } | ({"head_dim": self.head_size} if self.head_size else {})
-
-    @property
-    def attention(self) -> int:
-        """Width of all query heads together."""
-        return self.heads * (self.head_size or self.hidden // self.heads)
-
-    @property
-    def keys(self) -> int:
-        """Width of all key heads together; the values have the same."""
-        return self.kv_heads * (self.head_size or self.hidden // self.heads)
-
-    @property
-    def table(self) -> int:
-        """Parameters of the embedding table."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def layer(self) -> int:
-        """Parameters of one layer."""
-        attention = self.hidden * (2 * self.attention + 2 * self.keys)
-        bias = self.attention + 2 * self.keys if self.attention_bias else 0
-        return attention + bias + 3 * self.hidden * self.intermediate + 2 * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters, tied weights counted once."""
-        return self.counted or self.layers * self.layer + self.hidden + self.tables
-
-    @property
-    def tables(self) -> int:
-        """Parameters of embedding table and output layer, which are one if they are tied."""
-        return self.table * (1 if self.tied else 2)
-
-    @property
-    def copied_keys(self) -> int:
-        """Width of the keys in attention: copied per query head; a single key head needs none."""
-        return self.attention if self.heads > self.kv_heads > 1 else self.keys
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """A micro-batch: ``rows`` of ``response`` tokens after ``prompts`` of ``prompt`` tokens."""
-
-    prompts: int
-    prompt: int
-    rows: int
-    response: int
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What a run feeds its models; lengths in tokens, of the longest prompt and response.
-
-    ``shared_prompt`` is how many tokens all prompts start with, ``tasks`` the number of prompts
-    that a generator has before it, and ``evaluated`` the tasks of an evaluation, which samples
-    beside the generator's stream in a cache of its own (0: there is none). ``stored`` is the number
-    type of the policy's files.
-    """
-
-    prompt: int = 100
-    response: int = Config.max_tokens
-    prompts: int = Config.prompts_per_step
-    group_size: int = Config.group_size
-    token_budget: int = Config.learner.token_budget
-    slots: int = Config.slots
-    shared_prompt: int = 0
-    tasks: int = Config.prompts_per_step
-    evaluated: int = Config.eval_tasks
-    dtype: str = "float32"
-    transfer: str = "float32"
-    stored: str = "float32"
-    sampled_in: str = ""
-    """Number type of the generator's model; none is ``dtype``. Its memory is computed with it, its
-    seconds without."""
-    max_tokens: int = 0
-    """Tokens for which a slot is reserved, maybe more than used; 0 is as ``response``."""
-    changes: bool = False
-    """Whether what has changed between versions is kept, too (``weights/delta.py``)."""
-
-    @property
-    def ring_bytes(self) -> int:
-        """Bytes of the ring for each parameter: three versions, and four changes of a quarter."""
-        return (RING_SLOTS + self.changes) * BYTES[self.transfer]
-
-    @classmethod
-    def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
-        """Return the workload of ``config`` for prompts of up to ``prompt`` tokens."""
-        transfer = config.travels_as or config.dtype
-        sampled_in = "" if config.generator_dtype == "same" else config.generator_dtype
-        return cls(
-            prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
-            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, sampled_in,
-            config.max_tokens, config.full_weights_every > 1,
-        )  # fmt: skip
-
-    @property
-    def micro_batches(self) -> list[tuple[MicroBatch, int]]:
-        """The micro-batches of a step, and how often each occurs, if all responses are longest.
-
-        ``learning/batches.py`` splits.
-
-        >>> Workload(prompt=100, response=100, prompts=4, group_size=8, token_budget=2000).micro_batches[1]
-        (MicroBatch(prompts=2, prompt=100, rows=2, response=100), 1)
-        """
-        rows, most = self.prompts * self.group_size, max(1, self.token_budget // (self.prompt + self.response))
-        sizes = {most: rows // most, rows % most: 1}
-        return [
-            (MicroBatch(min(self.prompts, size), self.prompt, size, self.response), count)
-            for size, count in sizes.items()
-            if size and count
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """A model on ``data`` processes at ZeRO ``stage`` 0 to 3, each of ``tensor`` processes."""
-
-    data: int = 1
-    stage: int = 0
-    tensor: int = 1
-
-    def of(self, part: str) -> int:
-        """Return by how much the persistent ``part`` is divided."""
-        from_stage = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3}
-        return self.tensor * (self.data if self.stage >= from_stage.get(part, 4) else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +98,7 @@ class Memory:
         return highest + self.reserved
 
 
-def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = Parallel()) -> Memory:
+def trainer_memory(shape: ModelShape, work: Workload, parallel: Parallel = ONE_PROCESS) -> Memory:
     """Return what a trainer of ``shape`` needs for ``work``, above its libraries."""
     n, e = shape.parameters, BYTES[work.dtype]
     low = e < 4
@@ -338,7 +150,7 @@ def _returned(size: int, blocks: int = 1) -> int:
     return size if size // blocks >= RETURNED else 0
 
 
-def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = Parallel()) -> int:
+def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel: Parallel = ONE_PROCESS) -> int:
     """Return what autograd keeps of ``batch`` for its backward pass, without the logits. The first
     hidden state is the prompt's last, so a response's pass is a token shorter."""
     e = BYTES[dtype]
@@ -357,13 +169,13 @@ def activation_bytes(shape: ModelShape, batch: MicroBatch, dtype: str, parallel:
     return shape.layers * layer + ends
 
 
-def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = Parallel()) -> int:
+def logit_bytes(shape: ModelShape, batch: MicroBatch, parallel: Parallel = ONE_PROCESS) -> int:
     """Return ``batch``'s float32 logits and what comes of them, if all tokens are sampled."""
     return LOGIT_COPIES * 4 * batch.rows * batch.response * shape.vocabulary // parallel.tensor
 
 
 def generator_memory(
-    shape: ModelShape, work: Workload, parallel: Parallel = Parallel(), mapped_ring: bool = False
+    shape: ModelShape, work: Workload, parallel: Parallel = ONE_PROCESS, mapped_ring: bool = False
 ) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``, above its libraries. ``mapped_ring``
     counts the trainer's ring, too, which a reader through shared memory maps."""
@@ -399,7 +211,7 @@ def _rounded(length: int) -> int:
     return -(-length // CACHE_STEP) * CACHE_STEP
 
 
-def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = Parallel()) -> int:
+def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, parallel: Parallel = ONE_PROCESS) -> int:
     """Return the keys and values of ``rows`` rows of ``length`` tokens."""
     return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // min(parallel.tensor, shape.kv_heads)
 
