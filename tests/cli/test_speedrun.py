@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+from dataclasses import asdict
 
 import pytest
 
 from zorplex_rl.cli.commands import main
-from zorplex_rl.learning.referee import Attempt
+from zorplex_rl.learning.referee import RULES, Attempt
 
 ENTRY = "from zorplex_rl.learning.entry import Entry\n\n\nclass Mine(Entry):\n    prompts = 2\n"
 
@@ -39,13 +41,50 @@ def test_a_folder_for_the_card_that_cannot_be_written_is_refused(refused, tmp_pa
     assert f"--to {to!r} cannot be written" in refused("mine.py", "--to", to)
 
 
-def test_a_card_that_cannot_be_read_is_refused_and_stays(refused, tmp_path):
+RUN = Attempt(seconds=10.0, calibrated=20.0, right=380, tasks=400, curve=[])
+CARD = {"source": ENTRY, "rules": RULES, "begun": 1, "attempts": [asdict(RUN)]}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{torn",
+        100_000 * "[",
+        "[]",
+        "{}",
+        json.dumps(CARD | {"begun": -1}),
+        json.dumps(CARD | {"begun": 1e999}),
+        json.dumps(CARD | {"attempts": [7]}),
+        json.dumps(CARD | {"attempts": [asdict(RUN) | {"seconds": "ten"}]}),
+        json.dumps(CARD | {"attempts": [asdict(RUN) | {"tasks": 0}]}),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_refused_and_stays(refused, tmp_path, written):
     (tmp_path / "mine.py").write_text(ENTRY)
     card = tmp_path / "to" / "cards" / "mine.json"
     card.parent.mkdir(parents=True)
-    card.write_text("{torn")
+    card.write_text(written)
     assert "mine.json' cannot be read; move it away" in refused(tmp_path / "mine.py", "--to", tmp_path / "to")
-    assert card.read_text() == "{torn"
+    assert card.read_text() == written
+
+
+def test_a_folder_in_place_of_a_card_is_refused(refused, tmp_path):
+    (tmp_path / "mine.py").write_text(ENTRY)
+    (tmp_path / "to" / "cards" / "mine.json").mkdir(parents=True)
+    assert "mine.json' cannot be read; move it away" in refused(tmp_path / "mine.py", "--to", tmp_path / "to")
+
+
+def test_an_entry_whose_name_would_write_lines_of_records_is_refused(refused, tmp_path):
+    (tmp_path / "mine` | 1.0 |.py").write_text(ENTRY)
+    assert "would be in RECORDS.md" in refused(tmp_path / "mine` | 1.0 |.py", "--to", tmp_path / "to")
+
+
+def test_two_speedruns_do_not_write_over_each_others_runs(refused, tmp_path):
+    (tmp_path / "mine.py").write_text(ENTRY)
+    (tmp_path / "to").mkdir()
+    with (tmp_path / "to" / "RECORDS.md").open("a") as records:
+        fcntl.flock(records, fcntl.LOCK_EX)
+        assert "is in use by another speedrun" in refused(tmp_path / "mine.py", "--to", tmp_path / "to")
 
 
 @pytest.fixture
@@ -68,9 +107,6 @@ def card_of(monkeypatch, tmp_path):
         return json.loads((tmp_path / "to" / "cards" / "mine.json").read_text())
 
     return card_of
-
-
-RUN = Attempt(seconds=10.0, calibrated=20.0, right=380, tasks=400, curve=[])
 
 
 def test_a_card_counts_the_runs_that_were_stopped(card_of):

@@ -138,7 +138,16 @@ def mark_of(process: psutil.Process) -> str | None:
 def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
     log = tmp_path / "log.jsonl"
     assert read_log(log) == ([], None)
-    for written in (b"\xff\xfe", 500_000 * b"[", b"7"):
+    nested = b'{"a": ' + 600 * b"[" + 600 * b"]" + b"}"
+    for written in (
+        b"\xff\xfe",
+        500_000 * b"[",
+        b"7",
+        nested,
+        b'{"a": "b"}',
+        b'{"a": NaN}',
+        b'{"a": 1' + 400 * b"0" + b"}",
+    ):
         log.write_bytes(written)
         assert read_log(log) == ([], "its log.jsonl cannot be read")
     log.write_bytes(2 * LARGEST_LOG * b" ")
@@ -146,6 +155,49 @@ def test_a_log_that_is_no_log_is_refused_and_does_not_end_the_referee(tmp_path):
     log.unlink()
     os.mkfifo(log)
     assert read_log(log) == ([], "its log.jsonl cannot be read")
+
+
+FLOODS = """
+    def train(self, run):
+        for step in range(3):
+            print("a" * 2**19, end="")
+"""
+
+
+def test_an_entry_that_prints_without_end_does_not_fill_the_referees_memory(tmp_path):
+    assert judge(tmp_path, FLOODS).refused == f"it printed more than {LARGEST_LOG} bytes"
+
+
+HIDES = """
+from zorplex_rl.learning.entry import refuse
+try:
+    refuse("it opened 'x'")
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_refusal_that_a_full_disk_hides_ends_the_entry():
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run([sys.executable, "-c", HIDES], stdout=full, timeout=120).returncode == 1
+
+
+ENDS_ALONE = """
+    processes = 2
+    def train(self, run):
+        if run.rank:
+            torch.os._exit(1)
+        torch.os.waitid(torch.os.P_ALL, 0, torch.os.WEXITED | torch.os.WNOWAIT)
+"""
+
+
+def test_an_entry_of_which_one_process_ends_with_an_error_is_refused_even_if_that_could_not_be_told(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
+    found = judge(tmp_path, ENDS_ALONE, "import torch\n")
+    assert found.refused == "one of its processes has ended before the other"
 
 
 LEAVES_NO_CARD = """
@@ -203,7 +255,9 @@ SHADOWS = """
 """
 
 
-def test_a_file_that_an_entry_writes_is_no_module(tmp_path, monkeypatch):
+@pytest.mark.parametrize("paths", ["", os.pathsep, f".{os.pathsep}"])
+def test_a_file_that_an_entry_writes_is_no_module(paths, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", paths + os.environ.get("PYTHONPATH", ""))
     monkeypatch.setattr("zorplex_rl.learning.referee.complaints", lambda source: iter(()))
     assert judge(tmp_path, SHADOWS, "import torch\n").refused is None
 

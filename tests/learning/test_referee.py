@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from zorplex_rl.learning.entry_rules import LARGEST_FILE, complaints
+from zorplex_rl.learning.entry_rules import LARGEST_FILE, MODULES, complaints
 from zorplex_rl.learning.referee import (
     Attempt,
     disguised,
@@ -76,6 +80,7 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
         ),
         (SMALLEST + 21 * f'    "{"a" * 199}"\n', "its texts have 4"),
         (WITHIN.format(f"0x1{'0' * 16}"), "it has a number of 65 bits; at most 64 are allowed"),
+        (WITHIN.format(f"0x{4_000 * 'f'}"), "it has a number of 16000 bits"),
         (WITHIN.format("list(dict(blip=0))"), "it names 'blip', a word of the tasks"),
         (WITHIN.format("'quon_rilk'.split('_')"), "it names 'quon', a word of the tasks"),
         (WITHIN.format(r"'\x62lip'"), "it names 'blip', a word of the tasks"),
@@ -91,6 +96,20 @@ def test_the_entries_of_this_repository_keep_the_rules(entry):
         (WITHIN.format("torch.set_num_threads(64)"), "it uses set_num_threads"),
         (WITHIN.format("True") + "        Task.question = 1\n", "it sets question, which decides"),
         (WITHIN.format("list(run.policy.tokenizer.get_vocab())"), "it uses get_vocab"),
+        ("from torch.nn.functional import *\n" + WITHIN.format("importlib"), "it imports all of torch.nn.functional"),
+        ("from torch import _VF\n" + SMALLEST, "it imports torch._VF"),
+        ("from torch.autograd.profiler import profile as p\n" + SMALLEST, "it uses profiler, a module"),
+        ("from torch.autograd.profiler_util import attrgetter\n" + SMALLEST, "it uses attrgetter"),
+        ("import torch\n" + WITHIN.format("torch.cuda.tunable.x"), "it uses cuda, a module"),
+        ("import torch\n" + WITHIN.format("torch.utils.data"), "it uses utils, of which torch has others"),
+        ("from torch.nn.utils import prune\n" + WITHIN.format("prune.identity(f, '__globals__')"), "it uses prune"),
+        (WITHIN.format("torch.nn.Module.get_parameter(f, '__globals__')"), "it uses get_parameter"),
+        (WITHIN.format("torch.optim.lr_scheduler.LRScheduler.state_dict(torch)['os']"), "it uses lr_scheduler"),
+        ("from torch.optim.swa_utils import SWALR\n" + WITHIN.format("SWALR.state_dict(torch)['os']"), "it uses SWALR"),
+        (WITHIN.format("True") + "        torch.nn.Module = object\n", "it sets Module, by which torch checks"),
+        ("import functools\n" + WITHIN.format("True") + "        Run.other.attrname = '_tasks'\n", "it uses attrname"),
+        (WITHIN.format("FunctionMeta.mro()[1]('A', (), {})"), "it uses mro"),
+        ("from dataclasses import copy\n" + WITHIN.format("copy.dispatch_table"), "it uses dispatch_table"),
         ("class Mine(:", "it is no Python"),
         (f"x = {9_000 * '-'}1", "it is no Python: it is nested too deeply"),
     ],
@@ -101,8 +120,26 @@ def test_an_entry_that_reaches_around_the_rules_is_refused_before_it_starts(sour
 
 def test_an_entry_may_use_the_parts_of_torch_that_compute():
     imports = "import torch\nimport torch.nn.functional as F\nfrom torch import nn, Tensor\nfrom torch.nn.utils.rnn import pad_sequence\n"
-    body = "F.relu(torch.zeros(2).copy_(torch.optim.lr_scheduler.x)).numpy().data.select(0, 1)"
+    body = "F.relu(torch.zeros(2).copy_(torch.optim.swa_utils.x)).numpy().data.select(0, 1)"
     assert list(complaints(imports + WITHIN.format(body))) == []
+
+
+def test_no_name_that_an_entry_may_use_leads_from_what_it_may_import_to_another_module_or_around_the_rules():
+    may_use = functools.cache(lambda name: not list(complaints(f"module.{name}")))
+    around = (operator.attrgetter, operator.methodcaller, types.FunctionType, types.CodeType, types.MethodType)
+    modules = [m for name, m in list(sys.modules.items()) if name.split(".")[0] in MODULES]
+    modules, reached = [m for m in modules if not list(complaints(f"import {m.__name__}"))], list[str]()
+    for module in modules:
+        for name, value in [(name, value) for name, value in list(vars(module).items()) if may_use(name)]:
+            if isinstance(value, types.ModuleType) and value.__name__.split(".")[0] in (*MODULES, "copy"):
+                modules += [value] * (value not in modules)
+            elif (
+                isinstance(value, types.ModuleType)
+                or any(value is other for other in around)
+                or (isinstance(value, type) and issubclass(value, type))
+            ):
+                reached.append(f"{module.__name__}.{name}")
+    assert len(modules) > 100 and not reached
 
 
 def test_the_starting_policy_computes_the_same_with_other_weights():

@@ -8,10 +8,14 @@
 are in speedrun/RULES.md.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -39,34 +43,60 @@ class Speedrun(Command):
 
 
 def speedrun(command: Speedrun) -> int:
-    """Run the entry and print a line for each run, and the verdict. Returns the exit code."""
+    """Check what was given, and run the entry. Returns the exit code."""
     check_range("seeds", command.seeds, 1)
     if not command.entry.is_file():
         raise ConfigError(f"there is no file {str(command.entry)!r}; give the entry's file")
+    if not re.fullmatch(r"[\w.-]+", command.entry.stem):
+        raise ConfigError(
+            f"the name of {str(command.entry)!r} would be in RECORDS.md; give it letters, digits, - and _"
+        )
+    with _alone_in(command.to) if command.to else contextlib.nullcontext():
+        return _run(command)
+
+
+@contextlib.contextmanager
+def _alone_in(to: Path) -> Iterator[None]:
+    """Make the folder ``to``, and refuse other speedruns in it: of two with one card, one would write
+    over the other's runs."""
+    try:
+        (to / "cards").mkdir(parents=True, exist_ok=True)
+        records = (to / "RECORDS.md").open("a")
+    except OSError as error:
+        raise ConfigError(f"--to {str(to)!r} cannot be written ({error.strerror}); choose another") from error
+    with records:
+        try:
+            fcntl.flock(records, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"--to {str(to)!r} is in use by another speedrun; wait for it") from error
+        yield
+
+
+def _run(command: Speedrun) -> int:
+    """Run the entry and print a line for each run, and the verdict. Returns the exit code."""
     import tempfile
 
-    from zorplex_rl.learning.referee import RULES, SEEDS, Attempt, attempt, verdict
+    from zorplex_rl.learning.referee import RULES, SEEDS, Attempt, attempt, is_figure, verdict
 
     try:
         source, attempts, begun = command.entry.read_text(), list[Attempt](), 0
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the entry {str(command.entry)!r} cannot be read ({error}); give a Python file") from error
     card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
-    if card and card.is_file():
+    if card and card.exists():
         try:
             earlier = json.loads(card.read_text())
             if (earlier["source"], earlier.get("rules")) == (source, RULES):
-                attempts, begun = [Attempt(**row) for row in earlier["attempts"]], int(earlier["begun"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+                attempts, begun = [Attempt(**row) for row in earlier["attempts"]], earlier["begun"]
+                figures = [figure for a in attempts for figure in (a.seconds, a.calibrated, a.right, a.tasks)]
+                if (
+                    not all(map(is_figure, [begun, *figures]))
+                    or begun < len(attempts)
+                    or (attempts and not verdict(attempts))
+                ):
+                    raise ValueError("it has no numbers of runs")
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
             raise ConfigError(f"the card {str(card)!r} cannot be read; move it away to begin a new one") from error
-    if command.to and card:
-        try:
-            card.parent.mkdir(parents=True, exist_ok=True)
-            (command.to / "RECORDS.md").open("a").close()
-        except OSError as error:
-            raise ConfigError(
-                f"--to {str(command.to)!r} cannot be written ({error.strerror}); choose another"
-            ) from error
 
     def keep() -> None:
         if card:

@@ -189,8 +189,12 @@ class Entry:
 
 
 def tell(why: str) -> None:
-    """Write to the referee why the entry is refused."""
-    os.write(1, f"\nrefused {why}\n".encode(errors="replace"))
+    """Write to the referee why the entry is refused. Ends the process if that cannot be written: an
+    entry could fill the disk first."""
+    try:
+        os.write(1, f"\nrefused {why}\n".encode(errors="replace"))
+    except OSError:
+        os._exit(1)
 
 
 def refuse(why: str) -> NoReturn:
@@ -268,6 +272,9 @@ def main(folder: Path) -> None:
         policy.model.load_state_dict(load_file(folder / START), strict=False)
         entry.train(Run(policy, folder, given_tasks(folder), rank, table, barrier))
         if rank == 0:
+            if barrier and os.waitpid(-1, os.WNOHANG)[1]:
+                tell("one of its processes has ended before the other")
+                os._exit(1)
             save_file({n: p.detach() for n, p in policy.model.named_parameters()}, folder / TRAINED)
     except BaseException as error:
         traceback.print_exc()

@@ -9,11 +9,13 @@ and to the referee, which gives that process nothing worth taking.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+
+import torch
 
 from zorplex_rl.learning.entry import OFFERED
 from zorplex_rl.policy.family import BytePairs
@@ -33,12 +35,17 @@ FORBIDDEN = (
     "serialization cpp_extension multiprocessing library package sys os modules distributed save load_file save_file "
     "load_library format format_map type make_dataclass update_wrapper wraps gi_frame gi_code cr_frame cr_code "
     "ag_frame ag_code tb_frame tb_next f_back f_globals f_locals f_builtins f_code save_pretrained benchmark "
-    "tokenizer get_vocab collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads"
+    "tokenizer get_vocab collect_env profiler testing export onnx fx DataLoader np set_num_threads set_num_interop_threads "
+    "mro FunctionMeta VariableMeta ABCMeta EnumMeta EnumType FunctionType CodeType MethodType attrgetter methodcaller "
+    "dispatch_table get_parameter get_submodule get_buffer ParameterDict prune parametrize parametrizations weight_norm "
+    "spectral_norm set_submodule attrname lr_scheduler LRScheduler SWALR manager handlers loads dist mp"
 ).split()
 """Names that an entry must not use: they read files, run texts, read or make attributes by the text
 of their names, use more than one thread, know all words of the tasks, or reach around what this program checks in another way."""
-ELSEWHERE = sys.stdlib_module_names - {*MODULES, "copy", "select"}
-"""Modules that hang on others, as ``dataclasses.inspect`` does. These two are a tensor's methods, or a list's."""
+IN_TORCH = {module.name for module in pkgutil.iter_modules(torch.__path__)} - {*PARTS}
+ELSEWHERE = (sys.stdlib_module_names | IN_TORCH) - {*MODULES, "copy", "select", "cpu", "functional", "utils"}
+"""Modules that hang on others, as ``dataclasses.inspect`` does, except those whose names are also a
+tensor's methods, or a list's, or parts of ``torch.nn``."""
 KEPT = {field.name for kind in (Task, Policy) for field in fields(kind)} - {"model"} | {*vars(BytePairs)}
 """Attributes that decide what the policy is asked: set in their class, a task that was given asks another question."""
 
@@ -55,7 +62,7 @@ def complaints(source: str) -> Iterator[str]:
     for rule in (_data, _imports, _names, _early):
         yield from rule(nodes)
     # A text may spell a word by escapes, so as Python reads it, too.
-    texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    texts = [str(n.value) for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str | bytes)]
     letters = set(re.findall("[a-z]+", " ".join((source, *texts)).lower()))
     yield from (f"it names {word!r}, a word of the tasks" for word in ZORPLEX_WORDS if word in letters)
 
@@ -102,14 +109,10 @@ def _imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             yield from (f"it imports {module}" for module in modules if module.split(".")[0] not in MODULES)
+            yield from (f"it imports all of {modules[0]}; name what it uses" for a in node.names if a.name == "*")
             full = [f"{modules[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else modules
             inner = [module.split(".")[1] for module in full if module.startswith("torch.")]
-            yield from (f"it imports torch.{part}" for part in inner if part not in PARTS and is_module(part))
-
-
-def is_module(part: str) -> bool:
-    """Return whether ``part`` of torch is a module."""
-    return importlib.util.find_spec(f"torch.{part}") is not None
+            yield from (f"it imports torch.{part}" for part in inner if part in IN_TORCH)
 
 
 def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
@@ -121,12 +124,17 @@ def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
             names = [node.id]
         elif isinstance(node, ast.Attribute):
             names = [node.attr]
+            if node.attr == "utils":
+                yield "it uses utils, of which torch has others; import from torch.nn.utils what it uses"
             if not isinstance(node.ctx, ast.Load) and node.attr in KEPT:
                 yield f"it sets {node.attr}, which decides what the policy is asked"
+            if not isinstance(node.ctx, ast.Load) and node.attr in ("Tensor", "Parameter", "Module"):
+                yield f"it sets {node.attr}, by which torch checks what it is given"
         elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             names = [node.name]
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names = [part for a in node.names for part in a.name.split(".") if part != "__future__"]
+            dotted = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
+            names = [part for name in dotted for part in name.split(".") if part != "__future__"]
         elif isinstance(node, ast.Match):
             yield f"it uses match in line {node.lineno}, whose patterns read attributes"
         if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):

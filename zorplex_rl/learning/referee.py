@@ -51,7 +51,7 @@ KIND, DIFFICULTY, TARGET, CONFIDENCE = "compositional", "hard", 0.90, 0.95
 SEEDS, TRAINING_TASKS, HELD_OUT_TASKS, MOST_SECONDS = 8, 1_000, 400, 1_200.0
 READY_SECONDS = 120.0
 LARGEST_LOG, LARGEST_TRAINED = 2**20, 2**24
-"""Bytes of what an entry leaves; the policy's weights have 3.4 million."""
+"""Bytes of what an entry leaves, or says; the policy's weights have 3.4 million."""
 MARK = "ZORPLEX_SPEEDRUN"
 """Environment variable of the entry's processes: the folder of their run."""
 
@@ -138,9 +138,15 @@ def read_log(log: Path) -> tuple[list[dict[str, float]], str | None]:
         curve = [json.loads(line) for line in written.decode().splitlines()]
     except (ValueError, RecursionError):
         curve = [None]
-    if unread or not all(isinstance(line, dict) for line in curve):
+    if unread or not all(isinstance(line, dict) and all(map(is_figure, line.values())) for line in curve):
         return [], unread or f"its {log.name} cannot be read"
     return curve, None
+
+
+def is_figure(value: object) -> bool:
+    """Return whether ``value`` is a number that a card can have. A card could not be written, or not
+    be read again, with lists in lists in lists."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def verdict(attempts: Sequence[Attempt]) -> Verdict:
@@ -206,9 +212,11 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
     """Run the entry in ``folder`` in a process of its own. Returns the seconds from the word *go*,
     given after ``hand_over``, to its end, and which rule it broke."""
     program = "import sys, pathlib; from zorplex_rl.learning.entry import main; main(pathlib.Path(sys.argv[1]))"
-    # -P: a file that the entry writes into its folder is no module.
+    # -P, and no path that begins in its folder: a file that the entry writes there is no module.
+    paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     command = [sys.executable, "-B", "-P", "-c", program, str(folder)]
     alone = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", MARK: str(folder)}
+    alone["PYTHONPATH"] = os.pathsep.join(paths)
     seconds, give_up_at = 0.0, time.monotonic() + READY_SECONDS
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         # Who has this file may only append to it, and so take nothing back.
@@ -233,6 +241,8 @@ def run_apart(folder: Path, hand_over: Callable[[], None]) -> tuple[float, str |
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             end_what_is_left(folder)
+        if os.fstat(said.fileno()).st_size > LARGEST_LOG:
+            return seconds, f"it printed more than {LARGEST_LOG} bytes"
         said.seek(0)
         broken = next((line[8:].strip() for line in said if line.startswith("refused ")), None)
     if child.returncode:
