@@ -371,7 +371,9 @@ class FolderTaken(ConfigError):
 def read_config(path: Path, called: str) -> Config:
     """Return the configuration of the run in ``path``, ``called`` so. Raises ConfigError."""
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{called} {str(path)!r} is not a run folder: it has no config.json")
+        raise ConfigError(
+            f"{called} {str(path)!r} is not a run folder: it has no config.json; give one that `zorplex-rl train` has written"
+        )
     expect_plain(path, called)
     try:
         return Config.from_dict(json.loads((path / "config.json").read_text()))

@@ -67,7 +67,9 @@ def status(command: Status) -> int:
     """Print what the run is doing. Returns the exit code: 1 if there is nothing to look into."""
     path = command.run
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.json")
+        raise ConfigError(
+            f"{str(path)!r} is not a run folder: it has no config.json; give one that `zorplex-rl train` has written"
+        )
     expect_plain(path, "the run")
     if command.trace and command.trace.exists():
         raise ConfigError(f"--trace {str(command.trace)!r} exists already; choose another file")

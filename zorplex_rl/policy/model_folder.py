@@ -69,7 +69,8 @@ def check_policy(name: str) -> str:
     if not any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
         found = ", ".join(map(str, architectures)) or config.get("model_type", "an unknown model")
         raise PolicyError(
-            f"policy {name!r} is not a causal language model but {found}; give one whose architecture ends in 'ForCausalLM'"
+            f"policy {name!r} is not a causal language model but {found}; "
+            "give one whose architecture ends in 'ForCausalLM', or of a run its folder 'policy'"
         )
     if not _has_chat_template(Path(source)):
         raise PolicyError(

@@ -197,7 +197,8 @@ class Sample:
         if found:
             (held_out, train), question = found[0], self.tasks["held_out"][found[0][0]].question
             raise Broken(
-                f"{len(found)} of {SAMPLE} held-out tasks are in training: held-out {held_out} is training {train}, {question!r:.60}"
+                f"{len(found)} of {SAMPLE} held-out tasks are in training: held-out {held_out} is training {train}, {question!r:.60}; "
+                "let each split draw what the other never does"
             )
         return f"none of {SAMPLE} held-out tasks is among {SAMPLE} training tasks"
 

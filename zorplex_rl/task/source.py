@@ -328,7 +328,9 @@ def _read(flag: str, file: str) -> str:
         return Path(file).expanduser().read_text(encoding="utf-8")
     except (OSError, RuntimeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise TaskError(f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a file that exists") from error
+        raise TaskError(
+            f"{flag} is {file!r:.200}, which cannot be read ({reason}); give a text file that you can read"
+        ) from error
 
 
 class _told:
