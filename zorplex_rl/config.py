@@ -338,7 +338,8 @@ class Config:
         for knob, losses in LOSS_KNOBS.items():
             if knob in set_knobs and learner.loss not in losses:
                 raise ConfigError(
-                    f"{_flag(knob)} is a setting of {', '.join(losses)}, and --loss is {learner.loss}; leave it out, or choose one of these"
+                    f"{_flag(knob)} is a setting of {', '.join(losses)}, and --loss is {learner.loss}; "
+                    f"leave it out, or choose {'it' if len(losses) == 1 else 'one of these'}"
                 )
         if learner.clip_low is not None and learner.clip_low > 1:
             raise ConfigError(
@@ -360,9 +361,13 @@ class Config:
                     raise ConfigError(f"{_flag(name)} {tells}, and --task is {_kind(self.task)}; leave it out")
         elif self.task_data is not None:
             raise ConfigError(f"--task-data is for a task of your own, and --task is {self.task}; leave it out")
+        tasks = " or ".join(TASKS_WITH_TIERS)
         if self.curriculum and self.task not in TASKS_WITH_TIERS:
-            tasks = " or ".join(TASKS_WITH_TIERS)
             raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
+        if self.difficulty != "easy" and self.task not in TASKS_WITH_TIERS:
+            raise ConfigError(
+                f"--difficulty is {self.difficulty}, and task {self.task!r} has only one; leave it out, or use {tasks}"
+            )
         if self.curriculum and self.difficulty != "easy":
             raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
         if self.max_lag == 0 and self.order != Config.order:

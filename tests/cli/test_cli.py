@@ -173,6 +173,14 @@ bench --nam all
 bench --name all
 bench ''
 bench all of
+env
+env check
+export
+export run
+certificates
+size --out x
+eval --max-lag=1
+eval --task simple --difficulty hard
 """.strip().splitlines(),
 )
 def test_every_argument_of_every_command_is_checked_before_any_work(capsys, tmp_path, monkeypatch, wording, arguments):

@@ -55,10 +55,14 @@ def parse_command(
         if "Missing subcommand" in said:
             asked, expected = " ".join(words or arguments[:1]), _first_paragraph(said).removeprefix("Expected ")
             raise ConfigError(f"no command {asked!r}; expected {expected}; see {prog} --help") from None
+        command = next((kind for kind in get_args(commands) if words[:1] == [kind.__name__.lower()]), None)
+        if "Missing from" in said and command:
+            raise ConfigError(f"something is missing; write {prog} {words[0]} {_needed(command)}") from None
         raise ConfigError(f"{_first_paragraph(said)}; see {prog} {' '.join(words[:1])} --help") from None
     if unknown:
         known = {*_flags(type(parsed)), "--help"}
-        raise ConfigError(_unknown(unknown[0], known, f"{prog} {words[0]}"))
+        owners = [kind.__name__.lower() for kind in get_args(commands) if unknown[0].partition("=")[0] in _flags(kind)]
+        raise ConfigError(_unknown(unknown[0], known, f"{prog} {words[0]}", owners))
     return parsed
 
 
@@ -71,10 +75,12 @@ def _check_no_value_is_empty(arguments: Sequence[str], prog: str) -> None:
             raise ConfigError(f"{what} is empty; give it a value, or leave it out; see {prog} --help")
 
 
-def _unknown(token: str, known: Collection[str], prog: str) -> str:
+def _unknown(token: str, known: Collection[str], prog: str, owners: Sequence[str]) -> str:
     if not token.startswith("-"):
         return f"{token!r} belongs to no flag; see {prog} --help"
     flag = token.partition("=")[0]
+    if owners:
+        return f"no flag {flag}, which is one of {', '.join(owners)}; see {prog} --help"
     # tyro accepts underscores for hyphens.
     nearest = difflib.get_close_matches(flag.replace("_", "-"), sorted(known), 1)
     return f"no flag {flag}; " + (f"did you mean {nearest[0]}?" if nearest else f"see {prog} --help")
@@ -82,12 +88,7 @@ def _unknown(token: str, known: Collection[str], prog: str) -> str:
 
 def _flags(command: type) -> Iterator[str]:
     """Yield every flag that sets a field of ``command``, or of a dataclass within it."""
-    types = get_type_hints(command, include_extras=True)
-    for field in dataclasses.fields(command):
-        kind, *marks = (
-            get_args(types[field.name]) if get_origin(types[field.name]) is Annotated else (types[field.name],)
-        )
-        name = field.name.replace("_", "-")
+    for name, kind, marks, _ in _fields(command):
         if parts := [
             part for part in (kind, *get_args(kind)) if isinstance(part, type) and dataclasses.is_dataclass(part)
         ]:
@@ -97,6 +98,27 @@ def _flags(command: type) -> Iterator[str]:
             yield f"--{name}"
             if kind is bool:
                 yield f"--no-{name}"
+
+
+def _fields(command: type) -> Iterator[tuple[str, Any, list[Any], bool]]:
+    """Yield of each field of ``command`` its name in a flag, its type, tyro's marks, and whether it
+    has a default."""
+    types = get_type_hints(command, include_extras=True)
+    for field in dataclasses.fields(command):
+        hint = types[field.name]
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
+        yield field.name.replace("_", "-"), kind, marks, has_default
+
+
+def _needed(command: type) -> str:
+    """Return the arguments that ``command`` cannot do without, as one writes them."""
+    needed = []
+    for name, kind, marks, has_default in _fields(command):
+        if not has_default:
+            value = "|".join(get_args(kind)) if get_origin(kind) is Literal else name.upper()
+            needed.append(value if tyro.conf.Positional in marks else f"--{name} {value}")
+    return " ".join(needed)
 
 
 def _values() -> tyro.constructors.ConstructorRegistry:

@@ -28,7 +28,7 @@ PROMPTS_TRIED = 8
 
 @dataclass(frozen=True)
 class Size(Command):
-    """Print a run's memory and step time, part by part. Takes train's flags, starts nothing."""
+    """Print a run's memory and step time, part by part. Takes train's settings, starts nothing."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -27,6 +27,17 @@ from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import check_range
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.manifest import write_whole
+
+if TYPE_CHECKING:
+    from zorplex_rl.learning.referee import Attempt
+
+
+HEADER = """\
+# Records
+
+| date | entry | calibrated | seconds | held-out accuracy | seeds | commit |
+|---|---|---|---|---|---|---|
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,9 @@ def _alone_in(to: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"--to {str(to)!r} cannot be written ({error.strerror}); choose another") from error
     with records:
+        if not records.tell():
+            records.write(HEADER)
+            records.flush()
         try:
             fcntl.flock(records, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -76,27 +90,14 @@ def _run(command: Speedrun) -> int:
     """Run the entry and print a line for each run, and the verdict. Returns the exit code."""
     import tempfile
 
-    from zorplex_rl.learning.referee import RULES, SEEDS, Attempt, attempt, is_figure, verdict
+    from zorplex_rl.learning.referee import RULES, SEEDS, attempt, verdict
 
     try:
-        source, attempts, begun = command.entry.read_text(), list[Attempt](), 0
+        source = command.entry.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the entry {str(command.entry)!r} cannot be read ({error}); give a Python file") from error
     card = command.to / "cards" / f"{command.entry.stem}.json" if command.to else None
-    if card and card.exists():
-        try:
-            earlier = json.loads(card.read_text())
-            if (earlier["source"], earlier.get("rules")) == (source, RULES):
-                attempts, begun = [Attempt(**row) for row in earlier["attempts"]], earlier["begun"]
-                figures = [figure for a in attempts for figure in (a.seconds, a.calibrated, a.right, a.tasks)]
-                if (
-                    not all(map(is_figure, [begun, *figures]))
-                    or begun < len(attempts)
-                    or (attempts and not verdict(attempts))
-                ):
-                    raise ValueError("it has no numbers of runs")
-        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"the card {str(card)!r} cannot be read; move it away to begin a new one") from error
+    attempts, begun = _earlier(card, source) if card and card.exists() else ([], 0)
 
     def keep() -> None:
         if card:
@@ -126,6 +127,26 @@ def _run(command: Speedrun) -> int:
                 f"| {date.today()} | `{command.entry.stem}` | {' | '.join(cells)} | {_commit(command.entry)} |\n"
             )
     return 1 if judged.refused else 0
+
+
+def _earlier(card: Path, source: str) -> "tuple[list[Attempt], int]":
+    """Return the attempts on ``card`` and how many were begun, none if they are of another text or
+    by other rules. Raises ConfigError for a card that this program has not written."""
+    from zorplex_rl.learning.referee import RULES, Attempt, is_figure, verdict
+
+    try:
+        earlier = json.loads(card.read_text())
+        if (earlier["source"], earlier.get("rules")) != (source, RULES):
+            return [], 0
+        attempts, begun = [Attempt(**row) for row in earlier["attempts"]], earlier["begun"]
+        figures = [figure for a in attempts for figure in (a.seconds, a.calibrated, a.right, a.tasks)]
+        if not all(map(is_figure, [begun, *figures])) or begun < len(attempts):
+            raise ValueError("it has no numbers of runs")
+        if attempts:
+            verdict(attempts)
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"the card {str(card)!r} cannot be read; move it away to begin a new one") from error
+    return attempts, begun
 
 
 def _about(entry: Path) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def _why_nothing(folder: RunFolder, report: dict[str, Any] | None, is_under_way:
             return f"the run in {where} is starting or ending; ask again in a few seconds"
         return f"the run in {where} goes on ({done} so far) without telemetry; only a run begun with --telemetry can be looked into"
     newest = folder.newest_checkpoint()
-    again = f"; to go on from step {step_of(newest)}: {folder.resume_command}" if newest else ""
+    go_on = f"to go on from step {step_of(newest)}: {folder.resume_command}" if newest else ""
+    again = f"; {go_on or 'it left no checkpoint to go on from'}"
     if report is not None:
         return f"the run in {where} was killed after {done}{again}"
     if folder.policy.is_dir() and any(row.get("final") for row in folder.evaluations()):
@@ -180,7 +181,8 @@ def _endpoints(times: Rows, failures: Rows) -> Rows:
     rows: Rows = []
     for row in sorted(times, key=lambda row: -row["mean_ms"]):
         names = json.loads(row["endpoint"])
-        if names["actor"] in MONARCHS_OWN or names["actor"].endswith("_probe"):
+        is_monarchs = names["actor"] in MONARCHS_OWN or names["method"].startswith("__")
+        if is_monarchs or names["actor"].endswith("_probe"):
             continue
         shown = {
             "endpoint": f"{names['actor']}.{names['method']}",

@@ -277,7 +277,8 @@ def main(folder: Path) -> None:
                 os._exit(1)
             save_file({n: p.detach() for n, p in policy.model.named_parameters()}, folder / TRAINED)
     except BaseException as error:
-        traceback.print_exc()
+        if not isinstance(error, Refused):
+            traceback.print_exc()
         tell_of(error)
         if barrier:
             barrier.abort()

@@ -56,9 +56,14 @@ def complaints(source: str) -> Iterator[str]:
         yield f"it has {size} bytes; at most {LARGEST_FILE} are allowed"
     try:
         nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # The last: too deep, and it has no words.
+    except SyntaxError as error:
+        yield f"it is no Python: {error.msg}, in line {error.lineno}"
+        return
+    except (ValueError, RecursionError, MemoryError) as error:  # The last: too deep, and it has no words.
         yield f"it is no Python: {str(error) or 'it is nested too deeply'}"
         return
+    if not any(isinstance(node, ast.ClassDef) and node.bases for node in nodes):
+        yield "it has no class that extends Entry"
     for rule in (_data, _imports, _names, _early):
         yield from rule(nodes)
     # A text may spell a word by escapes, so as Python reads it, too.
@@ -117,7 +122,6 @@ def _imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
 
 def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the names that lead to what an entry must not have."""
-    yield from (f"it uses {name}" for name in _all_names(nodes) if name.startswith("__") and name != "__future__")
     for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Name):
@@ -139,7 +143,9 @@ def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield f"it uses match in line {node.lineno}, whose patterns read attributes"
         if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):
             yield from (f"it uses {name}, a module" for name in names if name in ELSEWHERE)
-        yield from (f"it uses {name}" for name in names if name in FORBIDDEN or name.startswith("_"))
+        refused = (name for name in names if name in FORBIDDEN or name.startswith("_"))
+        yield from (f"it uses {name} in line {getattr(node, 'lineno', '?')}" for name in refused)
+    yield from (f"it uses {name}" for name in _all_names(nodes) if name.startswith("__") and name != "__future__")
 
 
 def _early(nodes: Sequence[ast.AST]) -> Iterator[str]:
