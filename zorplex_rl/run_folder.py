@@ -368,13 +368,18 @@ class FolderTaken(ConfigError):
     """A run folder that is to be made, and is there already."""
 
 
-def read_config(path: Path, called: str) -> Config:
-    """Return the configuration of the run in ``path``, ``called`` so. Raises ConfigError."""
+def expect_run(path: Path, called: str) -> None:
+    """Raise ConfigError if ``path``, ``called`` so, is no folder of a run, or holds more than files."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"{called} {str(path)!r} is not a run folder: it has no config.json; give one that `zorplex-rl train` has written"
         )
     expect_plain(path, called)
+
+
+def read_config(path: Path, called: str) -> Config:
+    """Return the configuration of the run in ``path``, ``called`` so. Raises ConfigError."""
+    expect_run(path, called)
     try:
         return Config.from_dict(json.loads((path / "config.json").read_text()))
     except (OSError, ValueError, RecursionError) as error:

@@ -76,13 +76,13 @@ def _alone_in(to: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"--to {str(to)!r} cannot be written ({error.strerror}); choose another") from error
     with records:
-        if not records.tell():
-            records.write(HEADER)
-            records.flush()
         try:
             fcntl.flock(records, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(f"--to {str(to)!r} is in use by another speedrun; wait for it") from error
+        if not records.tell():
+            records.write(HEADER)
+            records.flush()
         yield
 
 

@@ -19,8 +19,7 @@ import tyro
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import one_line
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.manifest import expect_plain
-from zorplex_rl.run_folder import RunFolder, step_of
+from zorplex_rl.run_folder import RunFolder, expect_run, step_of
 
 DONE, NOTHING_TO_SEE = 0, 1
 QUERY_SECONDS = 60.0
@@ -66,11 +65,7 @@ class Status(Command):
 def status(command: Status) -> int:
     """Print what the run is doing. Returns the exit code: 1 if there is nothing to look into."""
     path = command.run
-    if not (path / "config.json").is_file():
-        raise ConfigError(
-            f"{str(path)!r} is not a run folder: it has no config.json; give one that `zorplex-rl train` has written"
-        )
-    expect_plain(path, "the run")
+    expect_run(path, "the run")
     if command.trace and command.trace.exists():
         raise ConfigError(f"--trace {str(command.trace)!r} exists already; choose another file")
     if not 0 < command.seconds <= 600:
@@ -123,8 +118,9 @@ def _why_nothing(folder: RunFolder, report: dict[str, Any] | None, is_under_way:
             return f"the run in {where} is starting or ending; ask again in a few seconds"
         return f"the run in {where} goes on ({done} so far) without telemetry; only a run begun with --telemetry can be looked into"
     newest = folder.newest_checkpoint()
-    go_on = f"to go on from step {step_of(newest)}: {folder.resume_command}" if newest else ""
-    again = f"; {go_on or 'it left no checkpoint to go on from'}"
+    again = "; it left no checkpoint to go on from"
+    if newest:
+        again = f"; to go on from step {step_of(newest)}: {folder.resume_command}"
     if report is not None:
         return f"the run in {where} was killed after {done}{again}"
     if folder.policy.is_dir() and any(row.get("final") for row in folder.evaluations()):

@@ -38,7 +38,6 @@ from dataclasses import dataclass, replace
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.workload import BYTES, CACHE_STEP, ONE_PROCESS, MicroBatch, Parallel, Workload
 
-MB = 1e6
 LOGIT_COPIES = 4
 """Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
 RETURNED = 32 * 2**20
