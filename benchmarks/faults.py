@@ -35,9 +35,9 @@ from log import Report, append_report, print_report
 from rich.progress import Progress
 
 from zorplex_rl.config import Config, OnUpdate, ServicesConfig
-from zorplex_rl.run_folder import MetricsRow, RunFolder
-from zorplex_rl.services.requests import Failure
-from zorplex_rl.timeline import Timeline
+from zorplex_rl.run.folder import MetricsRow, RunFolder
+from zorplex_rl.run.timeline import Timeline
+from zorplex_rl.services.router import Failure
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
 

@@ -27,7 +27,7 @@ import tyro
 from log import Report, append_report, describe_machine, print_report
 
 from zorplex_rl.config import Config, ServicesConfig
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.lag import mean_lag
 from zorplex_rl.simulation.recorded import predict, read_run
 from zorplex_rl.simulation.simulate import Run

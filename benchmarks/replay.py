@@ -31,7 +31,7 @@ import tyro
 from log import Report, append_report, describe_machine, print_report
 
 from zorplex_rl.config import Config, ServicesConfig
-from zorplex_rl.run_folder import MetricsRow, RunFolder
+from zorplex_rl.run.folder import MetricsRow, RunFolder
 from zorplex_rl.simulation.replay import read_recording, replay
 from zorplex_rl.simulation.what_if import what_if
 from zorplex_rl.training.controller import Controller

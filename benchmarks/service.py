@@ -31,12 +31,10 @@ from statistics import median
 import tyro
 from log import Report, append_report, print_report
 
-from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import get_service, register_service
-from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.replica import ReplicaFailed, ServiceError, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.services.requests import ReplicaFailed, Request, ServiceError
-from zorplex_rl.services.router import Router
+from zorplex_rl.services.router import Request, Router
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceEndpoints
 

@@ -21,17 +21,17 @@ from statistics import median
 import torch
 import tyro
 from log import Report, append_report, print_report
+from zorplex_rl.services.processes import processor_seconds
+from zorplex_rl.training.hosts.placement import Hosts
 
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.processes import processor_seconds
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import devices_of
-from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zorplex_rl.drawing.style import GREY, ROLES
-from zorplex_rl.drawing.svg import drawing
+from zorplex_rl.run.figure import GREY, ROLES, drawing
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import Run, compare
 

@@ -33,10 +33,8 @@ from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.policy.history import group_requests
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import Sampling, rollout
-from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service, unregister_service
-from zorplex_rl.services.replica import replicas_of
-from zorplex_rl.services.requests import ServiceError
+from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex

@@ -14,9 +14,7 @@ import os
 import signal
 import time
 
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.requests import Overloaded
+from zorplex_rl.services.replica import Overloaded, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.service import Service
 

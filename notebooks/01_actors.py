@@ -36,7 +36,7 @@ with app.setup(hide_code=True):
         concurrent_endpoint,
         current_rank,
         endpoint,
-        start_runtime,
+        start_monarch,
         this_host,
     )
 
@@ -212,7 +212,7 @@ def _():
 
 @app.cell
 async def _():
-    start_runtime()
+    start_monarch()
     started = this_host().spawn_procs(per_host={"rows": 2, "columns": 2})
     procs = await keep_open.enter("01", keep_open.stopping(started))
     baskets = procs.spawn("baskets", BasketActor)

@@ -29,6 +29,7 @@ with app.setup(hide_code=True):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
+    from zorplex_rl.services.own_folder import own_folder
 
     from zorplex_rl.course import nb02
     from zorplex_rl.course.figures import drawing_of
@@ -36,12 +37,11 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.processes import processes_drawing
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb01 import seconds_each
-    from zorplex_rl.services.own_folder import own_folder
     from zorplex_rl.services.runtime import (
         Actor,
         current_rank,
         endpoint,
-        start_runtime,
+        start_monarch,
         this_host,
     )
 
@@ -143,7 +143,7 @@ def _():
 
 @app.cell
 async def _(ProcessJob, config):
-    start_runtime()
+    start_monarch()
     before = set(children())
     job = ProcessJob({"hosts": config.hosts})
     try:
@@ -236,7 +236,7 @@ def _():
 
 @app.cell
 async def _():
-    start_runtime()
+    start_monarch()
     _start = time.monotonic()
     procs = await keep_open.enter(
         "02", keep_open.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
@@ -805,7 +805,7 @@ def _():
 async def _(config):
     import monarch
 
-    start_runtime()
+    start_monarch()
     monarch.configure(enable_log_forwarding=True)
     with nb02.captured(1, 2) as terminal:
         async with keep_open.stopping(

@@ -39,7 +39,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures import drawing_of, lines, spans
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb03 import curve, first_weights, local_steps, losses_of
-    from zorplex_rl.services.runtime import Actor, monarch, start_runtime, this_host
+    from zorplex_rl.services.runtime import Actor, monarch, start_monarch, this_host
 
     endpoint = monarch.actor.endpoint  # Monarch's: the package's own catches sys.exit, too
 
@@ -159,7 +159,7 @@ class Probe(Actor):
 
 @app.function
 async def start(actor_class, *args):
-    start_runtime()
+    start_monarch()
     procs = this_host().spawn_procs(per_host={"procs": 1})
     actor, probe = procs.spawn("worker", actor_class, *args), procs.spawn("probe", Probe)
     pid = await actor.pid.call_one()

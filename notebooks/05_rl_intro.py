@@ -28,13 +28,13 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.widgets.what_if import Knob
     from zorplex_rl.policy.later import later
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+    from zorplex_rl.run.timeline import SpanRecorder, group_latencies
     from zorplex_rl.simulation.recorded import group_variation
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import score
     from zorplex_rl.task.specs import TASK_SPECS
-    from zorplex_rl.timeline import SpanRecorder, group_latencies
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")

@@ -35,7 +35,7 @@ with app.setup(hide_code=True):
         Actor,
         ReplicaDied,
         concurrent_endpoint,
-        start_runtime,
+        start_monarch,
         this_host,
     )
 
@@ -436,7 +436,7 @@ def settings():
         seconds=0.2,  # for a call
         settle=1.5,  # seconds before the fault, and after all is well again
     )
-    start_runtime()  # Monarch, with the package's settings
+    start_monarch()  # Monarch, with the package's settings
     return (config,)
 
 

@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.learning.ratios import mismatch
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-    from zorplex_rl.services.runtime import quiet_stderr, start_runtime
+    from zorplex_rl.services.runtime import quiet_stderr, start_monarch
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.weights.fence import fence
     from zorplex_rl.weights.layout import Layout
@@ -128,7 +128,7 @@ def _():
 def _():
     from monarch.rdma import RDMABuffer, get_rdma_backend
 
-    start_runtime()
+    start_monarch()
     handle_bytes = {}
     for _size in (10**3, 10**8):
         with quiet_stderr():

@@ -35,10 +35,10 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.services.runtime import run_together, start_runtime, this_host
+    from zorplex_rl.run.timeline import Span, Timeline
+    from zorplex_rl.services.runtime import run_together, start_monarch, this_host
     from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.timeline import Span, Timeline
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
@@ -128,7 +128,7 @@ def _(config):
 @app.function
 def start(actor_class, *arguments):
     """Start an actor in a process of its own."""
-    start_runtime()
+    start_monarch()
     procs = this_host().spawn_procs(per_host={"procs": 1})  # one new process
     PROCESSES.append(procs)
     return procs.spawn(actor_class.__name__, actor_class, *arguments)

@@ -25,7 +25,7 @@ from wording import compare
 
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 
 # Every folder of tests: what one test file takes from another is found, and so are the actors of a
 # test by the processes that Monarch starts.

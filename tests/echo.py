@@ -169,12 +169,6 @@ class Pupil(Actor):
         return list(self._taught)
 
     @concurrent_endpoint
-    async def step_alone(self, numbers: int) -> int:
-        """Compute, and let nothing else in this process run meanwhile: ``sum`` does not let go of
-        the interpreter."""
-        return await asyncio.to_thread(sum, range(numbers))
-
-    @concurrent_endpoint
     async def publish(self) -> int:
         return len(self._taught)
 
@@ -196,7 +190,7 @@ class Pupil(Actor):
 async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
     """Send a request for each of ``numbers``; what became of each: its number, or the error in
     words."""
-    from zorplex_rl.services.requests import ServiceError
+    from zorplex_rl.services.replica import ServiceError
 
     gate = asyncio.Semaphore(at_once)
 

@@ -18,10 +18,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from zorplex_rl.cli.train import draw_curve
 from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.learning.replay import Counters
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.task.curriculum import tiers_of
 
 SMALL = Config(
@@ -42,9 +41,10 @@ def train_here(config: Config, path: Path, **options) -> RunFolder:
 
 def train_on(config: Config, folder: RunFolder, draws: bool = False, **options) -> RunFolder:
     """The run of ``folder`` to its end; ``draws`` its curve, which takes half a second."""
+    from zorplex_rl.run.plots import learning_curve
     from zorplex_rl.training.loop import run_training
 
-    draw = {"draw": lambda: draw_curve(folder)} if draws else {}
+    draw = {"draw": lambda: folder.save_curve(learning_curve(folder.metrics()))} if draws else {}
     asyncio.run(run_training(config, folder, **draw, **options))
     return folder
 

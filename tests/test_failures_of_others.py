@@ -19,7 +19,7 @@ from runs import SMALL, as_flags, command, rows, train_here, train_on
 import zorplex_rl
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import LOSS_KNOBS, Config
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.replay import read_recording
 
 CONFIG = SMALL.changed(max_lag=1, steps=4, checkpoint_every=1, task_timeout=2.0)

@@ -20,11 +20,10 @@ from test_checkpoint import Runs
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError, TaskError
-from zorplex_rl.manifest import expect_plain, seal
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder, expect_plain, seal
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.task.source import EnvironmentSource
-from zorplex_rl.timeline import Span, Timeline
 
 TASK = """
 open({ran!r}, "w").close()

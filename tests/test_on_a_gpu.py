@@ -16,7 +16,7 @@ from runs import SMALL, rows, train_here
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.sizing.measured_size import Case, measure

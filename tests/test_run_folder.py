@@ -15,10 +15,10 @@ from runs import SMALL, state_at
 from zorplex_rl.cli.train import _what_failed
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.timeline import Timeline
 
 EPISODE = Episode(Zorplex().task(("simple",), 0), [], [], [], [], [], "answer")
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from zorplex_rl.timeline import Span, SpanRecorder, Timeline
+from zorplex_rl.run.timeline import Span, SpanRecorder, Timeline
 
 RUN = [
     Span("trainer", "train", 1000.0, 1004.0, {"step": 1, "loss": 0.5}),

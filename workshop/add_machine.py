@@ -23,7 +23,7 @@ HEAD = "| machine | a bare call, ms | a copy of 256 MB, GB/s | `examples/my_rl.p
 
 def call_ms() -> float:
     """Return the milliseconds of a call to an actor in another process: the median of 300."""
-    from zorplex_rl.services.runtime import Actor, endpoint, start_runtime, this_host
+    from zorplex_rl.services.runtime import Actor, endpoint, start_monarch, this_host
 
     class Echo(Actor):
         @endpoint
@@ -40,7 +40,7 @@ def call_ms() -> float:
         await procs.stop()
         return 1e3 * median(seconds[50:])
 
-    start_runtime()
+    start_monarch()
     return asyncio.run(measure())
 
 

@@ -23,7 +23,7 @@ from zorplex_rl.config import Config, TaskName
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.warmstart import WarmStart
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 
 
 def refused(capsys, tmp_path, *arguments: str) -> str:
@@ -478,7 +478,7 @@ def test_a_folder_that_another_process_writes_to_is_not_touched(capsys, tmp_path
     folder = RunFolder.create(tmp_path / "run", SMALL)
     folder.finish_checkpoint(folder.begin_checkpoint(2), state_at(2))
     program = (
-        "import sys; from pathlib import Path; from zorplex_rl.run_folder import RunFolder\n"
+        "import sys; from pathlib import Path; from zorplex_rl.run.folder import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).locked(): print('locked', flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

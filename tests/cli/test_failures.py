@@ -19,7 +19,7 @@ from zorplex_rl.cli import eval as eval_command
 from zorplex_rl.cli import train as train_command
 from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.failures import in_plain_words, is_out_of_memory, role_of, sentence_of
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 
 TASK = SMALL.changed(task=HOSTILE_TASK, steps=2, eval_tasks=4, prompts_per_step=1)
 

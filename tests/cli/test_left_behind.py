@@ -7,7 +7,6 @@ import time
 
 import pytest
 from runs import eventually
-
 from zorplex_rl.services.processes import kill_marked
 
 FORKS = "import os, time; os.fork(); time.sleep(1000)"

@@ -29,7 +29,7 @@ from zorplex_rl.cli.output import Output
 from zorplex_rl.cli.stop_wish import SAME_WISH_SECONDS, StopWish
 from zorplex_rl.cli.train import _how_to_go_on
 from zorplex_rl.errors import CheckpointError
-from zorplex_rl.run_folder import RunFolder, step_of
+from zorplex_rl.run.folder import RunFolder, step_of
 
 LONG = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
 

@@ -10,7 +10,7 @@ import torch
 
 from zorplex_rl.course.nb07_push import summary
 from zorplex_rl.course.nb07_torn import PlayedRing, verdict
-from zorplex_rl.timeline import Span
+from zorplex_rl.run.timeline import Span
 
 
 def test_a_verdict_says_what_a_copy_is():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from zorplex_rl.course import nb08, nb08_checks
-from zorplex_rl.timeline import Span, Timeline
+from zorplex_rl.run.timeline import Span, Timeline
 
 
 def test_drawn_moments_reach_every_case_of_the_rule():

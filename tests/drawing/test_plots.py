@@ -8,8 +8,8 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-from zorplex_rl.drawing.plots import KIND_COLOURS, learning_curve, timeline_chart
-from zorplex_rl.timeline import KINDS, Span, Timeline
+from zorplex_rl.run.plots import KIND_COLOURS, learning_curve, timeline_chart
+from zorplex_rl.run.timeline import KINDS, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -109,7 +109,7 @@ def test_names_are_shown_as_they_are_written():
 
 
 def test_nothing_is_said_where_the_library_cannot_keep_its_cache():
-    program = "from zorplex_rl.drawing.plots import learning_curve; learning_curve([])"
+    program = "from zorplex_rl.run.plots import learning_curve; learning_curve([])"
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLCONFIGDIR", "XDG_CACHE_HOME")}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment | {"HOME": "/proc/none"}, capture_output=True, text=True

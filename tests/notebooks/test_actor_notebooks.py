@@ -19,10 +19,10 @@ import pytest
 import torch
 from test_answers import answers as answers_of
 from test_notebooks import NOTEBOOKS, load
+from zorplex_rl.services.own_folder import own_folder
 
 from zorplex_rl.course import nb01, nb02
-from zorplex_rl.services.own_folder import own_folder
-from zorplex_rl.services.runtime import ActorError, start_runtime, this_host
+from zorplex_rl.services.runtime import ActorError, start_monarch, this_host
 
 answers, answers_02 = answers_of("01"), answers_of("02")
 
@@ -56,7 +56,7 @@ def interactive() -> Iterator[ModuleType]:
 
 @asynccontextmanager
 async def mesh(**per_host: int):
-    start_runtime()
+    start_monarch()
     procs = this_host().spawn_procs(per_host=per_host)
     try:
         yield procs

@@ -21,9 +21,8 @@ from test_notebooks import NOTEBOOKS, load
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course import nb06
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import replicas_of
-from zorplex_rl.services.runtime import ReplicaDied, start_runtime
+from zorplex_rl.services.replica import ServiceOptions, replicas_of
+from zorplex_rl.services.runtime import ReplicaDied, start_monarch
 from zorplex_rl.services.service import Service
 
 NOTEBOOK = next(path for path in NOTEBOOKS if path.stem == "06_services")
@@ -37,7 +36,7 @@ def page() -> Iterator[ModuleType]:
     itself."""
     module = load(NOTEBOOK)
     cloudpickle.register_pickle_by_value(module)
-    start_runtime()
+    start_monarch()
     yield module
     cloudpickle.unregister_pickle_by_value(module)
 

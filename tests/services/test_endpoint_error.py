@@ -9,19 +9,20 @@ import pickle
 import threading
 
 import pytest
+from zorplex_rl.services.endpoint_error import MOST_CHARACTERS, RemoteException
 
 from zorplex_rl.errors import TaskError
-from zorplex_rl.services.endpoint_error import MOST_CHARACTERS, EndpointError, RemoteException, reason_of
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.requests import Failure
+from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
+from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import (
     Actor,
     ActorError,
+    EndpointError,
     Refused,
     ReplicaDied,
     concurrent_endpoint,
     fail_if_cancelled_inside,
+    reason_of,
     run_together,
 )
 from zorplex_rl.services.service import Service
@@ -156,7 +157,7 @@ def test_an_answer_that_cannot_be_sent_or_received_is_an_error(what):
                 with pytest.raises(ActorError):
                     await service.give.route(what)
             assert [type(answer) for answer in await service.give.fanout(what)] == [Failure]
-            assert service.replicas == [before] and service.status().application_errors == 3
+            assert service.replicas == [before] and service.status().metrics.application_errors == 3
 
     asyncio.run(scenario())
 

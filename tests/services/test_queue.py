@@ -10,9 +10,7 @@ import signal
 import pytest
 from echo import Echo
 
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import State, replicas_of
-from zorplex_rl.services.requests import Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.replica import Overloaded, ReplicaFailed, ServiceError, ServiceOptions, State, replicas_of
 from zorplex_rl.services.service import Service
 
 

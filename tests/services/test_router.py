@@ -1,84 +1,118 @@
-"""Who answers a request: fairness, load, and sessions that stay where they are."""
+"""Who answers a request: fairness, load, and sessions that stay where they are. No processes: the
+replicas here take requests and never answer."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from typing import get_args
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zorplex_rl.services import router as router_module
-from zorplex_rl.services.options import RouterName, ServiceOptions
-from zorplex_rl.services.replica import Replica, State
-from zorplex_rl.services.router import POLICIES, Router
+from zorplex_rl.services.replica import Replica, ServiceOptions, State
+from zorplex_rl.services.router import Router
 
 
-def replicas(*loads: int, first: int = 0) -> list[Replica]:
-    """Ready ones with so many requests each."""
-    found = [Replica(f"r{number}") for number in range(first, first + len(loads))]
-    for replica, load in zip(found, loads, strict=True):
-        replica.state, replica.traffic.elsewhere = State.READY, load
-    return found
+class Silent:
+    def __getattr__(self, endpoint):
+        return SimpleNamespace(call_one=lambda: SimpleNamespace(as_asyncio=asyncio.get_running_loop().create_future))
 
 
-def pick(among: list[Replica], policy: str = "round_robin", session=None) -> str:
-    """Have a request go to one of them."""
-    chosen = Router("r", ServiceOptions(router=policy)).choose(among, session)
-    chosen.traffic.take_turn()
-    return chosen.name
+def silent(name: str, load: int = 0) -> Replica:
+    replica = Replica(name, Silent())
+    replica.state, replica.elsewhere = State.READY, load
+    return replica
 
 
-@given(st.lists(st.sampled_from(["join", "leave", "route"]), max_size=200), st.integers(1, 6))
+def routed(loads: list[int], requests: int, policy="round_robin") -> list[str]:
+    """The replicas, r0, r1, …, to which so many requests go, one after the other."""
+
+    async def scenario():
+        router = router_of(loads, policy)
+        return [await send(router) for _ in range(requests)]
+
+    return asyncio.run(scenario())
+
+
+def router_of(loads: list[int], policy="round_robin") -> Router:
+    router = Router("r", ServiceOptions(router=policy, max_in_flight=1000))
+    for number, load in enumerate(loads):
+        router.join(silent(f"r{number}", load))
+    return router
+
+
+async def send(router: Router, session=None) -> str:
+    before = {replica: replica.sent for replica in router.replicas}
+    asyncio.get_running_loop().create_task(router.route("ask", (), {}, session))
+    await asyncio.sleep(0)
+    return next(replica.name for replica, sent in before.items() if replica.sent > sent)
+
+
+@given(st.lists(st.sampled_from(["join", "leave", "route"]), max_size=60), st.integers(1, 6))
 def test_round_robin_is_fair_whoever_comes_and_goes(events, first):
-    """Between any two changes of membership nobody answers two requests more than anybody else."""
-    members, served, number = replicas(*[0] * first), Counter(), first
-    for event in events:
-        if event == "route":
-            served[pick(members)] += 1
-        elif event == "join":
-            members += replicas(0, first=number)
-            number += 1
-            served.clear()
-        elif len(members) > 1:
-            members.pop(0)
-            served.clear()
-        counts = [served[member.name] for member in members]
-        assert max(counts) - min(counts) <= 1
+    """Between any two changes of membership no replica answers two requests more than another."""
+
+    async def scenario():
+        router, served, number = router_of([0] * first), Counter(), first
+        for event in events:
+            if event == "route":
+                served[await send(router)] += 1
+            elif event == "join":
+                router.join(silent(f"r{number}"))
+                number += 1
+                served.clear()
+            elif len(router.ready) > 1:
+                router.ready[0].move_to(State.DRAINING)
+                served.clear()
+            counts = [served[member.name] for member in router.ready]
+            assert max(counts) - min(counts) <= 1
+
+    asyncio.run(scenario())
 
 
 def test_a_newcomer_is_not_flooded_to_make_up_for_what_it_has_missed():
-    members = replicas(0, 0)
-    for _ in range(100):
-        pick(members)
-    members += replicas(0, first=2)
-    assert Counter(pick(members) for _ in range(30)) == {"r0": 10, "r1": 10, "r2": 10}
+    async def scenario():
+        router = router_of([0, 0])
+        for _ in range(100):
+            await send(router)
+        router.join(silent("r2"))
+        assert Counter([await send(router) for _ in range(30)]) == {"r0": 10, "r1": 10, "r2": 10}
+
+    asyncio.run(scenario())
 
 
 def test_the_least_loaded_is_chosen_and_equals_take_turns():
-    members = replicas(3, 0, 0)
-    assert [pick(members, "least_loaded") for _ in range(4)] == ["r1", "r2", "r1", "r2"]
+    assert routed([9, 0, 0], 4, "least_loaded") == ["r1", "r2", "r1", "r2"]
+
+
+def test_a_function_of_a_replica_is_a_policy_too():
+    assert routed([1, 9, 2], 1, lambda replica: -replica.load) == ["r1"]
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.DRAINING, State.FAILED, State.STOPPED])
 def test_only_a_ready_replica_is_chosen(state):
-    members = replicas(0, 9)
-    members[0].state = state
-    assert pick(members, "least_loaded") == "r1"
-    members[1].state = state
-    assert Router("r", ServiceOptions()).choose(members) is None
+    router = Router("r", ServiceOptions())
+    router.replicas = [silent("r0"), silent("r1")]
+    router.replicas[0].state = state
+    assert router.choose().name == "r1"
+    router.replicas[1].state = state
+    assert router.choose() is None
 
 
 def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
-    members, router = replicas(0, 0), Router("r", ServiceOptions())
-    session = router.session()
-    session.use(members[0])
-    assert {pick(members, session=session) for _ in range(5)} == {"r0"}
-    members[0].state = State.DRAINING
-    assert router.choose(members, session) is None
-    session.under_way -= 1
-    assert pick(members, session=session) == "r1"
+    async def scenario():
+        router = router_of([0, 0])
+        session, home = router.session(), router.replicas[0]
+        assert {await send(router, session) for _ in range(5)} == {"r0"}
+        home.move_to(State.DRAINING)
+        assert router.choose(session) is None
+        session.under_way = 0
+        assert router.choose(session).name == "r1"
+
+    asyncio.run(scenario())
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=100), st.integers(1, 5))
@@ -91,19 +125,4 @@ def test_the_sessions_of_the_keys_used_last_are_remembered(keys, capacity):
             assert (session is before.get(key)) == (key in used[-capacity:])
             before[key] = session
             used = [old for old in used if old != key] + [key]
-
-
-def test_sessions_without_a_key_have_nothing_in_common():
-    router = Router("r", ServiceOptions())
     assert router.session() is not router.session()
-
-
-def test_every_way_to_choose_a_replica_can_be_asked_for_and_no_other():
-    assert get_args(RouterName) == tuple(POLICIES)
-
-
-def test_a_function_of_a_replica_is_a_policy_too():
-    router = Router("r", ServiceOptions(router=lambda replica: -replica.load))
-    assert router.choose(replicas(1, 3, 2)).name == "r1"
-    with pytest.raises(ValueError, match="router 'fastest' is unknown; expected one of round_robin, least_loaded"):
-        ServiceOptions(router="fastest")

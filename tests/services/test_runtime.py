@@ -127,7 +127,7 @@ def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process
 def test_what_monarch_leaves_of_a_killed_process_is_swept_with_its_folder(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("short")
     monkeypatch.setenv("TMPDIR", str(folder))
-    program = "from zorplex_rl.services.runtime import start_runtime; start_runtime(); print(); input()"
+    program = "from zorplex_rl.services.runtime import start_monarch; start_monarch(); print(); input()"
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.kill()

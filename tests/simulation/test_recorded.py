@@ -11,10 +11,10 @@ import pytest
 from runs import SMALL, train_here
 
 from zorplex_rl.config import Config
+from zorplex_rl.run.timeline import Span, Timeline, group_latencies
 from zorplex_rl.simulation.recorded import group_variation, predict, read_run, read_timeline
 from zorplex_rl.simulation.setting import Details, Setting
 from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
-from zorplex_rl.timeline import Span, Timeline, group_latencies
 from zorplex_rl.training.controller import Controller
 
 SYNC = Config(max_lag=0, steps=3, prompts_per_step=2, eval_tasks=8)

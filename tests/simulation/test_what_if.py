@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.replay import read_recording, replay
 from zorplex_rl.simulation.what_if import paired_interval, what_if
 

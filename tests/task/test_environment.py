@@ -22,7 +22,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.task.call_limit import MARK_BYTES, call_limit
 from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex

@@ -15,12 +15,12 @@ import pytest
 import torch
 from publishing_actor import PublishingActor
 from runs import SMALL, final_weights, same_weights, train_here, undisturbed_weights
+from zorplex_rl.services.worker import HOST_ADDRESS
 
 from zorplex_rl.errors import WeightPullError
+from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
-from zorplex_rl.services.worker import HOST_ADDRESS
-from zorplex_rl.timeline import Timeline
 from zorplex_rl.training.transports import Publisher, subscribe
 from zorplex_rl.weights.layout import Layout
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED

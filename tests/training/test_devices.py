@@ -7,42 +7,29 @@ import torch
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.training import devices
-from zorplex_rl.training.controller import devices_of
-from zorplex_rl.training.devices import assign_devices, prepare
+from zorplex_rl.hosts.lease import count_gpus
+from zorplex_rl.training.devices import assign_devices, devices_of, prepare
 
-ACTORS = ["trainer", "generator_0", "generator_1", "generator_2", "reference"]
-
-
-@pytest.mark.parametrize("requested", ["auto", "cpu"])
-def test_without_cuda_everything_is_on_the_cpu(requested):
-    assert set(assign_devices(requested, ACTORS, cuda_count=0).values()) == {"cpu"}
+ACTORS = ["trainer", "generator_0", "generator_1", "generator_2"]
 
 
-def test_one_gpu_is_shared():
-    assert set(assign_devices("auto", ACTORS, cuda_count=1).values()) == {"cuda:0"}
+@pytest.mark.parametrize(
+    ("requested", "gpus", "expected"),
+    [
+        ("auto", 0, ["cpu"] * 4),
+        ("cpu", 8, ["cpu"] * 4),
+        ("auto", 1, ["cuda:0"] * 4),
+        ("auto", 3, ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]),
+        ("cuda", 8, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+    ],
+)
+def test_gpus_are_given_in_turn_the_trainer_first_and_without_any_all_compute_on_the_cpu(requested, gpus, expected):
+    assert [*assign_devices(requested, ACTORS, gpus).values()] == expected
 
 
-def test_of_several_gpus_the_trainer_gets_the_first_and_shares_it_last():
-    three = assign_devices("auto", ACTORS, cuda_count=3)
-    assert three == {
-        "trainer": "cuda:0",
-        "generator_0": "cuda:1",
-        "generator_1": "cuda:2",
-        "generator_2": "cuda:0",
-        "reference": "cuda:1",
-    }
-    eight = assign_devices("cuda", ACTORS, cuda_count=8)
-    assert len(set(eight.values())) == len(ACTORS)
-
-
-def test_the_cpu_is_used_where_it_is_asked_for_although_there_are_gpus():
-    assert set(assign_devices("cpu", ACTORS, cuda_count=4).values()) == {"cpu"}
-
-
-def test_cuda_that_is_not_there_is_refused_in_a_sentence():
-    with pytest.raises(ConfigError, match="no CUDA device; use --device auto or cpu"):
-        assign_devices("cuda", ACTORS, cuda_count=0)
+def test_cuda_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="--device is cuda"):
+        assign_devices("cuda", ACTORS, gpus=0)
 
 
 def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypatch):
@@ -53,17 +40,14 @@ def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypat
     assert set(devices_of(Config(device="cpu")).values()) == {"cpu"}
 
 
-@pytest.mark.parametrize("has_driver", [False, True])
-def test_torch_is_asked_for_gpus_only_where_there_is_a_driver(monkeypatch, has_driver):
-    monkeypatch.setattr("zorplex_rl.training.devices.has_driver", lambda: has_driver)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert assign_devices("auto", ACTORS[:2]) == (
-        {"trainer": "cuda:0", "generator_0": "cuda:1"} if has_driver else dict.fromkeys(ACTORS[:2], "cpu")
-    )
+def test_two_processes_of_the_trainer_cannot_share_a_gpu(monkeypatch):
+    monkeypatch.setattr("zorplex_rl.training.devices.count_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="--trainer-processes is 2, but this machine has 1 GPU"):
+        devices_of(Config().changed(trainer_processes=2))
 
 
-def test_where_torch_sees_a_gpu_there_is_a_driver():
-    assert devices.has_driver() or not torch.cuda.device_count()
+def test_every_gpu_that_torch_sees_is_counted():
+    assert count_gpus() == torch.cuda.device_count()
 
 
 def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):

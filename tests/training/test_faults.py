@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from runs import LAGGING, SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
 
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.recorded import read_run
 from zorplex_rl.simulation.replay import read_recording, replay
-from zorplex_rl.timeline import Timeline
 
 
 @pytest.fixture

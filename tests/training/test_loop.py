@@ -14,7 +14,7 @@ from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_he
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 
 
 def test_training_changes_the_weights(sync_run):

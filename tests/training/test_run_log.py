@@ -6,8 +6,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from zorplex_rl.config import Config
-from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.timeline import Span
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Span
 from zorplex_rl.training.run_log import RunLog
 
 

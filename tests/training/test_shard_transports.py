@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
-
 from zorplex_rl.services.own_folder import own_folder
+
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint
 from zorplex_rl.training.shard_transports import offer, subscribe

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from runs import SMALL, Command, as_flags, command, eventually, rows
 
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
 
 LONG = SMALL.changed(steps=500, checkpoint_every=1, max_lag=1)
 START_SECONDS = 500

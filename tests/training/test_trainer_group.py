@@ -18,6 +18,9 @@ import pytest
 import torch
 from runs import SMALL, final_weights, same_weights
 from sharded_ranks import one_process, train, train_sharded
+from zorplex_rl.services.host import Host, Tenant
+from zorplex_rl.services.host_agent import HostInfo
+from zorplex_rl.training.hosts.placement import Hosts
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, LearnerConfig
@@ -26,21 +29,16 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.manifest import seal
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Host, Tenant
-from zorplex_rl.services.host_agent import HostInfo
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, State
+from zorplex_rl.run.folder import RunFolder, seal
+from zorplex_rl.services.replica import Replica, ServiceOptions, State
 from zorplex_rl.services.runtime import ActorError, ReplicaDied
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.training import trainer_group
 from zorplex_rl.training.controller import StopRequest
 from zorplex_rl.training.devices import one_each
-from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.shard_transports import subscribe_to_group
 from zorplex_rl.training.trainer import TrainerHandle

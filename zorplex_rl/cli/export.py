@@ -20,7 +20,7 @@ import tyro
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, PolicyError
-from zorplex_rl.run_folder import RunFolder, read_config, step_of
+from zorplex_rl.run.folder import RunFolder, read_config, step_of
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -85,8 +85,8 @@ def _of_checkpoint(folder: RunFolder, step: int, config: Config) -> "Policy":
     """Return the policy of the checkpoint of ``step``."""
     from zorplex_rl.learning.checkpoint import load_learner
     from zorplex_rl.learning.learner import Learner
-    from zorplex_rl.manifest import verify
     from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.run.folder import verify
 
     found = {step_of(path): path for path in folder.checkpoints()}
     if step not in found:

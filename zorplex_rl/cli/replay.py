@@ -21,13 +21,13 @@ from zorplex_rl.cli.failures import DONE, FAILED
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
-from zorplex_rl.run_folder import read_config
+from zorplex_rl.run.folder import read_config
 from zorplex_rl.task.checks import calling_here
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zorplex_rl.drawing.two_runs import Curves
+    from zorplex_rl.course.figures.two_runs import Curves
     from zorplex_rl.simulation.replay import Progress, Recording
     from zorplex_rl.simulation.what_if import Pair, WhatIf
 
@@ -93,7 +93,7 @@ def defaults_of(command: Replay) -> Replay:
 def replay(command: Replay, given: Sequence[str]) -> int:
     """Replay the run as the command line ``given`` says. Returns the exit code: 1 if an unchanged
     replay differs."""
-    from zorplex_rl.drawing.two_runs import two_runs
+    from zorplex_rl.course.figures.two_runs import two_runs
     from zorplex_rl.simulation import what_if
     from zorplex_rl.simulation.replay import read_recording
     from zorplex_rl.training.devices import assign_devices, prepare
@@ -175,7 +175,7 @@ def _tell(found: WhatIf, console: Console) -> None:
 
 def curves_of(pair: Pair) -> Curves:
     """Return what ``two_runs`` draws of a pair."""
-    from zorplex_rl.drawing.two_runs import Curves
+    from zorplex_rl.course.figures.two_runs import Curves
 
     first, second = ([(e.version, e.sampled) for e in run.evaluations] for run in (pair.original, pair.changed))
     return Curves((first, second), (pair.original.lags, pair.changed.lags), pair.same_episodes(), pair.parted)

@@ -26,7 +26,7 @@ import tyro
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import check_range
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.manifest import write_whole
+from zorplex_rl.run.folder import write_whole
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.referee import Attempt

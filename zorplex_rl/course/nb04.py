@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
 from zorplex_rl.services.own_folder import own_folder
-from zorplex_rl.services.runtime import current_rank, start_runtime, this_host
+from zorplex_rl.services.runtime import current_rank, start_monarch, this_host
 
 
 def join(meeting: os.PathLike[str], ranks: int) -> int:
@@ -32,7 +32,7 @@ def join(meeting: os.PathLike[str], ranks: int) -> int:
 @asynccontextmanager
 async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]:
     """Start ``count`` processes with an ``actor`` each and a gloo group, for the block."""
-    start_runtime()
+    start_monarch()
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
         ranks = procs.spawn(name, actor)

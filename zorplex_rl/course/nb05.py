@@ -25,12 +25,12 @@ from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import run_within
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn

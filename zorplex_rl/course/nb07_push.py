@@ -16,9 +16,9 @@ from zorplex_rl import TASK_SPECS
 from zorplex_rl.course.nb07 import Writer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.run.timeline import Span, SpanRecorder, Timeline
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.timeline import Span, SpanRecorder, Timeline
 from zorplex_rl.training.transports import subscribe
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zorplex_rl.services.own_folder import own_folder
-from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_runtime, this_host
+from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 from zorplex_rl.training import shard_transports
 from zorplex_rl.weights.reshard.sharded_model import describe, rank_in
 from zorplex_rl.weights.reshard.transfer import ShardPublisher
@@ -113,7 +113,7 @@ class Rank(Actor):
 @asynccontextmanager
 async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
     """Start trainer and generator ranks, with a group each; they end with the block."""
-    start_runtime()
+    start_monarch()
     meshes: list[Any] = []
     try:
         for name in ("trainer", "generator"):

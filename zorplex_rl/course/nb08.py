@@ -26,18 +26,17 @@ from typing import Any
 
 from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-from zorplex_rl.course.figures.spans import paired_timelines
+from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
-from zorplex_rl.drawing.plots import timeline_chart
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.timeline import Span, Timeline
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
@@ -202,7 +201,7 @@ async def train_and_kill(
         await controller.begin()
         await run_together(train_async(controller), kill(controller))
         await controller.finish()
-        books = (await controller.replay.state.route())["counters"]
+        books = (await controller.replay_buffer.state.route())["counters"]
     return log, books
 
 

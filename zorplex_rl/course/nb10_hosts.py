@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Self
 import zorplex_rl
 from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
-from zorplex_rl.run_folder import RunFolder
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.timeline import Timeline
 
 if TYPE_CHECKING:
     from zorplex_rl.course.widgets import LiveCurve

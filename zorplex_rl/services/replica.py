@@ -1,35 +1,226 @@
-"""Run a replica: one actor in its own process, so that it can die and be replaced alone.
+"""Run a replica: one actor in a process that can die and be replaced alone.
 
     starting ──► ready ──► draining ──► stopped   draining: what it has begun is answered, all else refused
         └──────────┴──────────┴───────► failed    its process is gone, or did not answer a probe in time
 
-    Replica ──┬── process    ``replica_process.py``: which it is, whether it is there, how it ends
-              ├── traffic    ``load.py``: what it was sent, what it answered, its turn
-              └── probe      ``probe.py``: a second actor in its process, which answers at any time
-
-A replica can be sent to another process: the same ``id`` and actors arrive, but no process to end.
+Its process has a second, small actor, the ``HealthProbe``, which answers whatever the first is
+doing: its silence means that the process hangs. That a process is *gone* is known at once, from a
+pidfd, a file that the system makes readable when the process ends.
 """
 
 import asyncio
 import contextlib
+import fcntl
+import gc
+import importlib
+import os
+import signal
+import struct
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from zorplex_rl.services.endpoint_error import reason_of
-from zorplex_rl.services.host import Host, Tenant
-from zorplex_rl.services.load import Traffic
-from zorplex_rl.services.probe import HealthProbe, Heartbeat, answer_in_time
-from zorplex_rl.services.replica_process import ReplicaProcess
-from zorplex_rl.services.runtime import Actor, ReplicaDied, is_made, start_runtime, this_host
-from zorplex_rl.services.service_errors import ReplicaFailed
-from zorplex_rl.services.tasks import Result, done_before
-from zorplex_rl.task.call_limit import last_call
+from zorplex_rl.services.runtime import (
+    Actor,
+    EndpointError,
+    ReplicaDied,
+    Result,
+    done_before,
+    is_made,
+    load_of_this_process,
+    reason_of,
+    start_monarch,
+    this_host,
+    uncounted_endpoint,
+)
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
+QUIET_SECONDS = 0.25
+"""A draining replica stays this long after its last request, to refuse those on their way."""
+STOP_SECONDS = 5.0
+
+
+class ServiceError(RuntimeError):
+    """Report that a request got no answer; the message says why."""
+
+
+class Overloaded(ServiceError):
+    """Report that no replica had a free slot in time. The request was not sent."""
+
+
+class GivenUp(ServiceError):
+    """Report that a service was given up; the message names the last failure."""
+
+
+class ReplicaFailed(ServiceError):
+    """Report that the request's ``replica`` failed. The message says whether it may be done."""
+
+    def __init__(self, replica: str, message: str) -> None:
+        super().__init__(replica, message)
+        self.replica = replica
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Set how a service runs. Times are in seconds. Raises ValueError for contradictions."""
+
+    replicas: int = 1
+    spares: int = 0
+    """Replicas that are loaded but get no requests. One replaces a failed replica at once."""
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    """With both, the number of replicas follows the load in these bounds; see ``scaler.py``."""
+    router: str | Callable[["Replica"], Any] = "round_robin"
+    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like those."""
+    idempotent: Collection[str] = ()
+    """Endpoints that may be called again on another replica if one fails during a call."""
+    max_in_flight: int = 64
+    """Slots of a replica: requests that one calling process may have sent to it."""
+    max_queue: int = 1024
+    """Most requests that may wait for a slot, in one calling process. More are refused at once."""
+    wait_timeout: float = 30.0
+    """Longest wait of a request for a slot; ``start_timeout`` while no replica is ready."""
+    start_timeout: float = 300.0
+    """Longest start of a replica, with ``setup``. A longer one is stopped and counts as failed."""
+    probe_every: float = 1.0
+    probe_timeout: float = 3.0
+    """A replica that does not answer a probe within this time is killed and replaced."""
+    max_failures: int = 5
+    """How often in a row a place may fail before its replica finishes anything; then all ends."""
+    progress: Collection[str] = ()
+    """Endpoints whose answer shows that a replica does its work; with none named, any."""
+    irreplaceable: bool = False
+    """Give the service up when a replica fails that has answered something: that is lost."""
+
+    def __post_init__(self) -> None:
+        least, most = self.bounds
+        if not 1 <= least <= self.replicas <= most:
+            raise ValueError(f"replicas is {self.replicas}; it must be 1 or more, and between {least} and {most}")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the most replicas; both are ``replicas`` without autoscaling."""
+        return (
+            self.replicas if self.min_replicas is None else self.min_replicas,
+            self.replicas if self.max_replicas is None else self.max_replicas,
+        )
+
+
+class Machine:
+    """Start, watch and kill processes of this machine. A host does the same on its own."""
+
+    def start_processes(self, name: str, procs: int) -> Any:
+        """Return Monarch's mesh of ``procs`` new processes."""
+        start_monarch()
+        return this_host().spawn_procs(per_host={"procs": procs}, name=name)
+
+    async def until_one_ends(self, pids: Sequence[int]) -> str:
+        """Wait until one of ``pids`` has ended. Returns how, in words."""
+        if not hasattr(os, "pidfd_open"):
+            # macOS: there Monarch notices it.
+            await asyncio.Event().wait()
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        files: list[int] = []
+        try:
+            for pid in pids:
+                files.append(os.pidfd_open(pid))
+                loop.add_reader(files[-1], ended.set)
+            await ended.wait()
+            return next(filter(None, map(_how_it_ended, files)), "its process has ended")
+        except ProcessLookupError:
+            return "its process has ended"
+        finally:
+            for file in files:
+                loop.remove_reader(file)
+                os.close(file)
+
+    async def kill(self, pids: Sequence[int]) -> None:
+        """Kill those of ``pids`` that are still there."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def end(self, pids: Sequence[int]) -> None:
+        """Return when ``pids`` have surely ended."""
+        await self.kill(pids)
+
+    @contextlib.asynccontextmanager
+    async def reading(self, folder: Path) -> AsyncIterator[str]:
+        """Lend ``folder`` to a process there. Yields its path on that machine."""
+        yield str(folder)
+
+    @contextlib.asynccontextmanager
+    async def writing(self, folder: Path) -> AsyncIterator[str]:
+        """Have a process there fill ``folder``. Yields its path on that machine."""
+        yield str(folder)
+
+
+THIS_MACHINE = Machine()
+
+
+def _how_it_ended(file: int) -> str:
+    """Return how the process of a pidfd has ended; nothing if the system does not say, as Linux
+    before 6.15 (linux/pidfd.h: PIDFD_GET_INFO, PIDFD_INFO_EXIT)."""
+    with contextlib.suppress(OSError):
+        mask, status = struct.unpack("Q52xi", fcntl.ioctl(file, 0xC040FF0B, struct.pack("Q56x", 1 << 3)))
+        if mask & 1 << 3:
+            code = os.waitstatus_to_exitcode(status)
+            return f"its process was killed (signal {-code})" if code < 0 else f"its process exited with code {code}"
+    return ""
+
+
+class Heartbeat(NamedTuple):
+    """Answer a probe: the requests that the process serves, the endpoints that have answered."""
+
+    pid: int
+    serving: int
+    answered: frozenset[str]
+
+
+class HealthProbe(Actor):
+    """Answer probes for its process, whatever the replica in it is doing."""
+
+    @uncounted_endpoint
+    async def prepare(self, modules: Sequence[str]) -> None:
+        """Import ``modules``, before an actor that needs them is made in this process."""
+        await asyncio.to_thread(_import, modules)
+
+    @uncounted_endpoint
+    async def begin(self) -> None:
+        """Forget what this process has answered so far: that was its set-up."""
+        load_of_this_process().answered.clear()
+
+    @uncounted_endpoint
+    async def beat(self) -> Heartbeat:
+        """Return the state of this process."""
+        load = load_of_this_process()
+        return Heartbeat(os.getpid(), load.serving, frozenset(load.answered))
+
+    @uncounted_endpoint
+    async def drain(self) -> None:
+        """Refuse new requests. Returns when all begun requests are answered."""
+        await load_of_this_process().drain(QUIET_SECONDS)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import what the actors of a new process need: unpickled side by side, they could meet in
+    modules that are half imported."""
+    # Of the million objects that torch and transformers make none is garbage.
+    gc.disable()
+    for module in modules:
+        # A class made in a notebook has no module.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 class State(StrEnum):
@@ -43,67 +234,53 @@ class State(StrEnum):
 
 
 class Replica:
-    """Hold a replica: ``width`` processes, each of which gets every request; none while starting."""
+    """Hold a replica: ``width`` processes, each of which gets every request; none while starting.
 
-    def __init__(self, name: str, process: ReplicaProcess | None = None, actor: Any = None, width: int = 1) -> None:
+    ``place`` is its number in its set, which a replacement inherits. ``in_flight`` are the requests
+    of this process that it has not answered; ``elsewhere`` counts those of other processes, as of
+    the last probe, and ``answered`` names the endpoints that have answered anyone.
+    """
+
+    def __init__(self, name: str, actor: Any = None, width: int = 1, mesh: Any = None, machine: Machine = THIS_MACHINE):
         self.name, self.actor, self.width = name, actor, width
+        self.mesh, self.machine = mesh, machine
         self.id = uuid.uuid4().hex
-        self.place = 0
-        """Its number in its set. A replacement gets the same number."""
+        self.place = self.sent = self.elsewhere = 0
         self.probe: Any = None
-        self.process = process or ReplicaProcess()
-        self.traffic = Traffic()
-        self.state, self.reason, self.was_doing = State.STARTING, "", ""
-        """``was_doing`` says what it ran when it failed, in words."""
+        self.pids: tuple[int, ...] = ()
+        self.state = State.STARTING
+        self.reason = ""
+        self.was_doing = ""
+        """The endpoints that it ran when it entered its state."""
         self.ended = asyncio.Event()
         """Set when it has failed or stopped."""
         self.on_change: list[Callable[[Replica], None]] = []
         self.since = time.monotonic()
-        self._methods: dict[str, Callable[..., Any]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _from_elsewhere, (self.name, self.actor, self.width, self.id, self.place, self.probe)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Return its processes on its own machine; none until they have answered once."""
-        return self.process.pids
+        self.in_flight: dict[Any, asyncio.Future[Any]] = {}
+        self.answered: set[str] = set()
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
-        """Return the first of ``pids``, or 0."""
-        return next(iter(self.process.pids), 0)
-
-    @property
-    def host(self) -> Host | None:
-        """Return the host that it lives on, or None for this one."""
-        return self.process.host
+        """The first of its process ids, on its own machine; or 0."""
+        return self.pids[0] if self.pids else 0
 
     @property
     def load(self) -> int:
-        """Return its number of requests, those of other processes as of the last probe."""
-        return self.traffic.load
-
-    @property
-    def turn(self) -> int:
-        """Return its position in the round robin."""
-        return self.traffic.turn
+        """Its number of requests: those of this process, and those of others."""
+        return len(self.in_flight) + self.elsewhere
 
     def method(self, name: str) -> Callable[..., Any]:
         """Return the function that calls endpoint ``name``, or raise AttributeError."""
-        if name not in self._methods:
-            found = getattr(self.actor, name)
-            self._methods[name] = found.call_one if self.width == 1 else found.call
-        return self._methods[name]
+        found = getattr(self.actor, name)
+        return found.call_one if self.width == 1 else found.call
 
     def move_to(self, state: State, reason: str = "") -> None:
         """Enter ``state`` and tell all listeners. A failed or stopped replica stays so."""
         if self.ended.is_set() or state is self.state:
             return
-        if state is State.FAILED and (call := last_call(self.name)):
-            reason += f"; its code was at {call.place}"
         self.state, self.reason = state, reason
-        self.was_doing = self.traffic.doing or self.was_doing
+        self.was_doing = ", ".join(sorted({request.method for request in self.in_flight}))
         if state in (State.FAILED, State.STOPPED):
             self.ended.set()
         for listener in list(self.on_change):
@@ -113,11 +290,14 @@ class Replica:
         """Count as failed from now on."""
         self.move_to(State.FAILED, reason)
 
-    async def meet(self, modules: Sequence[str]) -> None:
-        """Watch its processes, and have them import ``modules``. Raises ReplicaFailed."""
-        beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
-        self.process.watch([beat.pid for _, beat in beats], self.fail)
-        await self.unless_lost(self.probe.prepare.call(modules).as_asyncio())
+    def watch(self, pids: Sequence[int]) -> None:
+        """Fail as soon as one of its processes ``pids`` has ended."""
+
+        async def wait() -> None:
+            self.fail(await self.machine.until_one_ends(pids))
+
+        self.pids = tuple(pids)
+        self._watching = asyncio.create_task(wait())
 
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
         """Return what ``doing`` returns. Cancels it, and raises ReplicaFailed, if this fails."""
@@ -126,95 +306,78 @@ class Replica:
                 return done.result()
         except ReplicaDied as error:
             self.fail(reason_of(error))
+        except EndpointError as error:
+            raise error.original from None
         raise ReplicaFailed(self.name, f"{self.name} has {self.state}: {self.reason}")
 
-    async def beat(
-        self, timeout: float, caller: str = "", waiting: int = 0, busy_timeout: float = 0.0
-    ) -> list[Heartbeat]:
-        """Probe all its processes and note their load; ``waiting`` requests wait at ``caller``.
-
-        Raises ReplicaFailed if one is gone, and TimeoutError if it is late; see ``answer_in_time``.
-        """
-        own_before = len(self.traffic.in_flight)
-        asked = self.unless_lost(self.probe.beat.call(caller, waiting).as_asyncio())
-        found = await answer_in_time(asked, self.process.processor_seconds, timeout, busy_timeout)
-        beats = [beat for _, beat in found]
-        most = max(beat.serving for beat in beats), max(beat.waiting for beat in beats)
-        self.traffic.note(own_before, *most, set().union(*(beat.answered for beat in beats)))
-        return beats
+    async def beat(self, timeout: float) -> None:
+        """Probe all its processes and note their load. Raises ReplicaFailed if one is gone, and
+        TimeoutError after ``timeout`` seconds."""
+        own_before = len(self.in_flight)
+        async with asyncio.timeout(timeout):
+            beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
+        # An estimate: some of this process's own requests may have been answered meanwhile.
+        self.elsewhere = max(0, max(b.serving for _, b in beats) - max(own_before, len(self.in_flight)))
+        self.answered.update(*(beat.answered for _, beat in beats))
 
     async def drain(self) -> None:
         """Let it answer what it has begun, no more. Returns when it has, or has failed."""
         self.move_to(State.DRAINING)
         with contextlib.suppress(ReplicaFailed):
             await self.unless_lost(self.probe.drain.call().as_asyncio())
-        if self.traffic.in_flight:
-            await asyncio.wait(self.traffic.in_flight.values())
+        if self.in_flight:
+            await asyncio.wait(self.in_flight.values())
 
-    async def stop(self, timeout: float = 5.0) -> None:
-        """Stop its processes in good order, or kill them after ``timeout`` seconds."""
+    async def stop(self) -> None:
+        """Stop its processes in good order, or kill them after ``STOP_SECONDS``."""
         self.move_to(State.STOPPED)
-        await self.process.stop(timeout)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.mesh.stop().as_asyncio()
+        except Exception:
+            # It hangs, or was gone before.
+            await self.kill()
 
     async def kill(self) -> None:
         """Kill its processes at once: a process that hangs does not react to anything else."""
-        await self.process.kill()
-        await self.stop()
+        self.move_to(State.STOPPED)
+        await self.machine.kill(self.pids)
 
 
 async def spawn(
-    name: str,
-    actor_class: type[Actor],
-    *args: Any,
-    procs: int = 1,
-    host: Host | None = None,
-    kind: type[Replica] = Replica,
-    **kwargs: Any,
+    name: str, actor_class: type[Actor], *args: Any, procs: int = 1, machine: Machine = THIS_MACHINE
 ) -> Replica:
-    """Start ``actor_class(*args, **kwargs)`` as ``name`` in a new process, or in ``procs`` of them.
+    """Start ``actor_class(*args)`` as ``name`` in ``procs`` new processes of ``machine``, and call
+    its ``setup``, if it has one. Returns when that is done.
 
-    Does so on ``host``; without one on this machine. What it imports can be much: a class says in
-    ``imports`` which modules, beyond its own, a process should import before its actor is made.
-    Returns when ``__init__`` has. Raises ReplicaFailed, or what Monarch says, if a process ends
-    before that.
+    A class names in ``imports`` what its process imports before the actor is made, besides the
+    class's own module. Raises what ``setup`` raises, or ReplicaFailed if a process ends before.
     """
-    start_runtime()
-    mesh = (host.mesh if host else this_host()).spawn_procs(per_host={"procs": procs}, name=name)
-    replica = kind(name, ReplicaProcess(mesh, host), width=procs)
-    if host:
-        host.tenants.append(Tenant(name, procs, replica.ended.is_set, replica.fail))
+    mesh = machine.start_processes(name, procs)
+    replica = Replica(name, None, procs, mesh, machine)
     # The probe comes first: it says at once which process this is.
     replica.probe = mesh.spawn(f"{name}_probe", HealthProbe)
     try:
-        await replica.meet((actor_class.__module__, *getattr(actor_class, "imports", ())))
-        replica.actor = mesh.spawn(name, actor_class, *args, **kwargs)
+        beats = await replica.unless_lost(replica.probe.beat.call().as_asyncio())
+        replica.watch([beat.pid for _, beat in beats])
+        modules = (actor_class.__module__, *getattr(actor_class, "imports", ()))
+        await replica.unless_lost(replica.probe.prepare.call(modules).as_asyncio())
+        replica.actor = mesh.spawn(name, actor_class, *args)
         await replica.unless_lost(is_made(replica.actor).call().as_asyncio())
+        if hasattr(actor_class, "setup"):
+            await replica.unless_lost(replica.actor.setup.call().as_asyncio())
+        await replica.unless_lost(replica.probe.begin.call().as_asyncio())
     except BaseException:
         await replica.stop()
         raise
     return replica
 
 
-def replicas_of(
-    actor_class: type[Actor], *args: Any, procs: int = 1, named: bool = False, host: Host | None = None, **kwargs: Any
-) -> ReplicaStart:
-    """Return a function that starts the actor on ``procs`` processes and calls any ``setup``. A
-    ``named`` actor is also given the replica's name, as its first argument."""
+def replicas_of(actor_class: type[Actor], *args: Any, named: bool = False, **where: Any) -> ReplicaStart:
+    """Return a function that starts replicas of ``actor_class(*args)``; see ``spawn``. A ``named``
+    actor is also given the replica's name, as its first argument."""
 
     async def start(name: str) -> Replica:
-        replica = await spawn(name, actor_class, *([name] if named else []), *args, procs=procs, host=host, **kwargs)
-        if hasattr(actor_class, "setup"):
-            try:
-                await replica.unless_lost(replica.actor.setup.call().as_asyncio())
-            except BaseException:
-                await replica.stop()
-                raise
-        return replica
+        return await spawn(name, actor_class, *([name] if named else []), *args, **where)
 
     return start
-
-
-def _from_elsewhere(name: str, actor: Any, width: int, identity: str, place: int, probe: Any) -> Replica:
-    replica = Replica(name, None, actor, width)
-    replica.id, replica.place, replica.probe, replica.state = identity, place, probe, State.READY
-    return replica

@@ -6,302 +6,317 @@
               │                                         └─ no ──► ReplicaFailed   │
               └─────────────────── back to its old position in the queue ─────────┘
 
-``Router.route`` is the whole fate of a request, from its arrival to its count. A request waits only
-if no replica that it may use has a free slot, at most ``wait_timeout`` seconds; a queue of
-``max_queue`` requests takes no more. A free slot goes to the oldest that may use it, which is sent
-in the same step of the event loop: no other request can take the slot, and a caller that gives up
-holds no slot. After every step, no request in the queue could be sent. So a new request that finds
-a free slot overtakes only requests that may not use it.
+A request waits only if no replica that it may use has a free slot. A free slot goes to the oldest
+request that may use it, in the same step of the event loop, so no request is overtaken.
 
-When a replica fails, nobody can know whether it carried out the requests that it had received. A
-request to an *idempotent* endpoint is sent to another replica; for other endpoints the caller gets
-ReplicaFailed. So no request is lost, and none is done twice unless that is harmless. An exception
-that an endpoint raises is an answer: it goes to the caller and says nothing about the replica.
-
-The requests of a *session* go to one replica, in order, and to another one when that has left.
+When a replica dies, its caller cannot know whether it has carried out the requests that it had
+received. Only those to *idempotent* endpoints are sent again. So no request is lost, and none is
+done twice unless that is harmless. An exception that an endpoint raises is an answer.
 """
 
 import asyncio
+import time
 from bisect import insort
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.endpoint_error import EndpointError, reason_of
-from zorplex_rl.services.endpoints import Refused
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, State
-from zorplex_rl.services.requests import Metrics, Request, Session
-from zorplex_rl.services.runtime import ActorError, ReplicaDied
-from zorplex_rl.services.service_errors import Overloaded, ReplicaFailed, ServiceError
+from zorplex_rl.services.replica import Overloaded, Replica, ReplicaFailed, ServiceError, ServiceOptions, State
+from zorplex_rl.services.runtime import EndpointError, Refused, ReplicaDied, reason_of
 
-MAX_RETRIES = 5
 MAX_SESSION_KEYS = 4096
-
 POLICIES: dict[str, Callable[[Replica], Any]] = {
-    "round_robin": lambda replica: replica.turn,
-    "least_loaded": lambda replica: (replica.load, replica.turn),
+    "round_robin": lambda replica: 0,
+    "least_loaded": lambda replica: replica.load,
 }
-"""Each policy's key: the replica with the smallest gets the request. See ``options.py``."""
+"""Each policy's key: the replica with the smallest gets the request; of equals, who waited longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Stand for the result of a replica that gave none, in the list that ``fanout`` returns."""
+
+    replica: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Call one endpoint of a service."""
+
+    router: "Router"
+    name: str
+    session: "Session | None" = None
+
+    async def route(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the answer of one ready replica; of several processes, the list of answers. Raises
+        what the endpoint raised, ReplicaFailed or Overloaded."""
+        return await self.router.route(self.name, args, kwargs, self.session)
+
+    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the answers of all ready replicas; a ``Failure`` for each that gave none."""
+
+        async def ask(replica: Replica) -> Any:
+            try:
+                return await self.router.call(replica, self.name, *args, **kwargs)
+            except Exception as error:
+                return Failure(replica.name, error)
+
+        return list(await asyncio.gather(*map(ask, self.router.ready)))
+
+
+class Session:
+    """Send requests to one replica, in order; when that leaves, to another, without its memory."""
+
+    def __init__(self, router: "Router") -> None:
+        self._router = router
+        self._replica: Replica | None = None
+        self.under_way = 0
+
+    def __getattr__(self, method: str) -> Method:
+        return Method(self._router, method, self)
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica in charge, or None before the first request and after it has left."""
+        return self._replica if self._replica and self._replica.state is State.READY else None
+
+    def may_use(self, replica: Replica) -> bool:
+        """Return whether its next request may go to ``replica``."""
+        return replica is self.replica or (self.replica is None and self.under_way == 0)
+
+    def use(self, replica: Replica) -> None:
+        """Count a request that goes to ``replica``."""
+        self._replica = replica
+        self.under_way += 1
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Hold one call. ``number`` is its position in the queue, ``only`` the replica that it is for,
+    if for no other; ``answer`` is cancelled when its caller has given up."""
+
+    number: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    session: Session | None
+    only: Replica | None
+    answer: asyncio.Future[Any]
+    sent: int = 0
+    timer: asyncio.TimerHandle | None = None
+    """Ends its wait; set while it is in the queue."""
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Count requests. ``errors`` got no answer, ``application_errors`` an exception; ``latencies``
+    are seconds from request to answer, of the latest."""
+
+    requests: int = 0
+    answered: int = 0
+    application_errors: int = 0
+    errors: int = 0
+    retries: int = 0
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
 
 
 class Router:
-    """Hold the replicas in rotation and the queue of waiting requests, and match them."""
+    """Hold the replicas, in the order of their turns, and the queue, by number; match them."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
-        self.name, self.options = name, options
+        self.name, self.options, self.metrics = name, options, Metrics()
         self.replicas: list[Replica] = []
         self.queue: list[Request] = []
-        """Waiting requests, sorted by number."""
-        self.metrics = Metrics()
-        self.closed = ""
-        """The reason why it takes no more requests; empty while it does."""
-        self._error: Exception | None = None
-        self.watchers: list[Callable[[str, Request, Replica | None], None]] = []
-        """Called when a request "waits" in the queue, was "sent" to a replica, or has "left" it."""
+        self.closed: Exception | None = None
+        """Why it takes no more requests."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
 
+    @property
+    def ready(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.state is State.READY]
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(replica.in_flight) for replica in self.replicas)
+
     async def route(
         self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
     ) -> Any:
-        """Carry out a request, from arrival to count. Returns the answer; see ``Method.route``. A
-        request for ``only`` one replica is sent to it without waiting for a slot."""
-        request = Request(next(self._numbers), method, args, kwargs, session, only)
+        """Return the answer to a request; see ``Method.route``. A request for ``only`` one replica
+        is sent to it without waiting for a slot."""
+        answer = asyncio.get_running_loop().create_future()
+        request = Request(next(self._numbers), method, args, kwargs, session, only, answer)
+        began = time.perf_counter()
         self.metrics.requests += 1
         try:
             if only and only.state is not State.READY:
                 raise self._failed(only, f"is {only.state}, and {method!r} was not sent to it")
-            if replica := only or self.choose(self.replicas, session):
+            if replica := only or self.choose(session):
                 self._send(request, replica)
             else:
                 self._enqueue(request)
-            while True:
-                # In the queue, until a slot is free and it has been sent.
-                if request.turn and (error := await request.turn):
-                    raise error
-                # At its replica, until that has answered or ended.
-                await request.reply
-                replica = request.replica
-                try:
-                    answer = self._answer_of(request, replica)
-                    self.metrics.count_answer(request)
-                    return answer
-                except Refused:
-                    if only:
-                        raise self._failed(only, f"is about to stop, and did not begin with {method!r}") from None
-                    self._enqueue(request)
-                except ReplicaDied:
-                    if why := self._why_not_again(request):
-                        doing = f"failed while it ran {method!r} ({replica.reason})"
-                        raise self._failed(replica, f"{doing}: {why}") from None
-                    self._enqueue(request)
-                finally:
-                    # Last of all: while it is queued, no later one of its session takes the slot.
-                    self._free_slot(request, replica)
+            found = await answer
         except asyncio.CancelledError:
-            self._give_up(request)
+            # If it was sent, it keeps its slot until the replica has answered.
+            if request.timer:
+                self._leave_queue(request)
             raise
-        except Exception as error:
-            self.metrics.count_error(error)
+        except EndpointError as error:
+            self.metrics.application_errors += 1
+            raise error.original from None
+        except ServiceError:
+            self.metrics.errors += 1
             raise
+        self.metrics.answered += 1
+        self.metrics.latencies.append(time.perf_counter() - began)
+        return found
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
         """Send a request to ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
         return await self.route(method, args, kwargs, only=replica)
 
-    def choose(self, replicas: Sequence[Replica], session: Session | None = None) -> Replica | None:
+    def choose(self, session: Session | None = None) -> Replica | None:
         """Return the policy's choice of replicas with a free slot that ``session`` may use."""
-        free = [replica for replica in replicas if self._is_free(replica) and (not session or session.may_use(replica))]
-        return min(free, key=self._policy) if free else None
+        free = (replica for replica in self.replicas if self._is_free(replica))
+        return min((r for r in free if not session or session.may_use(r)), key=self._policy, default=None)
 
     def _is_free(self, replica: Replica) -> bool:
-        return replica.state is State.READY and len(replica.traffic.in_flight) < self.options.max_in_flight
+        return replica.state is State.READY and len(replica.in_flight) < self.options.max_in_flight
 
     def _send(self, request: Request, replica: Replica) -> None:
-        """Send ``request``. Raises what is wrong with it: its endpoint, arguments or pickling."""
+        """Send ``request``; it fails if its endpoint or its arguments are wrong."""
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
-        except asyncio.CancelledError as error:
-            raise EndpointError.of(error, "The request cannot be pickled.") from None
+        except Exception as error:
+            request.fail(error)
+            return
         request.sent += 1
-        request.replica, request.reply = replica, future.get_loop().create_future()
-        replica.traffic.in_flight[request] = future
-        self._tell("sent", request, replica)
-        replica.traffic.sent += 1
-        replica.traffic.take_turn()
+        replica.sent += 1
+        replica.in_flight[request] = future
+        self.replicas.remove(replica)
+        self.replicas.append(replica)
         if request.session:
             request.session.use(replica)
         future.add_done_callback(partial(self._arrived, request, replica))
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
-        """Note what an answer says about ``replica``, and wake its request."""
-        error = None if future.cancelled() else future.exception()
-        if request not in replica.traffic.in_flight:
-            return  # This was seen to when the replica failed.
+        """See to the answer of ``replica``."""
+        if request not in replica.in_flight:
+            return  # It was seen to when the replica failed.
+        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, ReplicaDied):
-            replica.fail(reason_of(error))  # That wakes all its requests.
+            replica.fail(reason_of(error))  # That sees to all its requests.
             return
+        self._free_slot(request, replica)
         if isinstance(error, Refused):
+            if request.only:
+                request.fail(self._failed(replica, f"is about to stop, and did not begin with {request.method!r}"))
+            self._enqueue(request)
             replica.move_to(State.DRAINING)
-        else:
-            replica.traffic.answered.add(request.method)
-        self._wake(request, replica)
+        elif error:
+            request.fail(error)
+        elif not request.answer.done():
+            answers = future.result()
+            request.answer.set_result(answers if replica.width == 1 else [answer for _, answer in answers])
+        if not isinstance(error, Refused):
+            replica.answered.add(request.method)
+        self._go_on(replica)
 
     def _changed(self, replica: Replica) -> None:
-        """Wake the requests of a replica that has ended. A draining one still answers its own."""
+        """See to the requests of a replica that has ended. A draining one still answers its own."""
         if replica.ended.is_set():
-            for request in list(replica.traffic.in_flight):
-                self._wake(request, replica)
-        self._forget_if_done(replica)
-        self._send_waiting()
+            for request in list(replica.in_flight):
+                self._free_slot(request, replica)
+                if why := self._why_not_again(request):
+                    doing = f"failed while it ran {request.method!r} ({replica.reason})"
+                    request.fail(self._failed(replica, f"{doing}: {why}"))
+                self._enqueue(request)
+        self._go_on(replica)
 
-    def _wake(self, request: Request, replica: Replica) -> None:
-        if request.reply.done() and not request.reply.cancelled():
-            return
-        self._tell("left", request, replica)
-        if request.reply.cancelled():
-            self._free_slot(request, replica)  # Its caller has given up.
-        else:
-            request.reply.set_result(None)
+    def _free_slot(self, request: Request, replica: Replica) -> None:
+        del replica.in_flight[request]
+        if request.session:
+            request.session.under_way -= 1
 
-    def _answer_of(self, request: Request, replica: Replica) -> Any:
-        """Return the answer of ``replica``. Raises the endpoint's error, Refused or ReplicaDied."""
-        future = replica.traffic.in_flight[request]
-        if not future.done():
-            raise ReplicaDied(replica.reason)
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if error and not isinstance(error, ActorError | Refused | ReplicaDied):
-            # It was raised here, by what unpickles the answer.
-            raise EndpointError.of(error, f"The answer of {request.method!r} of {replica.name} cannot be read.")
-        if error:
-            raise error
-        return future.result() if replica.width == 1 else [answer for _, answer in future.result()]
+    def _go_on(self, replica: Replica) -> None:
+        """Forget ``replica`` if it has left and is done, and send what can be sent, oldest first."""
+        if replica.state is not State.READY and not replica.in_flight and replica in self.replicas:
+            self.replicas.remove(replica)
+            replica.on_change.remove(self._changed)
+        for request in tuple(self.queue):
+            if not any(map(self._is_free, self.replicas)):
+                return
+            if chosen := self.choose(request.session):
+                self._leave_queue(request)
+                self._send(request, chosen)
 
     def _why_not_again(self, request: Request) -> str:
         """Return why ``request`` is not sent again after its replica has died; nothing if it is."""
         if self.options.irreplaceable:
-            return ""  # Nothing takes over: it fails with the service, and learns from that why.
+            return ""  # It waits until the service is given up, and fails with that error.
         if request.method not in self.options.idempotent:
             return "it may or may not have finished, and is not repeated, since it is not marked idempotent"
         if request.only:
             return "it was meant for this replica alone"
-        if request.sent > MAX_RETRIES:
-            return f"{MAX_RETRIES} retries have failed in the same way"
         self.metrics.retries += 1
         return ""
 
     def _failed(self, replica: Replica, what: str) -> ReplicaFailed:
         return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
 
-    def _free_slot(self, request: Request, replica: Replica) -> None:
-        """Count ``request`` as done at ``replica``; its slot goes to the oldest that may use it."""
-        del replica.traffic.in_flight[request]
-        if request.session:
-            request.session.under_way -= 1
-        self._forget_if_done(replica)
-        self._send_waiting()
-
-    def _give_up(self, request: Request) -> None:
-        """See to a request whose caller has given up. If sent, it keeps its slot until answered."""
-        holds_slot = request.sent and request in request.replica.traffic.in_flight
-        if request.timer:
-            self._leave_queue(request)
-        elif holds_slot and not (request.reply.cancel() or request.reply.cancelled()):
-            self._free_slot(request, request.replica)  # Its reply had come in the same moment.
-
     def _enqueue(self, request: Request) -> None:
-        """Put ``request`` into the queue. One that was sent before gets its old position. Raises
-        Overloaded if the queue is full, and why the service is closed if it is."""
-        if self._error:
-            raise self._error
+        """Put ``request`` into the queue, unless it is done; one that was sent before gets its old
+        position. It fails if the queue is full or the service closed."""
+        if self.closed:
+            request.fail(self.closed)
         if not request.sent and len(self.queue) >= self.options.max_queue:
             full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
-            raise Overloaded(f"service {self.name!r} refused the request, since {full}")
-        insort(self.queue, request, key=lambda waiting: waiting.number)
-        self._tell("waits", request)
-        loop, timeout = asyncio.get_running_loop(), self.options.wait_timeout
-        request.turn, request.timer = loop.create_future(), loop.call_later(timeout, self._expire, request, timeout)
+            request.fail(Overloaded(f"service {self.name!r} refused the request, since {full}"))
+        if not request.answer.done():
+            insort(self.queue, request, key=lambda waiting: waiting.number)
+            seconds = self.options.wait_timeout if self.ready else self.options.start_timeout
+            request.timer = asyncio.get_running_loop().call_later(seconds, self._expire, request, seconds)
 
-    def _leave_queue(self, request: Request, replica: Replica | None = None, error: Exception | None = None) -> None:
-        """Take ``request`` out of the queue: send it to ``replica``, or fail it with ``error``."""
+    def _leave_queue(self, request: Request) -> None:
         self.queue.remove(request)
-        assert request.timer and request.turn
+        assert request.timer
         request.timer.cancel()
         request.timer = None
-        if replica:
-            try:
-                self._send(request, replica)
-            except Exception as wrong:
-                error = wrong
-        if not request.turn.done():
-            request.turn.set_result(error)
-
-    def _send_waiting(self) -> None:
-        """Send what can be sent, oldest first."""
-        free = [replica for replica in self.replicas if self._is_free(replica)] if self.queue else []
-        for request in tuple(self.queue) if free else ():
-            if request.timer and (replica := self.choose(free, request.session)):
-                self._leave_queue(request, replica)
-                free = [replica for replica in free if self._is_free(replica)]
-                if not free:
-                    return
 
     def _expire(self, request: Request, waited: float) -> None:
-        """Fail ``request`` after ``waited`` seconds; after ``start_timeout`` if none is ready."""
         ready = len(self.ready)
-        if not ready and waited < self.options.start_timeout:
-            more = max(1.0, self.options.wait_timeout)
-            request.timer = asyncio.get_running_loop().call_later(more, self._expire, request, waited + more)
-            return
-        if request.session and request.session.replica:
-            why = "the replica of its session is still busy with earlier ones"
-        else:
-            why = f"all slots of its {ready} replicas are taken" if ready else "it has no healthy replica"
-        late = Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}")
-        self._leave_queue(request, error=late)
-
-    @property
-    def ready(self) -> list[Replica]:
-        """Return the replicas in rotation."""
-        return [replica for replica in self.replicas if replica.state is State.READY]
-
-    @property
-    def in_flight(self) -> int:
-        """Return the number of requests that are sent and not yet answered."""
-        return sum(len(replica.traffic.in_flight) for replica in self.replicas)
+        why = f"all slots of its {ready} replicas are taken" if ready else "it has no healthy replica"
+        self._leave_queue(request)
+        request.fail(Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}"))
 
     def join(self, replica: Replica) -> None:
         """Take ``replica`` into rotation. It leaves when its state changes."""
         self.replicas.append(replica)
         replica.on_change.append(self._changed)
-        replica.traffic.take_turn()
-        self._send_waiting()
+        self._go_on(replica)
 
-    def _forget_if_done(self, replica: Replica) -> None:
-        if replica.state is not State.READY and not replica.traffic.in_flight and replica in self.replicas:
-            self.replicas.remove(replica)
-            replica.on_change.remove(self._changed)
-
-    def close(self, reason: str, error: Exception | None = None) -> None:
-        """Refuse new requests, with ``error`` if given. Waiting ones fail now, sent ones later."""
-        closed = ServiceError(f"service {self.name!r} {reason}; the request was not carried out")
-        self.closed, self._error = reason, error or closed
+    def close(self, error: Exception) -> None:
+        """Refuse new requests with ``error``. Waiting ones fail now, sent ones with their replica."""
+        self.closed = error
         for request in list(self.queue):
-            self._leave_queue(request, error=self._error)
+            self._leave_queue(request)
+            request.fail(error)
 
     def session(self, key: Hashable = None) -> Session:
         """Return the session of ``key`` if it is among the latest, else (or without one) a new one."""
         if key is None:
             return Session(self)
-        found = self._sessions[key] = self._sessions.pop(key) if key in self._sessions else Session(self)
+        found = self._sessions[key] = self._sessions.pop(key, Session(self))
         if len(self._sessions) > MAX_SESSION_KEYS:
             self._sessions.popitem(last=False)
         return found
-
-    def _tell(self, what: str, request: Request, replica: Replica | None = None) -> None:
-        for watcher in self.watchers:
-            watcher(what, request, replica)

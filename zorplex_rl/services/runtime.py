@@ -1,89 +1,117 @@
-"""Start Monarch in this process, once. Import ``Actor``, endpoints and Monarch's names from here.
+"""Start Monarch, and mark endpoints that count what their process serves and always answer.
 
-monarch_settings.py   what Monarch reads when it is first imported
-endpoints.py          endpoints that count what their process serves
-runtime.py            this process's client, and its private host, on which it starts processes
-listening.py          other machines as hosts
+    caller ──► endpoint ──► draining? ── yes ──► Refused: not begun, so it may go elsewhere
+                               │ no
+                               └──► serving + 1 ──► the method ──► answer, or EndpointError ──► serving − 1
+
+All other files take Monarch's names from here: this one imports it with this package's settings.
 """
 
+import asyncio
 import atexit
 import contextlib
+import ctypes
 import functools
+import inspect
 import logging
 import os
+import socket
+import tempfile
+import threading
+import time
+import traceback
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
-from zorplex_rl.services.endpoints import Refused, concurrent_endpoint, endpoint, is_made, uncounted_endpoint  # noqa: F401, others import them from here
-from zorplex_rl.services.monarch_settings import (  # noqa: F401, others import them from here
-    Actor,
-    ActorError,
-    BindSpec,
-    ChannelTransport,
-    ReplicaDied,
-    configure,
-    monarch,
-)
-from zorplex_rl.services.own_folder import own_folder, temporary_files_in
-from zorplex_rl.services.tasks import fail_if_cancelled_inside, run_together  # noqa: F401, as above
+from zorplex_rl import errors
 
-context, current_rank = monarch.actor.context, monarch.actor.current_rank
-get_or_spawn_controller, this_host = monarch.actor.get_or_spawn_controller, monarch.actor.this_host
-SECRET = "ZORPLEX_SECRET"
-"""Environment variable with the secret that the hosts of a run share with its controller."""
+SETTINGS = {
+    # How soon Monarch says that a process is gone.
+    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",
+    # A process that stands still is judged by the probes of its service, and not by Monarch.
+    "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "1h",
+    "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "1h",
+    "MONARCH_FILE_LOG": "error",
+}
+"""What Monarch reads from the environment, once, while it is imported."""
+_unset = {name: value for name, value in SETTINGS.items() if name not in os.environ}
+os.environ.update(_unset)
+
+import monarch
+import monarch.actor
+import monarch.config
+from monarch._rust_bindings.monarch_hyperactor.actor import MethodSpecifier
+from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
+from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
+from monarch.actor import Actor as Actor
+from monarch.actor import ActorError as ActorError
+from monarch.actor import endpoint as endpoint
+
+for _name in _unset:
+    del os.environ[_name]
+
+current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
+get_or_spawn_controller = monarch.actor.get_or_spawn_controller
+uncounted_endpoint = monarch.actor.concurrent_endpoint
+"""Mark an async method as an endpoint that is no load, and answers while draining."""
+ReplicaDied = SupervisionError
+"""A call raises this if its process is gone. What an endpoint raises is an ActorError instead."""
+Result = TypeVar("Result")
+
+# The C library gives a freed block of some MB back to the system, and the next message of that size
+# pays for every page anew. Other C libraries have no such setting.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+    _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
 
 
 @functools.cache
-def start_runtime() -> None:
-    """Configure Monarch and start this process's client. Does nothing on later calls."""
-    configure(streams=2 if _transport() == BindSpec(ChannelTransport.Unix) else 1)
-    # The default hook ends this process when any actor dies. Here its caller gets an exception.
-    monarch.actor.unhandled_fault_hook = lambda failure: _note_fault(failure.report())
-    # Monarch's client makes a folder for sockets of its own. In ours it is swept, should this process be killed.
-    folder = own_folder(socket=".tmp123456/12345678901")
-    with quiet_stderr(), _private_host(folder), temporary_files_in(folder):
-        context()
-    # Registered after Monarch's own handler, so it runs before it.
+def start_monarch() -> None:
+    """Start Monarch's client in this process, once."""
+    set_environment()
+    here = monarch.config.get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix)
+    # With a fixed address, as hosts have, a second stream hangs.
+    configure(streams=2 if here else 1)
+    # The default hook ends this process when any actor dies. Here the caller gets an exception.
+    log = logging.getLogger("monarch.supervision")
+    monarch.actor.unhandled_fault_hook = lambda failure: log.info("%s", failure.report())
+    with quiet_stderr(), _private_host() if here else contextlib.nullcontext():
+        monarch.actor.context()
+    # Registered after Monarch's own handler, so it runs before it; it has more patience.
     atexit.register(_shut_down)
 
 
-def _note_fault(report: str) -> None:
-    """Log what Monarch reports of a fault. It reports one for every actor of a dead process, so not
-    under this package's name. A message that no host takes is no news: its sender waits for the
-    host, and says so."""
-    is_news = "undeliverable message to host_agent." not in report
-    logging.getLogger("monarch.supervision").log(logging.WARNING if is_news else logging.DEBUG, "%s", report)
+def set_environment() -> None:
+    """Set what the processes that are started from now on read: Monarch's settings, and the
+    loopback interface for torch's gloo. Nothing else in the package changes the environment."""
+    os.environ.update(_unset)
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
-def _transport() -> BindSpec:
-    return monarch.config.get_global_config()["default_transport"]
-
-
-def _shut_down() -> None:
-    """End Monarch's client at exit. One second, as Monarch has it, a busy machine does not keep."""
-    with contextlib.suppress(TimeoutError):
-        monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0)
+def configure(streams: int) -> None:
+    """Set how Monarch moves bulk data, with so many ``streams``. Small chunks, and one
+    acknowledgement for each message, make RDMA's TCP fallback two to four times as fast."""
+    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
 
 
 @contextlib.contextmanager
-def _private_host(folder: Path) -> Iterator[None]:
-    """Have this process's host, where Monarch starts processes, reachable for this user only.
+def _private_host() -> Iterator[None]:
+    """Put the socket through which processes are started into a folder of this user. By default it
+    is one to which any user of the machine can connect, and Monarch runs what it is sent."""
+    folder = tempfile.TemporaryDirectory(prefix="zorplex-")
+    atexit.register(folder.cleanup)
+    monarch.configure(default_transport=f"ipc://{folder.name}/host")
+    yield
+    # One address serves one socket; RDMABuffer opens more.
+    monarch.configure(default_transport=ChannelTransport.Unix)
 
-    By default it listens in Linux's abstract namespace, to which any user of the machine can
-    connect; Monarch authenticates nobody, and runs what it is sent. A transport that has been
-    chosen already, for several hosts, stays. README, "On a shared machine", says what is left.
-    """
-    usual = ChannelTransport.Unix
-    if _transport() != BindSpec(usual):
-        yield
-        return
-    monarch.configure(default_transport=f"ipc://{folder}/host")
-    try:
-        yield
-    finally:
-        # One address serves one socket; RDMABuffer opens more.
-        monarch.configure(default_transport=usual)
+
+def _shut_down() -> None:
+    with contextlib.suppress(TimeoutError):
+        monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0)
 
 
 @contextlib.contextmanager
@@ -98,3 +126,133 @@ def quiet_stderr() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
+
+
+class EndpointError(ActorError):
+    """Report what an endpoint raised, as text: the ``kind`` of exception, its message and trace."""
+
+    def __init__(self, endpoint: str, kind: str, message: str, trace: str) -> None:
+        # Monarch's own __init__ would keep the exception, which may not survive the way.
+        Exception.__init__(self, endpoint, kind, message, trace)
+        self.endpoint, self.kind, self.message, self.trace = endpoint, kind, message, trace
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} raised {self.kind}: {self.message}\n{self.trace}"
+
+    @property
+    def original(self) -> Exception:
+        """The error itself if it is one of this package's (``errors.py``), else this report."""
+        kind = getattr(errors, self.kind, None)
+        return kind(self.message) if kind else self
+
+
+class Refused(Exception):
+    """Report that the process is draining. The endpoint did not run."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the cause in one line; Monarch's report of a dead process names it last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1 if isinstance(error, ReplicaDied) else 0]
+
+
+class Load:
+    """Count what a process serves. Each actor has its own thread, so counting needs a lock."""
+
+    def __init__(self) -> None:
+        self.serving = 0
+        self.answered: set[str] = set()
+        """The endpoints that have given an answer."""
+        self._draining = False
+        self._last_arrival = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self) -> bool:
+        """Count a request that has arrived. Returns False if it must not be begun."""
+        with self._lock:
+            self._last_arrival = time.monotonic()
+            self.serving += not self._draining
+            return not self._draining
+
+    def end(self, endpoint: str) -> None:
+        """Count a request of ``endpoint`` as answered."""
+        with self._lock:
+            self.serving -= 1
+            self.answered.add(endpoint)
+
+    async def drain(self, quiet_seconds: float) -> None:
+        """Refuse requests. Returns when all are answered and none came for ``quiet_seconds``."""
+        self._draining, self._last_arrival = True, time.monotonic()
+        while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
+            await asyncio.sleep(0.02)
+
+
+_load = Load()
+
+
+def load_of_this_process() -> Load:
+    """Return this process's count; a notebook's actor class is copied with the globals it uses."""
+    return _load
+
+
+def concurrent_endpoint(method: Callable[..., Any]) -> Any:
+    """Mark an async method as an endpoint whose calls run side by side, and are counted."""
+
+    @functools.wraps(method)
+    async def answering(actor: Any, reply: Any, *args: Any, **kwargs: Any) -> None:
+        # The caller may have stopped: Monarch would end this actor for an answer that is lost.
+        reply.return_undeliverable = False
+        load, task = load_of_this_process(), asyncio.current_task()
+        if not load.begin():
+            reply.exception(Refused("this replica is about to stop and takes no more requests"))
+            return
+        try:
+            reply.send(await method(actor, *args, **kwargs))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                # The actor is being stopped: to the caller that is the death of its process.
+                reply.exception(ReplicaDied(f"its actor was stopped during {method.__qualname__}"))
+                raise
+            trace = "".join(traceback.format_exception(error))
+            reply.exception(EndpointError(method.__qualname__, type(error).__name__, str(error), trace))
+        finally:
+            load.end(method.__name__)
+
+    # Monarch checks the arguments of a call against the signature.
+    own = inspect.signature(method)
+    actor, *rest = own.parameters.values()
+    port = inspect.Parameter("reply", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    answering.__signature__ = own.replace(parameters=[actor, port, *rest])  # type: ignore[attr-defined]
+    return monarch.actor.concurrent_endpoint(explicit_response_port=True)(answering)
+
+
+def is_made(mesh: Any) -> Any:
+    """Return an endpoint of the actors ``mesh`` that answers once ``__init__`` has returned: every
+    class has this method. Monarch says nothing of an ``__init__`` that raises until it is asked."""
+    return mesh._endpoint(MethodSpecifier.ReturnsResponse("__sizeof__"), lambda actor: None, None)
+
+
+async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Run all to their end. If one fails, cancels the others, waits for them, and raises why."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for coroutine in coroutines:
+                group.create_task(coroutine)
+    except BaseExceptionGroup as failures:
+        error: BaseException = failures
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+async def done_before(doing: Awaitable[Result], event: asyncio.Event) -> "asyncio.Future[Result] | None":
+    """Return the done future of ``doing``; or None, and cancel it, if ``event`` is set first."""
+    asked, happened = asyncio.ensure_future(doing), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({asked, happened}, return_when=asyncio.FIRST_COMPLETED)
+        return asked if asked.done() else None
+    finally:
+        for future in (asked, happened):
+            future.cancel()
+            # An exception that comes later has been seen.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -5,27 +5,28 @@
         await tools.execute.fanout(task, call)       all of them; a failure is a value that names its replica
         async with tools.session() as session:       always the same replica as long as it lives, requests in order
             await session.execute.route(task, call)
-        print(tools.status())
+        print(tools)
 
     route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint
                  ▲
               ReplicaSet: starts, probes, replaces, scales. Each replica has a *place*, a number that its replacement inherits
 
-A caller in another process has only the router (``registry.py``).
+A caller in another process has a ServiceClient: a router over the same replicas (``registry.py``).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 
-from zorplex_rl.services.autoscale import follow_the_load
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, ReplicaStart
+import numpy as np
+
+from zorplex_rl.services.replica import Replica, ReplicaStart, ServiceError, ServiceOptions, State
 from zorplex_rl.services.replica_set import ReplicaSet, Restart
-from zorplex_rl.services.requests import Method, Session
-from zorplex_rl.services.router import Router
-from zorplex_rl.services.status import ServiceStatus, status_of
+from zorplex_rl.services.router import Method, Router, Session
+from zorplex_rl.services.scaler import follow_the_load
 
 
 class ServiceEndpoints:
@@ -48,7 +49,8 @@ class ServiceEndpoints:
 
 
 class Service(ServiceEndpoints):
-    """Start and keep replicas, with ``start(name)``. Calls ``on_restart`` for each new one."""
+    """Start and keep replicas, with ``start(name)``. Calls ``on_restart`` for each new one, and
+    ``on_give_up`` with the reason when a place gets no replica any more."""
 
     def __init__(
         self,
@@ -60,15 +62,12 @@ class Service(ServiceEndpoints):
         super().__init__(name, options)
         self.on_restart = on_restart
         self.on_give_up: Callable[[Exception], None] = lambda error: None
-        """Called when a replica is given up."""
         self.replica_set = ReplicaSet(
             name, start, options, self.router.join, lambda restart: self.on_restart(restart), self._gave_up
         )
         self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
         self.spares_ready, self.call = self.replica_set.spares_ready, self.router.call
-        self.on_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Awaited at the end of ``close``."""
-        self._autoscaling: asyncio.Task[None] | None = None
+        self._scaling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,28 +81,86 @@ class Service(ServiceEndpoints):
         await self.replica_set.open()
         least, most = self.options.bounds
         if least < most:
-            self._autoscaling = asyncio.create_task(follow_the_load(self.replica_set, lambda: len(self.router.queue)))
+            self._scaling = asyncio.create_task(follow_the_load(self.replica_set, self.router))
 
     async def close(self) -> None:
         """Stop every process. Requests that wait or are in flight fail."""
-        if self._autoscaling:
-            self._autoscaling.cancel()
-            await asyncio.gather(self._autoscaling, return_exceptions=True)
-        self.router.close("was closed")
+        if self._scaling:
+            self._scaling.cancel()
+        self.router.close(ServiceError(f"service {self.name!r} was closed; the request was not carried out"))
         await self.replica_set.close()
-        for tell in self.on_close:
-            await tell()
 
     def _gave_up(self, error: Exception) -> None:
-        if self.replica_set.is_given_up:
-            self.router.close("was given up", error)
+        if self.replica_set.given_up.keys() >= self.replica_set.replicas.keys():
+            self.router.close(error)
         self.on_give_up(error)
 
     @property
     def replicas(self) -> list[Replica]:
-        """Return the replica of each place, whether ready or starting."""
+        """The replica of each place, whether ready or starting."""
         return [replica for _, replica in sorted(self.replica_set.replicas.items())]
 
-    def status(self) -> ServiceStatus:
-        """Return replicas, queue and counts at this moment; ``print`` shows them as a table."""
-        return status_of(self.replica_set, self.router)
+    def __str__(self) -> str:
+        """Show replicas, queue and counts at this moment, as a table."""
+        router, m, now = self.router, self.router.metrics, time.monotonic()
+        rows: list[tuple[Any, ...]] = [("replica", "state", "pid", "in flight", "requests", "up")]
+        for r in [*self.replicas, *self.replica_set.draining]:
+            rows.append((r.name, r.state, r.pid, r.load, r.sent, f"{now - r.since:.0f} s"))
+        p50, p95, p99 = 1000 * np.quantile(m.latencies or [0.0], (0.5, 0.95, 0.99), method="higher")
+        counts = (
+            f"{m.requests} requests: {m.answered} answered, {m.application_errors} raised, {m.errors} failed, "
+            f"{len(router.queue)} waiting, {router.in_flight} in flight; {m.retries} retries, "
+            f"{self.replica_set.restarts} restarts; latency {p50:.1f} ms median, {p95:.1f} ms p95, {p99:.1f} ms p99"
+        )
+        table = ["".join(f"{cell!s:<12}" for cell in row).rstrip() for row in rows]
+        return "\n".join([f"service {self.name}", *table, counts])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Hold what the registry knows of a service: (id, name, actor, width) of each ready replica, and
+    why those that failed last are lost, by id."""
+
+    name: str
+    options: ServiceOptions
+    replicas: tuple[tuple[str, str, Any, int], ...]
+    lost: tuple[tuple[str, str], ...]
+    closed: bool
+    version: int = 0
+    change: int = 0
+
+
+class ServiceClient(ServiceEndpoints):
+    """Use another process's service. ``ask`` returns its newest entry."""
+
+    def __init__(self, entry: Entry, ask: Callable[[], Awaitable[Entry | None]]) -> None:
+        super().__init__(entry.name, entry.options)
+        self.version = self.change = 0
+        self.replicas: dict[str, Replica] = {}
+        self.update(entry)
+        self.following = asyncio.create_task(self._follow(ask))
+
+    def update(self, entry: Entry) -> None:
+        """Use the replicas of ``entry``. Others still answer what they have begun."""
+        if entry.change <= self.change:
+            return
+        self.version, self.change = entry.version, entry.change
+        named, lost = {identity: rest for identity, *rest in entry.replicas}, dict(entry.lost)
+        for identity in named.keys() - self.replicas.keys():
+            replica = self.replicas[identity] = Replica(*named[identity])
+            replica.id, replica.state = identity, State.READY
+            self.router.join(replica)
+        for identity in self.replicas.keys() - named.keys():
+            self.replicas.pop(identity).move_to(State.DRAINING)
+        for replica in list(self.router.replicas):
+            if replica.id in lost:
+                replica.move_to(State.FAILED, lost[replica.id])
+
+    async def _follow(self, ask: Callable[[], Awaitable[Entry | None]]) -> None:
+        """Follow the entry until the service is closed or forgotten."""
+        while (entry := await ask()) and not entry.closed:
+            self.update(entry)
+            await asyncio.sleep(self.options.probe_every)
+        self.router.close(ServiceError(f"service {self.name!r} was closed"))
+        for replica in self.replicas.values():
+            replica.move_to(State.FAILED, f"service {self.name!r} was closed")

@@ -30,9 +30,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from zorplex_rl.config import Config
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Details, Latencies, Setting
 from zorplex_rl.simulation.simulate import Run, simulate_async, simulate_sync
-from zorplex_rl.timeline import Span, Timeline
 
 CHUNK_GAP_SECONDS = 0.005
 """Seconds. A generator samples in chunks; a gap shorter than this counts as work."""

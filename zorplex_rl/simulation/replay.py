@@ -35,7 +35,7 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
 from zorplex_rl.learning.journal import Batch, Journal, Written, machine, read_journal
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.run_folder import MetricsRow, RunFolder, read_config, step_of
+from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.simulation.execute import Evaluated, Execution, Trained
 from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.episode import Episode

@@ -16,10 +16,10 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.journal import Written
 from zorplex_rl.policy.history import Event
+from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.recorded import Recorded, read_timeline
 from zorplex_rl.simulation.setting import Details, Setting
 from zorplex_rl.simulation.simulate import Run
-from zorplex_rl.timeline import Timeline
 
 
 @dataclass(slots=True)

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Latencies, Setting
-from zorplex_rl.timeline import Span, Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from typing import Any, Self, get_args
 from zorplex_rl.config import Config, TaskName
 from zorplex_rl.errors import TaskError
 from zorplex_rl.task.call_limit import MARK_BYTES, call_limit, mark_of
-from zorplex_rl.task.curriculum import Tier
+from zorplex_rl.task.curriculum import Tier, tier_of
 from zorplex_rl.task.environment import Environment, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Finish, Score, Task
 from zorplex_rl.task.parser import Answer, ToolCall
@@ -88,7 +88,7 @@ class EnvironmentSource:
 
     def make(self, tier: Tier = ()) -> Environment:
         """Make ``tier``'s environment; a user's task has none. Raises TaskError for any fault."""
-        return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
+        return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier or tier_of(self.task))
 
     def limit_calls(self, seconds: float, name: str, tool_seconds: float = 0.0) -> None:
         """Limit calls of the user's code, if any, from now on; leave marks as actor ``name``."""

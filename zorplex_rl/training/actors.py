@@ -9,9 +9,9 @@
 
 The large ones have files of their own: ``GeneratorActor`` (``generator.py``), ``TrainerActor``.
 
-An actor holds one object from the folders below this one and exposes it; the logic is in that
-object. All endpoints are concurrent, so that an actor which waits or computes can still be asked
-something else; compute goes to a thread. ``setup`` does the heavy work, once.
+An actor holds one object from the folders below and exposes it. All endpoints are concurrent, so
+that an actor which waits or computes can still be asked something else; compute goes to a thread.
+``setup`` does the heavy work, once.
 
 The controller imports these files too, but uses no model, and torch takes a second to load. So
 imports that need it stand where they are used, and each actor's process begins with those that
@@ -23,22 +23,17 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.task.call_limit import ask, in_thread
-from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.episode import Episode, Finish, Prefix, Score, Task
+from zorplex_rl.task.episode import Episode, Finish, Score, Task
 from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.source import EnvironmentSource
-from zorplex_rl.task.specs import Split
-from zorplex_rl.timeline import Span, SpanRecorder
 from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:
@@ -46,8 +41,8 @@ if TYPE_CHECKING:
 
 Group = list[Episode]
 Result = TypeVar("Result")
-ZORPLEX = EnvironmentSource(Config.task)
-"""Scores every kind of Zorplex task."""
+VARIATION = 1.5
+"""Coefficient of variation of a tool's latency."""
 
 
 class TimedActor(Actor):
@@ -91,7 +86,7 @@ class ModelActor(TimedActor):
     async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return ``function(*args)``, run in a thread once no other compute runs."""
         async with self._one_at_a_time:
-            return await in_thread(function, *args)
+            return await asyncio.to_thread(function, *args)
 
     @property
     def dtype(self) -> str:
@@ -106,63 +101,20 @@ class ModelActor(TimedActor):
 
 
 class DatasetActor(Actor):
-    """Numbers tasks. A group's task depends on its number, and on the tier at its first use."""
+    """Numbers tasks: a group's task depends on its number alone."""
 
-    def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, "dataset")
-        self._environment_of = cache(source.make)
-        # A task of the package is the same one by construction.
-        self._drawn_again = cache(source.make) if source.is_own else None
-        self._stages: list[tuple[int, Tier]] = [(0, tier)]
+    def __init__(self, source: EnvironmentSource) -> None:
+        self._environment = source.make()
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
-        tiers = [next(tier for first, tier in reversed(self._stages) if number >= first) for number in numbers]
-
-        def draw() -> list[Task]:
-            return [self._environment_of(t).task(number, "train") for t, number in zip(tiers, numbers, strict=True)]
-
-        tasks = await ask(draw)
-        await self._draw_again(tiers[0], numbers[0], "train", tasks[0])
-        return tasks
+        return [self._environment.task(number, "train") for number in numbers]
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
-        """Return the first ``count`` held-out tasks of the newest tier."""
-        tier = self._stages[-1][1]
-        environment = self._environment_of(tier)
-        tasks = await ask(lambda: [environment.task(index, "held_out") for index in range(count)])
-        await self._draw_again(tier, 0, "held_out", tasks[0])
-        return tasks
-
-    async def _draw_again(self, tier: Tier, index: int, split: Split, first: Task) -> None:
-        """Raise TaskError if ``first`` comes out differently: another environment drew before."""
-        if self._drawn_again is None:
-            return
-        second = await ask(self._drawn_again(tier).task, index, split)
-        if repr(first.key) != repr(second.key):
-            differ = next((a, b) for a, b in zip(first.key, second.key, strict=True) if repr(a) != repr(b))
-            raise TaskError(
-                f"task({index}, {split!r}) was drawn twice and is not the same: {differ[0]!r:.60}, then {differ[1]!r:.60}; "
-                f"draw it from its index alone (zorplex-rl env check says more)"
-            )
-
-    @concurrent_endpoint
-    async def advance(self, tier: Tier, first_number: int) -> None:
-        """Draw tasks from ``tier`` from group ``first_number`` on."""
-        self._stages.append((first_number, tier))
-
-    @concurrent_endpoint
-    async def state(self) -> list[tuple[int, Tier]]:
-        """Return what ``load_state`` needs: each tier with the group number where it begins."""
-        return list(self._stages)
-
-    @concurrent_endpoint
-    async def load_state(self, stages: list[tuple[int, Tier]]) -> None:
-        """Continue from what ``state`` returned."""
-        self._stages = [(first, tuple(tier)) for first, tier in stages]
+        """Return the first ``count`` held-out tasks."""
+        return [self._environment.task(index, "held_out") for index in range(count)]
 
 
 class ToolActor(TimedActor):
@@ -170,10 +122,8 @@ class ToolActor(TimedActor):
 
     def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name, config.tool_timeout)
-        self._environment = source.make()
-        self._mean, self._variation = config.tool_latency, config.tool_latency_variation
+        self._environment = (source or EnvironmentSource.of(config)).make()
+        self._mean = config.tool_latency
         self._rng = random.Random(f"latency:{config.seed}:{name}")
 
     @concurrent_endpoint
@@ -181,25 +131,22 @@ class ToolActor(TimedActor):
         """Return what the tool answers to ``call`` in ``task``."""
         if self._mean > 0:
             with self.recorder.span("tool"):
-                await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
-        return await ask(self._environment.execute, task, call)
+                await asyncio.sleep(lognormal(self._rng, self._mean, VARIATION))
+        return self._environment.execute(task, call)
 
 
 class RewardActor(TimedActor):
     """Scores what policies wrote, as the environment of ``source`` does."""
 
-    def __init__(
-        self, name: str, source: EnvironmentSource = ZORPLEX, task_timeout: float = Config.task_timeout
-    ) -> None:
+    def __init__(self, name: str, source: EnvironmentSource) -> None:
         super().__init__(name)
-        source.limit_calls(task_timeout, name)
         self._environment = source.make()
 
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return await ask(lambda: [self._environment.score(*attempt) for attempt in attempts])
+            return [self._environment.score(*attempt) for attempt in attempts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +167,7 @@ class ReplayBufferActor(Actor):
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total, config.order)
+        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
@@ -246,25 +193,12 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
-        """Add generated groups. Returns for each whether it was accepted; False if nobody waits."""
+        """Add generated groups. Returns for each whether it was accepted."""
         async with self._changed:
             versions = [min(episode.policy_version for episode in group) for _, group in groups]
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
             self._changed.notify_all()
             return added
-
-    @concurrent_endpoint
-    async def keep(self, parts: list[Prefix]) -> None:
-        """Keep what a generator has finished of episodes, in case it dies."""
-        for part in parts:
-            self._buffer.keep(part.episode.group, part.episode.seed, part.episode.first_version, part)
-
-    @concurrent_endpoint
-    async def kept(self, numbers: list[int], version: int) -> list[Prefix]:
-        """Return the prefixes from which a generator with weights ``version`` may go on."""
-        parts = (part for number in numbers for part in self._buffer.kept(number))
-        # Turns are of versions that do not fall.
-        return [part for part in parts if part.episode.turns[-1].version <= version]
 
     @concurrent_endpoint
     async def abandon(self, numbers: list[int]) -> None:
@@ -294,7 +228,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def end(self) -> None:
-        """Wake everybody who waits: training is over."""
+        """Wake all waiters: training is over."""
         async with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -312,9 +246,8 @@ class ReplayBufferActor(Actor):
 
 
 class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages. A process of its own for the course: a system
-    would call the function. Here every stage of the batch is a role that can be seen, killed and
-    replaced, and this is the smallest."""
+    """Turns the rewards of a batch into advantages. A system would call the function; here every
+    stage of the batch is a role that can be seen, killed and replaced, and this is the smallest."""
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]

@@ -8,65 +8,50 @@
     next_batch                      replay buffer → advantages
     train_step                      train → publish → write down → checkpoint, if one is due
 
-docs/ARCHITECTURE.md follows an episode through the files, from sampling to loss. Only
-this file comes up twice on the way: it puts a group into the replay buffer (``sample``,
-``score_and_store``), and takes it out with the others of its batch (``next_batch``,
-``train_step``).
-
-A whole episode is pickled and sent four times: generator → controller → replay buffer → controller
-→ trainer: 45 kB for a batch of 64, a hundredth of their sampling time. Why so:
-
-    to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group.
-                            With --salvage generators send it each finished turn, and the group comes back with these
-    to the trainer          it keeps the batches since the last checkpoint, from which a trainer that died takes its steps again
-
-The reward service gets texts; advantages come from rewards; only a reference gets episodes again.
+docs/ARCHITECTURE.md follows an episode through the files, from sampling to loss. Only this file
+comes up twice on the way. A whole episode is sent four times: generator → controller → replay
+buffer → controller → trainer. The controller keeps the batches since the last checkpoint, from
+which a trainer that died takes its steps again, and gives a group back whose generator died: one
+place knows what became of each group. The reward service gets texts; advantages come from rewards.
 """
 
 import asyncio
 import contextlib
-import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError
+from zorplex_rl.hosts.hosts import Hosts, open_hosts
 from zorplex_rl.learning.advantages import zero_variance_share
-from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.learning.learning_signal import LearningSignal
-from zorplex_rl.run_folder import MetricsRow
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.own_folder import own_folder
+from zorplex_rl.run.folder import MetricsRow
+from zorplex_rl.run.timeline import Span
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of
+from zorplex_rl.services.replica import Machine, ReplicaFailed, ReplicaStart, ServiceOptions, replicas_of
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.services.requests import Failure, ReplicaFailed
+from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.call_limit import MARKS
-from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.source import EnvironmentSource
-from zorplex_rl.timeline import Span
 from zorplex_rl.training import actors
-from zorplex_rl.training.devices import assign_devices, roles_with_models
+from zorplex_rl.training.devices import devices_of
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
-from zorplex_rl.training.hosts.openers import open_hosts
-from zorplex_rl.training.hosts.placement import Hosts
 from zorplex_rl.training.run_log import RunLog
-from zorplex_rl.training.telemetry import telemetry
 from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
-BUSY_PROBE_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 """Time for a replica that computes to answer a probe: torch can hold up all else in it."""
-TOOL_LIMITS: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
-"""A tool call only waits, so a replica can have thousands."""
+MANY: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
+"""Options of a service whose requests only wait: a replica can have thousands."""
 SECONDS_BETWEEN_SPANS = 1.0
 
 
@@ -93,33 +78,33 @@ class Controller:
     newest weights for generators; ``step``: steps done and written."""
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
-        self.config, self.log, self.hosts = config, log, hosts
-        self.source = log.folder.environment(config)
-        self._ladder = tiers_of(config)
-        self.services = services_of(config, self.source, hosts, log.say)
-        self.trainer = TrainerHandle(trainer_of(config, devices_of(config), hosts))
-        self.dataset = self._service_of_one("dataset", actors.DatasetActor, self._ladder[0], self.source)
-        self.replay = self._service_of_one("replay", actors.ReplayBufferActor)
-        self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
-        self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
-        """Why the run cannot go on."""
+        self.config, self.log = config, log
+        source, devices = EnvironmentSource.of(config), devices_of(config)
+        log.say(f"starting actors on {devices['trainer rank 0']}")
+        self.services = services_of(config, source, hosts, devices)
+        of_trainer = [device for name, device in devices.items() if name.startswith("trainer")]
+        self.trainer = TrainerHandle(trainer_of(config, of_trainer, hosts))
+        self.dataset = service_of_one("dataset", actors.DatasetActor, source)
+        self.replay_buffer = service_of_one("replay_buffer", actors.ReplayBufferActor, config)
+        self.advantage = service_of_one("advantage", actors.AdvantageActor, config)
         generators = range(config.services.generators)
         self.generators = [GeneratorHandle(self.services["generator"], index) for index in generators]
         self.published = -1
-        self.step = self.episodes = self.tier = 0
+        self.step = self.episodes = 0
         self.stop_requested = False
         """Set it to have the run stop after the next step, with a checkpoint."""
         self.under_way = False
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
+        self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
+        """Why the run cannot go on."""
         self._next_evaluation = 0
-        self._signal, self._alarm = LearningSignal(), Alarm(config.learner, config.max_lag)
-        self._around = contextlib.AsyncExitStack()
+        self._signal = LearningSignal()
         self._state_lock = asyncio.Lock()
         """Held while an evaluation is written down, and while a checkpoint is gathered."""
-        self._supervised = {**self.services, "trainer": self.trainer.service}
-        self._alone = {"dataset": self.dataset, "replay": self.replay, "advantage": self.advantage}
-        for role, service in (self._supervised | self._alone).items():
-            service.on_restart = partial(self._restarted, role)
+        self._timed = {**self.services, "trainer": self.trainer.service}
+        self._all = [*self._timed.values(), self.dataset, self.replay_buffer, self.advantage]
+        for service in self._all:
+            service.on_restart = partial(self._restarted, service.name)
             service.on_give_up = self._given_up.put_nowait
 
     @classmethod
@@ -128,28 +113,14 @@ class Controller:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         async with open_hosts(config) as hosts:
             controller = cls(config, log, hosts)
-            if controller.source.is_own:
-                # Inherited by every process of the run on this machine.
-                os.environ[MARKS] = str(own_folder("calls-"))
             try:
-                if config.telemetry:
-                    # First, and stopped last: it sees only processes that are started after it.
-                    await controller._around.enter_async_context(telemetry(log.folder, controller.report))
                 # All load side by side; a generator asks for weights only when it has a model.
-                services = (*controller._alone.values(), *controller._supervised.values())
-                await run_together(*(service.open() for service in services))
+                await run_together(*(service.open() for service in controller._all))
                 if "tools" in controller.services:
                     await register_service(controller.services["tools"])
-                if config.salvage:
-                    await register_service(controller.replay)
                 yield controller
             finally:
-                await asyncio.shield(controller._stop())
-
-    def _service_of_one(self, role: str, actor_class: type, *args: Any) -> Service:
-        """Return a role's only service. Requests may wait in it: each generator's for work."""
-        limits = TOOL_LIMITS | {"probe_timeout": BUSY_PROBE_SECONDS, "irreplaceable": True}
-        return Service(role, replicas_of(actor_class, self.config, *args), ServiceOptions(**limits))
+                await asyncio.shield(asyncio.gather(*(service.close() for service in controller._all)))
 
     async def unless_given_up(self, doing: Coroutine[Any, Any, Result]) -> Result:
         """Return what ``doing`` returns. Cancels it, and raises why, if a role is given up."""
@@ -165,13 +136,12 @@ class Controller:
             await asyncio.gather(asked, given_up, return_exceptions=True)
 
     async def begin(self, checkpoint: Path | None = None) -> None:
-        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``.
-
-        A resumed run makes only the evaluations due at the checkpoint: more could climb too early.
-        """
+        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``."""
         if checkpoint:
             await self._restore(checkpoint)
         self.log.sitting(self.step, self.config.steps)
+        processes = {replica.name: replica.pid for service in self._all for replica in service.replicas}
+        self.log.write("started", self.step, processes=processes)
         await self._publish()
         await self.evaluate_if_due()
         await self.services["generator"].spares_ready()
@@ -189,13 +159,13 @@ class Controller:
 
     async def admit_step(self) -> list[Sequence[int]]:
         """Return each generator's share of groups to start now; nothing once a batch is there."""
-        numbers = await self.replay.admit_now.route(self.published, self.config.prompts_per_step)
+        numbers = await self.replay_buffer.admit_now.route(self.published, self.config.prompts_per_step)
         share = self.config.share
         return [numbers[first : first + share] for first in range(0, len(numbers), share)]
 
     async def admit(self, generator: GeneratorHandle) -> actors.Admission:
         """Return what ``generator`` may do with its weights, as soon as there is something."""
-        return await self.replay.admit.route(generator.version, self.config.share)
+        return await self.replay_buffer.admit.route(generator.version, self.config.share)
 
     def is_behind(self, generator: GeneratorHandle) -> bool:
         """Return whether ``generator`` should pull; while the trainer restarts, old weights do."""
@@ -226,10 +196,9 @@ class Controller:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            kept = await self.replay.kept.route(numbers, generator.version) if self.config.salvage else []
-            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True, kept)
+            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)))
         except ReplicaFailed:
-            await self.replay.abandon.route(numbers)
+            await self.replay_buffer.abandon.route(numbers)
             return []
         self.log.told(*history)
         return groups
@@ -238,11 +207,11 @@ class Controller:
         """Wait for ``sampled`` groups, have them scored, and put them into the replay buffer."""
         if groups := await sampled:
             await self._score([episode for _, group in groups for episode in group])
-            await self.replay.add.route(groups)
+            await self.replay_buffer.add.route(groups)
 
     async def next_batch(self) -> Batch | None:
         """Return the next batch to train on, when complete; None once all is trained on."""
-        if (groups := await self.replay.take.route()) is None:
+        if (groups := await self.replay_buffer.take.route()) is None:
             return None
         rewards = [[episode.scored.reward for episode in group] for _, group in groups]
         advantages = await self.advantage.compute.route(rewards)
@@ -258,25 +227,23 @@ class Controller:
         await self._publish()
         self.step += 1
         self.episodes += int(metrics["episodes"])
-        stopping = self.stop_requested
-        to_be_saved = stopping or self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
-        if to_be_saved or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
+        is_due = self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
+        if is_due or self.stop_requested or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
             self.log.add_spans(await self._drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
-        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics)):
-            if warning:
-                self.log.warn(self.step, warning)
-        # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
-        if to_be_saved or self.stop_requested:
+        if warning := self._signal.note(batch.episodes, batch.advantages):
+            self.log.warn(self.step, warning)
+        # A stop may be asked for while the row is written.
+        if is_due or self.stop_requested:
             await self._checkpoint()
         if self.stop_requested:
             raise StopRequest
 
     async def end_training(self) -> None:
-        """Wake everybody who waits for the replay buffer: training is over."""
-        await self.replay.end.route()
+        """Wake all waiters of the replay buffer: training is over."""
+        await self.replay_buffer.end.route()
 
     async def evaluate_if_due(self) -> None:
         """Evaluate the newest weights, if that is due, while nothing else goes on."""
@@ -293,8 +260,8 @@ class Controller:
                 return await self._evaluate(self.generators[0], final)
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Measure ``generator`` on held-out tasks, and maybe climb the curriculum. Returns the row.
-        The row's ``seconds`` are those when the evaluation began: of these weights."""
+        """Measure ``generator`` on held-out tasks. Returns the row. Its ``seconds`` are those when
+        the evaluation began."""
         began, seconds = time.monotonic(), self.log.seconds
         tasks = await self.dataset.held_out.route(self.config.eval_tasks)
         greedy = await generator.evaluate(tasks, 0.0)
@@ -303,25 +270,10 @@ class Controller:
         version = generator.version
         async with self._state_lock:
             self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
-            row = self.log.evaluation(
-                version, greedy, sampled, seconds=seconds, tier=list(self._ladder[self.tier]), final=final,
-                evaluation_seconds=time.monotonic() - began,
-            )  # fmt: skip
-            if not final:
-                await self._climb(row["greedy_accuracy"], version)
+            took = time.monotonic() - began
+            row = self.log.evaluation(version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=took)
         await asyncio.to_thread(self.log.draw)
         return row
-
-    async def _climb(self, held_out_accuracy: float, version: int) -> None:
-        """Begin the curriculum's next tier, if any, once ``held_out_accuracy`` is high enough."""
-        if self.tier + 1 >= len(self._ladder) or held_out_accuracy < self.config.curriculum_threshold:
-            return
-        self.tier += 1
-        tier = self._ladder[self.tier]
-        first = (await self.replay.state.route())["next_group"]
-        await self.dataset.advance.route(tier, first)
-        self.log.write("tier", version, tier=list(tier), first_group=first)
-        self.log.say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(tier)}")
 
     async def _score(self, episodes: list[Episode]) -> None:
         """Have the reward service score ``episodes``, in place. It is sent their texts alone."""
@@ -332,7 +284,7 @@ class Controller:
     async def _publish(self) -> None:
         """Publish the trainer's weights and tell generators that wait for them."""
         self.published = await self.trainer.publish()
-        await self.replay.published.route(self.published)
+        await self.replay_buffer.published.route(self.published)
 
     async def _checkpoint(self) -> None:
         """Save everything from which the run can be continued."""
@@ -341,26 +293,18 @@ class Controller:
         try:
             await self.trainer.write("save", unfinished / "trainer")
             async with self._state_lock:
-                state = await self._state()
+                replay_buffer = await self.replay_buffer.state.route()
+                own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
+                state = own | {"replay_buffer": replay_buffer} | log.state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
             folder.save_timeline(log.timeline)
-            # Reads back and hashes all that was written, in a thread of its own.
+            # It reads back and hashes all that was written.
             finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
         except Exception:
-            folder.abandon_checkpoint(unfinished)
+            # On a full disk it would be in the way.
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
         self.trainer.checkpointed(finished / "trainer")
-
-    def report(self) -> dict[str, Any]:
-        """Return how far the run is and the status of every service, for ``zorplex-rl status``."""
-        services = [asdict(service.status()) for service in self._supervised.values()]
-        return {"step": self.step, "steps": self.config.steps, "services": services}
-
-    async def _state(self) -> dict[str, Any]:
-        """Return what controller and small actors know. A resumed run starts at the log's end."""
-        replay, stages = await asyncio.gather(self.replay.state.route(), self.dataset.state.route())
-        own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
-        return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()
 
     async def _restore(self, checkpoint: Path) -> None:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
@@ -368,9 +312,8 @@ class Controller:
         await self.trainer.load(checkpoint / "trainer")
         if (version := await self.trainer.publish()) != state["step"]:
             raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {state['step']}")
-        await self.replay.load_state.route(state["replay"])
-        await self.dataset.load_state.route(state["stages"])
-        self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]
+        await self.replay_buffer.load_state.route(state["replay_buffer"])
+        self.step, self.episodes = state["step"], state["episodes"]
         self._next_evaluation = state["next_evaluation"]
         log.resume(state)
         log.folder.rewind(checkpoint, state["written"])
@@ -379,56 +322,49 @@ class Controller:
 
     async def _drain_spans(self) -> list[Span]:
         """Return what timed actors recorded since the last call; dead ones say nothing."""
-        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._supervised.values()))
-        spans = [part for answer in answers for part in answer if not isinstance(part, Failure)]
-        return self.hosts.in_our_time(span for part in spans for span in part)
+        parts = []
+        for answers in await asyncio.gather(*(service.drain_spans.fanout() for service in self._timed.values())):
+            parts += [answer for answer in answers if not isinstance(answer, Failure)]
+        # Of a trainer of several processes the first one counts.
+        return [span for part in parts for span in (part[0] if part and isinstance(part[0], list) else part)]
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.step, role, restart)
 
-    async def _stop(self) -> None:
-        try:
-            await asyncio.gather(*(service.close() for service in (self._supervised | self._alone).values()))
-        finally:
-            await self._around.aclose()
+
+def service_of_one(role: str, actor_class: type, *args: Any) -> Service:
+    """Return a role's only service. Its requests may wait: a generator's for work."""
+    options = ServiceOptions(probe_timeout=PROBE_SECONDS, irreplaceable=True, **MANY)
+    return Service(role, replicas_of(actor_class, *args), options)
 
 
-def services_of(
-    config: Config, source: EnvironmentSource, hosts: Hosts, say: Callable[[str], None] = lambda text: None
-) -> dict[str, Service]:
+def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices: dict[str, str]) -> dict[str, Service]:
     """Return the services of ``config``, not yet open. ``source`` is of their environment."""
-    devices = devices_of(config)
-    say(f"starting actors on {devices['trainer']}")
-    tools = "tools" if config.tool_latency > 0 else None
+    counts, tools = config.services, "tools" if config.tool_latency > 0 else None
 
-    task = f"the code of the task, {config.task}" if ":" in config.task else ""
+    def service(role: str, start: ReplicaStart, *progress: str, **options: Any) -> Service:
+        return Service(role, start, ServiceOptions(probe_timeout=PROBE_SECONDS, progress=progress, **options))
 
-    def service(role: str, start: ReplicaStart, *progress: str, runs: str = "", **options: Any) -> Service:
-        runs = f"{runs} in {task}" if runs and task else ""
-        limits = {"probe_timeout": BUSY_PROBE_SECONDS, **options}
-        return Service(role, start, ServiceOptions(progress=progress, runs=runs, **limits))
+    def with_model(actor_class: type, *args: Any) -> Callable[[Config, Sequence[str], Machine], ReplicaStart]:
+        def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:
+            return replicas_of(actor_class, config, *devices, *args, named=True, machine=machine)
 
-    def start_generator(name: str) -> Awaitable[Replica]:
-        return hosts.start(GeneratorActor, devices.get(name, devices["trainer"]), tools, source)(name)
+        return start_on
 
-    counts = config.services
+    async def start_generator(name: str) -> Any:
+        device = devices.get(name, devices["trainer rank 0"])
+        return await hosts.start(with_model(GeneratorActor, tools, source), [device])(name)
+
     generate = {"replicas": counts.generators, "spares": counts.spares}
-    start_reward = replicas_of(actors.RewardActor, source, config.task_timeout, named=True)
-    score = {"replicas": counts.reward_replicas, "idempotent": ("score",)}
+    start_reward = replicas_of(actors.RewardActor, source, named=True)
     services = {
-        "generator": service("generator", start_generator, "generate", "evaluate", runs="execute()", **generate),
-        "reward": service("reward", start_reward, "score", runs="score()", **score),
+        "generator": service("generator", start_generator, "generate", "evaluate", **generate),
+        "reward": service("reward", start_reward, "score", idempotent=("score",)),
     }
     if config.learner.kl_coefficient > 0:
-        start_reference = hosts.start(actors.ReferenceActor, devices["reference"])
-        services["reference"] = service("reference", start_reference, "logprobs", idempotent=("logprobs",))
+        start = hosts.start(with_model(actors.ReferenceActor), [devices["reference"]])
+        services["reference"] = service("reference", start, "logprobs", idempotent=("logprobs",))
     if tools:
-        limits = TOOL_LIMITS | {"replicas": counts.tool_replicas, "idempotent": ("execute",)}
-        start_tools = hosts.start(actors.ToolActor, None, source)
-        services[tools] = service(tools, start_tools, "execute", runs="execute()", **limits)
+        start = hosts.start(with_model(actors.ToolActor, source), [])
+        services[tools] = service(tools, start, "execute", idempotent=("execute",), **MANY)
     return services
-
-
-def devices_of(config: Config) -> dict[str, str]:
-    """Return the device of each role that holds a model."""
-    return assign_devices(config.device, roles_with_models(config))

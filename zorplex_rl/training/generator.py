@@ -3,8 +3,8 @@
     GeneratorHandle 0 ──► place 0 ──► generator_0   ✗ killed; the service puts generator_2 there, a spare that was loaded already
     GeneratorHandle 1 ──► place 1 ──► generator_1
 
-A handle belongs to a place in the generator service, whatever process fills it. It only has to know
-when that is another one, because a new process has no weights yet.
+A handle belongs to a place in the generator service, whatever process fills it. A new process has
+no weights yet.
 """
 
 import asyncio
@@ -19,13 +19,11 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.history import Event, group_requests, held_out_requests
 from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
-from zorplex_rl.services.registry import ServiceClient, get_service
-from zorplex_rl.services.replica import Replica, State
-from zorplex_rl.services.requests import ReplicaFailed
-from zorplex_rl.services.runtime import ActorError, concurrent_endpoint
-from zorplex_rl.services.service import Service
-from zorplex_rl.task.call_limit import in_thread
-from zorplex_rl.task.episode import Episode, Prefix, Task
+from zorplex_rl.services.registry import get_service
+from zorplex_rl.services.replica import Replica, ReplicaFailed, State
+from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.service import Service, ServiceClient
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training.actors import Group, ModelActor
@@ -41,10 +39,9 @@ log = logging.getLogger(__name__)
 NO_WEIGHTS = -1
 UNREADABLE_SECONDS = 30.0
 """For so long a generator tries to read the weights of one trainer that answers."""
-PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.05, 2.0
-"""Between the first two tries; each later pause is twice as long, up to the second."""
+PAUSE_SECONDS = 0.5
 History = tuple[str, int, list[Event]]
-"""Of a generator: its name, how many events came before, and these events (``policy/history.py``)."""
+"""Of a generator: its name, how many events came before, and these events."""
 
 
 class GeneratorActor(ModelActor):
@@ -60,13 +57,9 @@ class GeneratorActor(ModelActor):
     ) -> None:
         super().__init__(name, config, device)
         self._tools = tools
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name, config.tool_timeout)
-        self._environment = source.make()
-        self._clients: dict[str, ServiceClient] = {}
+        self._environment = (source or EnvironmentSource.of(config)).make()
+        self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-        self._unsent: dict[int, Prefix] = {}
-        self._sending: asyncio.Task[None] | None = None
 
     @property
     def dtype(self) -> str:
@@ -80,8 +73,6 @@ class GeneratorActor(ModelActor):
             lambda: self._engine(self.config.temperature, self._call_tool),
             self._one_at_a_time,
             lambda: self.recorder.span("generate", version=self._version),
-            in_thread,
-            self._keep if self.config.salvage else None,
         )
 
     @concurrent_endpoint
@@ -113,19 +104,16 @@ class GeneratorActor(ModelActor):
         return self._version
 
     @concurrent_endpoint
-    async def generate(
-        self, tasks: list[tuple[int, Task]], history: bool = False, kept: Sequence[Prefix] = ()
-    ) -> "list[tuple[int, Group]] | tuple[list[tuple[int, Group]], History]":
-        """Return ``group_size`` episodes for each (group number, task), sampled beside others, some
-        from what is ``kept`` of a generator that died. With ``history``, return also what the engine
-        was told since the last such call."""
+    async def generate(self, tasks: list[tuple[int, Task]]) -> tuple[list[tuple[int, Group]], History]:
+        """Return ``group_size`` episodes for each (group number, task), sampled beside others, and
+        what the engine was told since the last call."""
         self._loop = asyncio.get_running_loop()
         size = self.config.group_size
-        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed, kept))
+        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed))
         for episode in episodes:
             episode.generator = self.recorder.actor
         groups = [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
-        return (groups, (self.recorder.actor, *self._stream.take_history())) if history else groups
+        return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
@@ -150,23 +138,8 @@ class GeneratorActor(ModelActor):
         return asyncio.run_coroutine_threadsafe(self._ask_tool(self._tools, task, call), self._loop)
 
     async def _ask_tool(self, service: str, task: Task, call: ToolCall) -> str:
-        return await (await self._client(service)).execute.route(task, call)
-
-    def _keep(self, prefixes: list[Prefix]) -> None:
-        """Send what is finished to the replay buffer, where it outlives this process."""
-        self._unsent |= {prefix.episode.seed: prefix for prefix in prefixes}
-        if self._unsent and (self._sending is None or self._sending.done()):
-            self._sending = asyncio.create_task(self._send())
-
-    async def _send(self) -> None:
-        while self._unsent:
-            prefixes, self._unsent = [*self._unsent.values()], {}
-            await (await self._client("replay")).keep.route(prefixes)
-
-    async def _client(self, service: str) -> ServiceClient:
-        if service not in self._clients or not self._clients[service].is_current:
-            self._clients[service] = await get_service(service)
-        return self._clients[service]
+        self._client = self._client or await get_service(service)
+        return await self._client.execute.route(task, call)
 
 
 class GeneratorHandle:
@@ -186,49 +159,42 @@ class GeneratorHandle:
 
     async def pull(self, trainer: "TrainerHandle") -> int:
         """Pull the newest weights, when the trainer is there. Returns their version. Raises
-        WeightPullError if a trainer's cannot be read, again and again for ``UNREADABLE_SECONDS``."""
-        tried, since, pause = None, 0.0, PAUSE_SECONDS
+        WeightPullError if a trainer's cannot be read for ``UNREADABLE_SECONDS``."""
+        unreadable, since = None, 0.0
         while True:
             replica = await self.service.replica_at(self.index)
-            # Last: whoever waited after this could tell a generator of a trainer that is gone.
+            # Ask for the trainer last: it may have died while this waited for a generator.
             publisher = await trainer.actor()
             if replica is not self._replica:
                 self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
-            if tried != (replica, publisher):
-                tried, since, pause = (replica, publisher), time.monotonic(), PAUSE_SECONDS
             try:
                 if publisher is not self._read_from:
-                    await self._call("subscribe", publisher)
+                    await self.service.call(replica, "subscribe", publisher)
                     self._read_from = publisher
-                self._version = await self._call("pull")
+                self._version = await self.service.call(replica, "pull")
                 return self._version
-            except ActorError as error:
-                if not isinstance(why := error.exception, WeightPullError):
-                    raise
+            except WeightPullError as error:
+                if publisher is not unreadable:
+                    unreadable, since = publisher, time.monotonic()
                 if time.monotonic() - since > UNREADABLE_SECONDS:
-                    raise WeightPullError(f"generator {self.index} cannot read the trainer's weights: {why}") from error
-                log.info("generator %d: %s", self.index, why)
+                    raise WeightPullError(
+                        f"generator {self.index} cannot read the trainer's weights: {error}"
+                    ) from error
+                log.info("generator %d: %s", self.index, error)
             # If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MOST_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
-    async def generate(self, tasks: list[Any], *options: Any) -> Any:
+    async def generate(self, tasks: list[Any]) -> tuple[list[tuple[int, Group]], History]:
         """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""
-        return await self._call_with_weights("generate", tasks, *options)
+        return await self._call_with_weights("generate", tasks)
 
-    async def evaluate(self, tasks: list[Any], temperature: float) -> list[Any]:
+    async def evaluate(self, tasks: list[Any], temperature: float) -> list[Episode]:
         """Return one episode for each of ``tasks``; see ``GeneratorActor.evaluate``."""
         return await self._call_with_weights("evaluate", tasks, temperature)
 
     async def _call_with_weights(self, endpoint: str, *args: Any) -> Any:
-        if self.version == NO_WEIGHTS:
+        if self._replica is None or self.version == NO_WEIGHTS:
             name = f"generator {self.index}"
             raise ReplicaFailed(name, f"the process of {name} was replaced; pull first")
-        return await self._call(endpoint, *args)
-
-    async def _call(self, endpoint: str, *args: Any) -> Any:
-        """Call the process that this handle knows: the next one's weights may be others."""
-        replica = self._replica
-        assert replica is not None, "pull first"
-        return await self.service.call(replica, endpoint, *args)
+        return await self.service.call(self._replica, endpoint, *args)

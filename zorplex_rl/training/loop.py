@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.run_folder import MetricsRow, RunFolder
-from zorplex_rl.services.runtime import fail_if_cancelled_inside, run_together
+from zorplex_rl.run.folder import MetricsRow, RunFolder
+from zorplex_rl.services.runtime import run_together
 from zorplex_rl.training.actors import Admission
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.generator import GeneratorHandle
@@ -83,7 +83,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     continue
             match await controller.admit(generator):
                 case Admission("start", numbers):
-                    sampled = side.create_task(fail_if_cancelled_inside(controller.sample(generator, numbers)))
+                    sampled = side.create_task(controller.sample(generator, numbers))
                     sampling.add(sampled)
                     sampled.add_done_callback(sampling.discard)
                     side.create_task(controller.score_and_store(sampled))

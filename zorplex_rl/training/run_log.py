@@ -7,17 +7,16 @@ add_spans                       ──► timeline   timeline.json
 say                             ──► a remark for people
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from zorplex_rl.learning import journal
 from zorplex_rl.policy.history import Event
-from zorplex_rl.run_folder import MetricsRow, RunFolder
+from zorplex_rl.run.folder import MetricsRow, RunFolder
+from zorplex_rl.run.timeline import Span, Timeline, now
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
-from zorplex_rl.timeline import Span, Timeline
 
 
 class RunLog:
@@ -35,22 +34,22 @@ class RunLog:
         self._show = show
         self._seconds_before = 0.0
         self._began: float | None = None
-        self._last_step = self._last_spans = self._opened = time.monotonic()
+        self._last_step = self._last_spans = self._opened = now()
         self._busy: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds of training so far, with earlier sittings; stands still until ``start_clock``."""
-        return self._seconds_before + (time.monotonic() - self._began if self._began is not None else 0.0)
+        return self._seconds_before + (now() - self._began if self._began is not None else 0.0)
 
     @property
     def seconds_since_spans(self) -> float:
         """Seconds since ``add_spans`` was last called."""
-        return time.monotonic() - self._last_spans
+        return now() - self._last_spans
 
     def start_clock(self) -> None:
         """Count the seconds of training from now on."""
-        self._began = self._last_step = time.monotonic()
+        self._began = self._last_step = now()
 
     def write(self, event: str, step: int, **values: Any) -> MetricsRow:
         """Write a row. Returns it."""
@@ -61,9 +60,8 @@ class RunLog:
 
     def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
         """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""
-        now = time.monotonic()
-        speed = metrics["episodes"] / max(now - self._last_step, 1e-9)
-        self._last_step = now
+        before, self._last_step = self._last_step, now()
+        speed = metrics["episodes"] / max(self._last_step - before, 1e-9)
         self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self._busy)
         self.folder.append_episode(step, example, "train")
 
@@ -112,18 +110,18 @@ class RunLog:
         """Write that a process was replaced."""
         self.write(
             "restart", step, role=role, died=restart.died, took_over=restart.took_over,
-            recovery_seconds=restart.seconds, reason=restart.reason,
+            recovery_seconds=restart.seconds, reason=restart.reason, processes={restart.took_over: restart.pid},
         )  # fmt: skip
-        now = time.monotonic()
-        self.timeline.add([Span(restart.took_over, "restart", now - restart.seconds, now, {"died": restart.died})])
+        end = now()
+        self.timeline.add([Span(restart.took_over, "restart", end - restart.seconds, end, {"died": restart.died})])
         self.say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
 
     def add_spans(self, spans: list[Span]) -> None:
         """Add what the actors did since the last call; the next steps show busy shares."""
-        now, recent = time.monotonic(), Timeline(spans)
-        self._busy = {actor: round(recent.busy_share(actor, (self._last_spans, now)), 3) for actor in recent.actors}
+        window, recent = (self._last_spans, now()), Timeline(spans)
+        self._busy = {actor: round(recent.busy_share(actor, window), 3) for actor in recent.actors}
         self.timeline.add(spans)
-        self._last_spans = now
+        self._last_spans = window[1]
 
     def state(self) -> dict[str, Any]:
         """Return what ``resume`` needs. What is written after this call is no part of it."""
@@ -133,17 +131,10 @@ class RunLog:
     def resume(self, state: dict[str, Any]) -> None:
         """Continue clock and timeline from ``state``. ``RunFolder.rewind`` cuts back the rows."""
         self._seconds_before = state["seconds"]
-        self.timeline.add(self._earlier_timeline(state["timeline_seconds"]).spans)
-
-    def _earlier_timeline(self, seconds: float) -> Timeline:
-        """Return the timeline's first ``seconds`` from disk, up to when this sitting began."""
-        try:
-            earlier = Timeline.load(self.folder.timeline)
-        except (OSError, ValueError) as error:
-            self.say(f"the timeline of the run so far cannot be read, so it begins anew: {error}")
-            return Timeline()
-        earlier = earlier.between(earlier.start, earlier.start + seconds)
-        return earlier.shifted(self._opened - earlier.end)
+        earlier = Timeline.load(self.folder.timeline)
+        earlier = earlier.between(earlier.start, earlier.start + state["timeline_seconds"])
+        # It ended when this sitting began.
+        self.timeline.add(earlier.shifted(self._opened - earlier.end).spans)
 
 
 def readable(episode: Episode) -> str:

@@ -3,31 +3,27 @@
     checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
 
-The service probes the process and replaces it, like any other. What is added here is the set-up of
-the new one. Every batch since the last checkpoint is kept, with its advantages. A step is a
-function of weights and batch, so doing the steps again gives the weights that were lost, on a CPU
-bit for bit: no group is lost, and none counts twice. Meanwhile generators go on with the weights
-that they have, as far as the age bound allows.
+The service replaces the process like any other. What is added here is the set-up of the new one.
+Every batch since the last checkpoint is kept, with its advantages. A step is a function of weights
+and batch, so taking the steps again gives the weights that were lost, on a CPU bit for bit: no group
+is lost, and none counts twice. Meanwhile generators go on with the weights that they have, as far
+as the age bound allows.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import CheckpointError, HostError
-from zorplex_rl.manifest import storing, verify
-from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.replica import Replica, ReplicaStart, State
+from zorplex_rl.run.folder import storing, verify
+from zorplex_rl.run.timeline import group_latencies
+from zorplex_rl.services.replica import Replica, ReplicaFailed, ReplicaStart, ServiceOptions, State
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.services.requests import ReplicaFailed
-from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.runtime import EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
-from zorplex_rl.services.supply import GiveUp
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.timeline import group_latencies
 from zorplex_rl.training.actors import ModelActor
 
 if TYPE_CHECKING:
@@ -36,12 +32,10 @@ if TYPE_CHECKING:
     from zorplex_rl.learning.ratios import Diagnostics
     from zorplex_rl.training.transports import WeightSource
 
-PROBING = ServiceOptions(probe_every=2.0, probe_timeout=8.0)
-"""A hang is noticed within 10 seconds."""
-BUSY_SECONDS = 120.0
-"""Time for a probe while the process computes: saving a model can hold up its threads."""
-START_SECONDS = 3600.0
-"""A start includes the steps since the last checkpoint."""
+OPTIONS = ServiceOptions(probe_timeout=30.0, start_timeout=3600.0, progress=("step",))
+"""Saving a large model can hold up all threads of a process; a start takes again all steps since the
+last checkpoint."""
+LAST_WORDS_SECONDS = 5.0
 
 
 class TrainerActor(ModelActor):
@@ -51,17 +45,13 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner
-        from zorplex_rl.policy.load import DTYPES
         from zorplex_rl.training.transports import Publisher, Readers
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
-        travels_as = DTYPES[config.travels_as] if config.travels_as else None
-        self._publisher = Publisher(
-            self.policy.model, dtype=travels_as, readers=Readers.of(config), full_every=config.full_weights_every
-        )
+        self._publisher = Publisher(self.policy.model, readers=Readers.of(config))
 
     @concurrent_endpoint
     async def step(
@@ -114,7 +104,6 @@ class TrainerActor(ModelActor):
     @concurrent_endpoint
     async def export(self, folder: str) -> None:
         """Write the policy as a folder that ``load_policy`` reads. Raises StorageError."""
-
         from zorplex_rl.policy.load import save_model
 
         def write() -> None:
@@ -131,9 +120,8 @@ class TrainerHandle:
         self,
         start: ReplicaStart,
         on_restart: Callable[[Restart], None] = lambda restart: None,
-        options: ServiceOptions = PROBING,
+        options: ServiceOptions = OPTIONS,
     ) -> None:
-        options = replace(options, start_timeout=START_SECONDS, busy_timeout=BUSY_SECONDS, progress=("step",))
         self.service = Service("trainer", self._bring_back, options, on_restart)
         self._start = start
         self._checkpoint: Path | None = None
@@ -142,14 +130,9 @@ class TrainerHandle:
         self._last: Replica | None = None
 
     @property
-    def replica(self) -> Replica:
-        """The present process, or what stands for the one that is being started."""
-        return self.service.replicas[0]
-
-    @property
     def is_up(self) -> bool:
         """False from the moment at which its death was noticed until the next one is ready."""
-        return self.replica.state is State.READY
+        return self.service.replicas[0].state is State.READY
 
     async def actor(self) -> Any:
         """Return the actor to read weights from, waiting for it; else raises ServiceError."""
@@ -172,7 +155,7 @@ class TrainerHandle:
         while True:
             replica = await self.service.replica_at(0)
             with suppress(ReplicaFailed, HostError):
-                await self._load(replica, folder)
+                await _load(replica, folder)
                 break
         self.checkpointed(folder)
 
@@ -180,29 +163,10 @@ class TrainerHandle:
         """Have ``endpoint`` (``save``, ``export``) write into this machine's ``folder``."""
         while True:
             replica = await self.service.replica_at(0)
-            if not (host := replica.host):
-                await self.call(endpoint, str(folder))
+            with suppress(ReplicaFailed, HostError), storing(f"the trainer's files in {str(folder)!r}"):
+                async with replica.machine.writing(folder) as there:
+                    await self._ask(replica, endpoint, there)
                 return
-            with suppress(ReplicaFailed, HostError):
-                there = await host.make_folder()
-                try:
-                    await self.service.call(replica, endpoint, there)
-                    with storing(f"the trainer's files in {str(folder)!r}"):
-                        await host.fetch_folder(there, folder)
-                finally:
-                    await host.remove_folder(there)
-                return
-
-    async def _load(self, replica: Replica, folder: Path) -> None:
-        """Have ``replica`` load a checkpoint of this machine."""
-        if not (host := replica.host):
-            await replica.unless_lost(replica.method("load")(str(folder)).as_asyncio())
-            return
-        there = await host.send_folder(folder)
-        try:
-            await replica.unless_lost(replica.method("load")(there).as_asyncio())
-        finally:
-            await host.remove_folder(there)
 
     def checkpointed(self, folder: Path) -> None:
         """Note that all steps so far are in ``folder``: a restart begins there."""
@@ -212,37 +176,53 @@ class TrainerHandle:
     async def call(self, endpoint: str, *args: Any) -> Any:
         """Call ``endpoint``; if the process dies, again of the next one. Returns the answer."""
         while True:
+            # This waits for the next one.
             replica = await self.service.replica_at(0)
-            try:
-                return await self.service.call(replica, endpoint, *args)
-            except ReplicaFailed:
-                continue  # ``replica_at`` waits for the next one.
+            with suppress(ReplicaFailed):
+                return await self._ask(replica, endpoint, *args)
+
+    async def _ask(self, replica: Replica, endpoint: str, *args: Any) -> Any:
+        """Return the answer of ``replica``, that of rank 0 if it has several processes."""
+        try:
+            answer = await self.service.call(replica, endpoint, *args)
+        except EndpointError as error:
+            # A rank whose partner dies may report a broken connection before the death is noticed.
+            if replica.width > 1:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(replica.ended.wait(), LAST_WORDS_SECONDS)
+                    raise ReplicaFailed(replica.name, f"{replica.name}: {replica.reason}") from error
+            raise
+        return answer if replica.width == 1 else answer[0]
 
     async def _bring_back(self, name: str) -> Replica:
         """Start a process with the weights that the last one had."""
-        if self._last and (host := self._last.host):
-            # There is never more than one trainer, not even where nobody can see the other.
-            await host.end(self._last.pids)
+        if self._last:
+            # There is never more than one trainer, not even on a host that cannot be seen.
+            await self._last.machine.end(self._last.pids)
         replica = self._last = await self._start(name.removesuffix("_0"))
         # Both of one moment: a checkpoint of the last process may come while this one catches up.
         checkpoint, batches = self._checkpoint, list(self._since_checkpoint)
         try:
-            await replica.unless_lost(self._catch_up(replica, checkpoint, batches))
+            if checkpoint:
+                await asyncio.to_thread(verify, checkpoint.parent)
+                await _load(replica, checkpoint)
+            for batch in batches:
+                await replica.unless_lost(replica.method("step")(*batch).as_asyncio())
+            if self._published:
+                await replica.unless_lost(replica.method("publish")().as_asyncio())
+            # These steps are part of its start, and do not show that it does its work.
+            await replica.unless_lost(replica.probe.begin.call().as_asyncio())
         except CheckpointError as error:
             await replica.stop()
-            broken = "the trainer died, and the checkpoint that it comes back from is not whole any more"
-            raise GiveUp(CheckpointError(broken)) from error
+            raise CheckpointError(
+                "the trainer died, and the checkpoint that it comes back from is not whole any more"
+            ) from error
         except BaseException:
             await replica.stop()
             raise
         return replica
 
-    async def _catch_up(self, replica: Replica, checkpoint: Path | None, batches: list[tuple[Any, ...]]) -> None:
-        """Take ``replica`` to where the last one was."""
-        if checkpoint:
-            await asyncio.to_thread(verify, checkpoint.parent)
-            await self._load(replica, checkpoint)
-        for batch in batches:
-            await replica.method("step")(*batch).as_asyncio()
-        if self._published:
-            await replica.method("publish")().as_asyncio()
+
+async def _load(replica: Replica, folder: Path) -> None:
+    async with replica.machine.reading(folder) as there:
+        await replica.unless_lost(replica.method("load")(there).as_asyncio())

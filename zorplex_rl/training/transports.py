@@ -30,8 +30,6 @@ from torch import Tensor, nn
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.runtime import quiet_stderr
-from zorplex_rl.services.tls import client_context, server_context
-from zorplex_rl.services.worker import HOST_ADDRESS
 from zorplex_rl.weights.delta import CHANGES, ChangeMismatch, capacity
 from zorplex_rl.weights.layout import Layout, on_cuda
 from zorplex_rl.weights.ring import (
@@ -47,6 +45,8 @@ from zorplex_rl.weights.shared_memory import SharedHandle, allocate_for, open_sh
 from zorplex_rl.weights.socket_ring import SocketHandle, SocketRing, serve
 
 log = logging.getLogger(__name__)
+HOST_ADDRESS = ""
+client_context = server_context = lambda: None
 READ_TIMEOUT_SECONDS = 10
 """For one request; a bulk read has more, ``read_seconds``."""
 SLOWEST_BYTES_PER_SECOND = 50_000_000
@@ -90,7 +90,7 @@ class Readers:
     @classmethod
     def of(cls, config: Config) -> Self:
         """Return who reads the weights of a run."""
-        return cls(config.transport, not config.cluster.is_elsewhere)
+        return cls(config.transport, not config.hosts.startswith("attach"))
 
     def need_rdma(self, shared: SharedHandle | None, socket: SocketHandle | None) -> bool:
         """Return whether RDMA may be used. Starting it opens a socket that others can reach."""

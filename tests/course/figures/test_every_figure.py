@@ -30,9 +30,9 @@ from zorplex_rl.course.figures.lines import (
 )
 from zorplex_rl.course.figures.spans import Lives, LostHost, fates_chart, lives_chart, lost_host_chart, paired_timelines
 from zorplex_rl.course.nb05 import mass_chart
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.plots import learning_curve, timeline_chart
-from zorplex_rl.timeline import KINDS, Span, Timeline
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.plots import learning_curve, timeline_chart
+from zorplex_rl.run.timeline import KINDS, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 

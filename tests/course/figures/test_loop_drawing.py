@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from zorplex_rl.course.figures.loop_drawing import ARROWS, BOX_HEIGHT, BOX_WIDTH, HEIGHT, PARTS, WIDTH, loop_drawing
-from zorplex_rl.drawing import style
+from zorplex_rl.run import figure as style
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -41,7 +41,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.task.episode import Episode, Task
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.drawing.svg import render
+    from zorplex_rl.run.figure import render
     from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.course.widgets import LiveCurve
 

@@ -36,8 +36,8 @@ from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import search_page
 from zorplex_rl.course.site.page import Cell, Lesson, Page
 from zorplex_rl.course.widgets import TimelineSimulator
-from zorplex_rl.drawing.svg import render
 from zorplex_rl.errors import ConfigError, SiteError
+from zorplex_rl.run.figure import render
 
 with_a_library = pytest.mark.skipif(not search.installed(), reason=search.WITHOUT)
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
@@ -57,7 +57,7 @@ with app.setup(hide_code=True):
     import traitlets
 
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.drawing.svg import render
+    from zorplex_rl.run.figure import render
 
 
 @app.cell(hide_code=True)

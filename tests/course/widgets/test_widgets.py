@@ -32,10 +32,10 @@ from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
 from zorplex_rl.course.widgets.widget import look_up, unpack
-from zorplex_rl.drawing.svg import drawing
+from zorplex_rl.run.figure import drawing
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare
-from zorplex_rl.timeline import Span, Timeline
 
 MEASURED = Setting(
     generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014

@@ -22,19 +22,19 @@ import pytest
 import torch
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here, undisturbed_weights
+from zorplex_rl.services.host import Host, Tenant
+from zorplex_rl.services.lease import Lease
+from zorplex_rl.training.hosts.checks import check_cluster
+from zorplex_rl.training.hosts.placement import THIS, Hosts, PlanRow, plan
+from zorplex_rl.training.hosts.spec import check_hosts, parse_hosts
 
 import zorplex_rl
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.services.host import Host, Tenant
-from zorplex_rl.services.lease import Lease
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.services.runtime import SECRET
-from zorplex_rl.timeline import Span, Timeline
-from zorplex_rl.training.hosts.checks import check_cluster
-from zorplex_rl.training.hosts.placement import THIS, Hosts, PlanRow, plan
-from zorplex_rl.training.hosts.spec import check_hosts, parse_hosts
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")

@@ -18,12 +18,12 @@ import pytest
 from namespaced_hosts import wait_for
 from runs import SMALL, as_flags, counters, final_weights, rows, same_weights
 from slurm_cluster import Cluster, needs_slurm, slurm_cluster
-
-from zorplex_rl.config import Config
-from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.services.certificates import make_certificates
 from zorplex_rl.services.job_worker import PORT
 from zorplex_rl.training.hosts.slurm import FIRST_LEASE_SECONDS
+
+from zorplex_rl.config import Config
+from zorplex_rl.run.folder import RunFolder
 
 pytestmark = needs_slurm
 NODES = ("n1", "n2")

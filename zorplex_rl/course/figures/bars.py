@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 from zorplex_rl.task.episode import OUTCOMES
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from zorplex_rl.drawing import style
+from zorplex_rl.run import figure as style
 
 WIDTH, HEIGHT = 720, 264
 BOX_WIDTH, BOX_HEIGHT = 118, 54

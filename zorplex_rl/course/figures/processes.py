@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import WIDTH, drawing
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import WIDTH, drawing
 
 DASHED = 'rx="10" fill="none" stroke="currentColor" stroke-dasharray="6 5"'
 SOLID = 'rx="8" fill-opacity="0.06" stroke="currentColor"'

@@ -20,7 +20,7 @@ from typing import Any
 import traitlets
 
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.timeline import Span, Timeline
+from zorplex_rl.run.timeline import Span, Timeline
 
 
 class LoopPlayer(Widget, script="loop_player.js"):

@@ -19,8 +19,8 @@ from typing import Any
 import traitlets
 
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import WIDTH, drawing
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import WIDTH, drawing
 
 STATES = {"in rotation": style.GREEN, "gone, and nobody knows": style.VERMILION, "being replaced": style.ORANGE}
 SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}

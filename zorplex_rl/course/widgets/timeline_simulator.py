@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.bounds import Mode, lower_bounds
 from zorplex_rl.simulation.setting import Latencies, Setting
 from zorplex_rl.simulation.simulate import Comparison, Run, simulate_async, simulate_sync

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.widgets.widget import Params, Simulator, tabulate
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,36 +1,17 @@
-"""Draw the two figures of a run: its learning curve and its timeline.
-
-metrics rows ──► learning_curve ──┐
-                                  ├─► svg.render ──► SVG text
-Timeline     ──► timeline_chart ──┘
-"""
+"""Draw the learning curve of a run: rows of ``metrics.jsonl`` ──► SVG text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import WIDTH, render
-from zorplex_rl.timeline import KINDS, Timeline, Window
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-KIND_COLOURS = {
-    "generate": style.BLUE,
-    "train": style.VERMILION,
-    "publish": style.ORANGE,
-    "pull": style.SKY,
-    "tool": style.PURPLE,
-    "evaluate": style.GREEN,
-    "reward": style.OLIVE,
-    "restart": style.TEXT,
-    "idle": style.GREY + "40",
-}
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
@@ -71,60 +52,6 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
     if not said:
         said = [f"training accuracy {_from_to(training)}"] if training else ["no step was trained yet"]
     return render(draw, 360, "Learning curve", "; ".join(said))
-
-
-def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
-    """Draw what actors did when: a row per actor, a colour per kind, at the right the busy share.
-
-    ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start.
-    Spans are at least a pixel wide, gaps below half a pixel are closed; the shares are exact.
-    """
-    timeline_start = timeline.start
-    start, end = window or (timeline_start, timeline.end)
-    length = max(end - start, 1e-6)
-    pixel = length / (WIDTH * 0.75)
-    actors = timeline.actors
-    busy = {actor: 1.0 - shares["idle"] for actor, shares in timeline.shares((start, end)).items()}
-    spans: dict[str, dict[str, list[Window]]] = {}
-    for span in timeline.between(start, end).spans:
-        interval = (span.start - timeline_start, span.end - timeline_start)
-        spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
-    colours = kind_colours(spans)
-    # Draw the kind with most time first, so that short spans stay visible above long ones.
-    seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours}
-    drawing_order = sorted(colours, key=lambda kind: (kind != "idle", -seconds[kind]))
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for kind in drawing_order:
-            for actor, intervals in spans[kind].items():
-                place = (actors.index(actor) - 0.36, 0.72)
-                axes.broken_barh(_visible_bars(intervals, pixel), place, facecolor=colours[kind], linewidth=0)
-        said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
-        for row, text in said.items() if actors else ():
-            axes.text(1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform())
-        if not actors:
-            axes.text(0.5, 0.5, "no span was recorded yet", ha="center", va="center", transform=axes.transAxes)
-            axes.set_xticks([])
-        style.name_rows(axes, actors, margin=0.6)
-        axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
-        style.bare_axes(axes, grid="x")
-        if colours:
-            style.draw_legend(figure, colours, columns=5)
-
-    height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
-    said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
-    return render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
-
-
-def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Return kind → colour, in the order of a legend. Kinds that are not in ``KINDS`` are grey and last.
-
-    >>> kind_colours({"train", "nap", "generate"})
-    {'generate': '#2484CE', 'train': '#D55E00', 'nap': '#808080'}
-    """
-    ordered = sorted(kinds, key=lambda kind: (*KINDS, kind).index(kind))
-    return {kind: KIND_COLOURS.get(kind, style.GREY) for kind in ordered}
 
 
 def _curve(rows: list[dict[str, Any]], event: str, key: str) -> list[tuple[int, float]]:
@@ -173,15 +100,3 @@ def _step_at(seconds: float, known: list[tuple[int, float]]) -> float:
         if before <= seconds <= after and after > before:
             return step + (next_step - step) * (seconds - before) / (after - before)
     return known[-1][0]
-
-
-def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:
-    """Return bars (left, width) of one ``pixel`` or more; joins those nearer than half of it."""
-    bars: list[list[float]] = []
-    for start, end in sorted(spans):
-        end = max(end, start + pixel)
-        if bars and start - bars[-1][1] < pixel / 2:
-            bars[-1][1] = max(bars[-1][1], end)
-        else:
-            bars.append([start, end])
-    return [(start, end - start) for start, end in bars]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.drawing import style
-from zorplex_rl.drawing.svg import render
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,10 +1,12 @@
-"""Render a figure as SVG text that works inline in a page and as a complete .svg file.
+"""Render figures as SVG text, and define what all of them share: colours, width, axes, legend.
 
     draw(Figure) ──matplotlib──► SVG ──► no background, no fixed ids, black becomes currentColor, a label for screen readers
 
 Black becomes the colour of the surrounding text, so a figure is readable on light and dark pages. A
 separate file follows the light or dark mode of the reader's system instead: the only style rules
 select ``svg:root``, which matches in a file but never inside a page. Equal data give equal bytes.
+
+The functions import matplotlib when they need it, so that importing this file is cheap.
 """
 
 from __future__ import annotations
@@ -12,12 +14,33 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape, quoteattr
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+# Based on the palette of Okabe and Ito, for any colour vision, on white and on black.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
+SERIES = (BLUE, VERMILION, GREEN, PURPLE)
+
+ROLES = {
+    "dataset": GREY,
+    "generator": BLUE,
+    "tools": PURPLE,
+    "reward": GREEN,
+    "replay buffer": SKY,
+    "trainer": VERMILION,
+    "weights": ORANGE,
+}
+"""The colour of every role, the same in all drawings and widgets of the course."""
+
+# ``render`` turns black into the text's colour. Text on a coloured bar is almost black.
+TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
 
 WIDTH = 720
 """Default width of a figure in px."""
@@ -32,8 +55,6 @@ _STYLE = {
     "axes.linewidth": 0.8,
     "text.parse_math": False,
 }
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML file may hold, such as the escape that begins a terminal's colours."""
 _ROOT_RULES = (
     "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
 )
@@ -42,7 +63,6 @@ _ROOT_RULES = (
 def render(draw: Callable[[Figure], None], height: int, title: str, description: str, width: int = WIDTH) -> str:
     """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text. A
     screen reader reads ``title`` and ``description``, so put the important numbers there."""
-    # Where its cache cannot be written, it says so at every import.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -68,12 +88,11 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
     # Only within tags: a name in the figure may look like a colour, a font or a path.
     body = re.sub(r"<[^<>]*>", lambda tag: _of_the_page(tag[0]), body)
-    return _NOT_IN_XML.sub(
-        "\ufffd",
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" style="max-width:100%;height:auto" fill="currentColor" stroke-linejoin="round" '
         f'role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
-        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}",
+        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
     )
 
 
@@ -92,3 +111,52 @@ def drawing(shapes: str, height: int, title: str, description: str, width: int =
         f'stroke-linejoin="round" role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
         f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{shapes}</svg>"
     )
+
+
+def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: Collection[str] = ("bottom",)) -> None:
+    """Hide the frame of ``axes`` but the sides to ``keep``; draw a faint ``grid`` behind."""
+    axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in keep]].set_visible(False)
+    if grid:
+        axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+
+def height_of(number: int, row: float) -> float:
+    """Return where dot ``number`` of ``row`` stands. The golden ratio spreads neighbours evenly
+    over the height of the row."""
+    return row - 0.32 + 0.64 * (0.618 * number % 1)
+
+
+def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
+    """Put rows 0, 1, … from the top, ``names`` at the left, ``margin`` rows above and below."""
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
+    axes.tick_params(axis="y", length=0)
+
+
+def show_percent(axis: Axis) -> None:
+    """Write the shares along ``axis`` as percentages."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+
+
+def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
+    """Centre ``text`` at ``x`` in the bar of a ``row``."""
+    axes.text(x, row, text, ha="center", va="center", color=TEXT_ON_COLOUR)
+
+
+def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
+    """Write ``text`` a little to the right of a bar that ends at ``end``."""
+    # Not by a space in front: SVG drops it.
+    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
+
+
+def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
+    """Draw a legend above: a patch for each name in ``colours``, up to ``columns`` abreast."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    columns = min(columns, len(patches)) or 1
+    # Matplotlib fills by column, a legend is read by line: so in columns, the longer ones first.
+    by_column = [patch for column in range(columns) for patch in patches[column::columns]]
+    figure.legend(handles=by_column, loc="outside upper left", ncols=columns, frameon=False)

@@ -1,0 +1,70 @@
+"""Open a notebook of the course: ``zorplex-rl open 05``.
+
+    a clone           notebooks/ examples/ workshop/ benchmarks/ beside the package: opened there
+    an installation   the same, in zorplex_rl/course/kit: copied to a folder of the learner's first
+
+In the copy, what is there already stays as it is: it may be the learner's work.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from zorplex_rl.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+IN_CLONE = (PACKAGE.parent / "notebooks" / "05_rl_intro.py").is_file()
+FILES = PACKAGE.parent if IN_CLONE else PACKAGE / "course" / "kit"
+"""The folder that has ``PARTS``."""
+PARTS = ("notebooks", "examples", "workshop", "benchmarks")
+OF_THE_PACKAGE = ("zorplex_rl/course/lesson/lesson.css", "zorplex_rl/policy/embedded")
+"""The notebooks' style sheet, and the model of ``examples/my_rl.py``."""
+SETTINGS = "# Opening a notebook of this folder runs it.\n[tool.marimo.runtime]\nauto_instantiate = true\n"
+
+
+@dataclass(frozen=True)
+class Open:
+    """Open a notebook in marimo: the clone's own, or that of your copy of the course."""
+
+    notebook: Annotated[str, tyro.conf.Positional] = "05"
+    """Its number."""
+    to: Path | None = None
+    """The folder of your copy, made if it is not there; ~/zorplex-course without a clone."""
+    port: int | None = None
+    """Where marimo listens; a free port if left out."""
+    browser: bool = True
+    """Open a browser; else marimo prints the address."""
+
+    def run(self) -> int:
+        there = sorted((FILES / "notebooks").glob("[0-9]*.py"))
+        found = [path.name for path in there if self.notebook in (path.name, path.stem, path.name.partition("_")[0])]
+        if not found:
+            numbers = ", ".join(path.name.partition("_")[0] for path in there)
+            raise ConfigError(f"no notebook {self.notebook!r}; expected one of {numbers}")
+        folder = FILES
+        if self.to or not IN_CLONE:
+            folder = (self.to or Path("~/zorplex-course")).expanduser().resolve()
+            copy_course(folder)
+        print(f"{folder / 'notebooks' / found[0]}; marimo saves there what you write.", flush=True)
+        flags = [] if self.port is None else ["--port", str(self.port)]
+        flags += [] if self.browser else ["--headless"]
+        os.chdir(folder)
+        os.execv(sys.executable, [sys.executable, "-m", "marimo", "edit", f"notebooks/{found[0]}", *flags])
+
+
+def copy_course(folder: Path) -> None:
+    """Write the course to ``folder``, but nothing that is there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "pyproject.toml").exists():
+        (folder / "pyproject.toml").write_text(SETTINGS)
+    for root, part in [(FILES, part) for part in PARTS] + [(PACKAGE.parent, part) for part in OF_THE_PACKAGE]:
+        for path in sorted((root / part).rglob("*")) if (root / part).is_dir() else [root / part]:
+            target = folder / path.relative_to(root)
+            if path.is_file() and "__" not in str(path.relative_to(root)) and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+                target.chmod(path.stat().st_mode)

@@ -1,0 +1,141 @@
+"""The lease of a host, and its keeper: one process on each host, which ends the host with its lease.
+
+    controller   Host ── renew(token), once a second ──►  HostKeeper
+                  ▲                                           │
+                  └───────────── a new token ─────────────────┘
+
+A lease keeps two machines from doing the same work. The keeper counts ``LEASE_SECONDS`` from the
+newest of its own tokens that has come back to it; then it ends every process of its host. So a host
+that is cut off ends, and so does one whose controller has died. A token comes back only through the
+controller, which therefore knows that a host of which it last heard at time *t* has ended by *t +
+LEASE_SECONDS*, however late its own last messages arrive. The trainer, which must not exist twice,
+is started elsewhere only then. Everything else may start at once: what a lost replica still says is
+dropped.
+
+>>> lease = Lease(now=100.0)
+>>> lease.renew(token=101.0), lease.runs_out
+(None, 111.0)
+>>> lease.renew(token=100.5), lease.runs_out  # A message that was late changes nothing.
+(None, 111.0)
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from zorplex_rl import __version__
+from zorplex_rl.services.replica import THIS_MACHINE
+from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
+
+LEASE_SECONDS = 10.0
+CHUNK_BYTES = 4 << 20
+
+
+class Lease:
+    """Hold until ``LEASE_SECONDS`` after the newest token that has come back: a time of its clock."""
+
+    def __init__(self, now: float) -> None:
+        self._newest = now
+
+    def renew(self, token: float) -> None:
+        self._newest = max(self._newest, token)
+
+    @property
+    def runs_out(self) -> float:
+        return self._newest + LEASE_SECONDS
+
+
+def clock() -> float:
+    """Return this machine's seconds, on a clock that runs in suspension, if it has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class HostKeeper(Actor):
+    """End the host when its lease runs out, and look after its processes and files."""
+
+    def __init__(self) -> None:
+        self._lease = Lease(clock())
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while clock() < self._lease.runs_out:
+            time.sleep(0.25)
+        # Monarch's worker loop, with which all that it has started ends.
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(1)
+
+    @uncounted_endpoint
+    async def info(self) -> tuple[str, int]:
+        """Return the package's version on this host, and its number of GPUs."""
+        return __version__, await asyncio.to_thread(count_gpus)
+
+    @uncounted_endpoint
+    async def renew(self, token: float) -> float:
+        """Extend the lease up to ``token``. Returns the next token."""
+        self._lease.renew(min(token, clock()))
+        return clock()
+
+    @concurrent_endpoint
+    async def until_one_ends(self, pids: Sequence[int]) -> str:
+        """Wait until one of ``pids`` of this host has ended. Returns how."""
+        return await THIS_MACHINE.until_one_ends(pids)
+
+    @uncounted_endpoint
+    async def kill(self, pids: Sequence[int]) -> None:
+        """Kill processes of this host."""
+        await THIS_MACHINE.kill(pids)
+
+    @uncounted_endpoint
+    async def make_folder(self) -> str:
+        """Return a new, empty folder of this host."""
+        return tempfile.mkdtemp(prefix="zorplex-")
+
+    @uncounted_endpoint
+    async def list_folder(self, folder: str) -> list[tuple[str, int]]:
+        """Return all files in ``folder`` and below: their names and their sizes in bytes."""
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+
+    @uncounted_endpoint
+    async def read(self, path: str, offset: int) -> bytes:
+        """Return the next bytes of a file, at most ``CHUNK_BYTES``."""
+        return await asyncio.to_thread(read_part, Path(path), offset)
+
+    @uncounted_endpoint
+    async def write(self, path: str, offset: int, content: bytes) -> None:
+        """Write a part of a file, which is made by its first part."""
+        await asyncio.to_thread(write_part, Path(path), offset, content)
+
+    @uncounted_endpoint
+    async def remove_folder(self, folder: str) -> None:
+        """Remove what ``make_folder`` has made."""
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+def read_part(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK_BYTES)
+
+
+def write_part(path: Path, offset: int, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def count_gpus() -> int:
+    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
+    or ROCm."""
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

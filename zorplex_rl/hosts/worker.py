@@ -1,0 +1,74 @@
+"""Lend this machine to a run: the program ``zorplex-rl worker``.
+
+this program ── starts ──► Monarch's worker loop ── starts, as a controller asks ──► keeper (``lease.py``), replicas
+     ▲                             │
+     └── starts a fresh one ◄──────┘ ends with its run, or with its lease; all that it has started ends with it
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+from zorplex_rl.errors import HostError
+from zorplex_rl.services.runtime import configure, monarch, quiet_stderr, set_environment
+
+CANNOT_LISTEN = 2
+
+
+@contextlib.contextmanager
+def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Monarch's worker loop at ``address`` (``tls://HOST:PORT``, ``tcp://…`` or ``ipc://FILE``)
+    in a process that ends with the block, and with this one."""
+    program = [sys.executable, "-m", "zorplex_rl.hosts.worker", address]
+    # What a run leaves behind when it is killed goes with the folder.
+    with tempfile.TemporaryDirectory(prefix="zorplex-") as folder:
+        environment = os.environ | {"TMPDIR": folder}
+        loop = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, env=environment)
+        try:
+            yield loop
+        finally:
+            loop.kill()
+            loop.wait()
+
+
+def serve(address: str) -> None:
+    """Be a host at ``address`` for one run after another, until interrupted. Raises HostError."""
+    while True:
+        with worker_loop(address) as loop:
+            if loop.wait() == CANNOT_LISTEN:
+                raise HostError(f"this machine cannot listen at {address}; give an address of it with a free port")
+
+
+def _run_loop(address: str) -> None:
+    """Be the process of ``worker_loop``."""
+    parent = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def end_with_parent() -> None:
+        os.read(parent, 1)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    set_environment()
+    configure(streams=1)
+    with quiet_stderr():
+        serving = monarch.actor.start_worker_loop_forever(address=address, ca="trust_all_connections")
+        try:
+            # An address that cannot be had is refused at once.
+            with contextlib.suppress(TimeoutError):
+                serving.get(timeout=1.0)
+        except Exception:
+            os._exit(CANNOT_LISTEN)
+    print(f"zorplex-rl: waiting for a run at {address}; Ctrl-C ends this", flush=True)
+    with contextlib.suppress(Exception):
+        serving.get()
+    # Not the usual way out, on which Monarch would wait for its own threads.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _run_loop(sys.argv[1])

@@ -1,0 +1,321 @@
+"""The folder of a run, on disk.
+
+    config.json        every setting
+    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "resume" | "warning", …}
+    episodes.jsonl     a few episodes of every step and evaluation, readable
+    journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
+    timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
+    curve.svg          the learning curve
+    checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums
+    policy/            the trained policy; ``--policy RUN/policy`` loads it
+    log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
+    .lock              held by the process that writes here
+
+A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that
+stands in its place is whole. It also says how long metrics and episodes were. A run that continues
+from it cuts them back to that length, and so writes every row once.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from zorplex_rl.config import Config
+from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
+from zorplex_rl.run.timeline import Timeline
+from zorplex_rl.task.episode import Episode
+
+MetricsRow = dict[str, Any]
+"""A line of ``metrics.jsonl``: ``event``, ``step``, ``seconds`` of training, and more."""
+KEPT_CHECKPOINTS = 2
+CONTROLLER, MANIFEST = "controller.json", "manifest.json"
+
+
+class RunFolder:
+    """One run's files. ``create`` and ``reopen`` raise ConfigError before anything is changed.
+    Later, whatever writes raises StorageError when it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
+        self.log, self.journal = path / "log.txt", path / "journal.jsonl"
+        self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
+        self._checkpoints = path / "checkpoints"
+        self._lock: Any = None
+
+    @classmethod
+    def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
+        """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
+        if path.exists():
+            raise ConfigError(
+                f"the run folder {str(path)!r} exists already; choose another --out, or continue the run in it with "
+                f"--resume {shlex.quote(str(path))}"
+            )
+        parent = next(folder for folder in path.absolute().parents if folder.exists())
+        if (free := shutil.disk_usage(parent).free) < bytes_needed:
+            raise ConfigError(
+                f"there is no room for the run folder {str(path)!r}: {free / 1e6:.0f} MB are free and about "
+                f"{bytes_needed / 1e6:.0f} MB are needed; free some space or choose another --out"
+            )
+        try:
+            path.mkdir(parents=True)
+            (path / "config.json").write_text(config.to_json())
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder {str(path)!r} cannot be written ({error.strerror}); choose another --out"
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
+        """Make the folder ``path``, or ``path``-2, -3, … if that is taken."""
+        names = (path.with_name(f"{path.name}-{number}") if number > 1 else path for number in count(1))
+        return cls.create(next(name for name in names if not name.exists()), config, bytes_needed)
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[Self, Config]:
+        """Return an earlier run's folder, with a checkpoint at least, and its configuration."""
+        folder, config = cls(path), read_config(path)
+        if not folder.checkpoints():
+            raise ConfigError(f"{str(path)!r} has no checkpoint to continue from; start again with another --out")
+        return folder, config
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from writing here. Raises ConfigError at once if one does. Re-entrant."""
+        from filelock import FileLock, Timeout
+
+        self._lock = self._lock or FileLock(self.path / ".lock", timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise ConfigError(
+                f"the run in {str(self.path)!r} is under way in another process; wait for its end, or stop it first"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @property
+    def how_to_go_on(self) -> str:
+        """What to do after a run has ended early, in words."""
+        if not (found := self.checkpoints()):
+            return "there is no checkpoint to continue from, so start again"
+        hosts = read_config(self.path).hosts
+        named = f" --hosts {hosts}" if hosts.startswith("attach") else ""
+        command = f"zorplex-rl train --resume {shlex.quote(str(self.path))}{named}"
+        return f"continue from the checkpoint of step {step_of(found[-1])} with: {command}"
+
+    def save_config(self, config: Config) -> None:
+        with self._writing():
+            write_whole(self.path / "config.json", config.to_json())
+
+    def append_metrics(self, row: MetricsRow) -> None:
+        self._append(self._metrics, row)
+
+    def append_journal(self, row: dict[str, Any]) -> None:
+        self._append(self.journal, row)
+
+    def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
+        """Keep ``episode`` for people to read."""
+        task, score = episode.task, episode.scored
+        row = {"step": step, "purpose": purpose, "kind": task.kind, "question": task.question, "text": episode.text}
+        row |= {"expected": task.answer, "outcome": score.outcome, "reward": score.reward, "parts": score.parts}
+        row |= {"policy_version": episode.policy_version, "tokens": len(episode.token_ids), "finish": episode.finish}
+        self._append(self._episodes, row)
+
+    def _append(self, file: Path, row: dict[str, Any]) -> None:
+        with self._writing(), file.open("a") as opened:
+            opened.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+    def metrics(self) -> list[MetricsRow]:
+        """Return all rows so far; a last line that a crash has cut off is left out."""
+        return read_rows(self._metrics)
+
+    def evaluations(self) -> list[MetricsRow]:
+        """Return the rows of all evaluations so far, the one before training first."""
+        return [row for row in self.metrics() if row["event"] == "eval"]
+
+    def is_finished(self, steps: int) -> bool:
+        """Return whether a run of ``steps`` has ended here: the last evaluation is written last."""
+        return any(row.get("final") and row["step"] >= steps for row in self.evaluations())
+
+    def save_curve(self, svg: str) -> None:
+        with self._writing():
+            self.curve.write_text(svg)
+
+    def save_timeline(self, timeline: Timeline) -> None:
+        with self._writing():
+            timeline.save(self.timeline)
+
+    def begin_policy(self) -> Path:
+        """Return an empty folder to write the trained policy into."""
+        return self._empty(self.policy.with_name(".policy"))
+
+    def finish_policy(self, folder: Path) -> None:
+        """Put the policy in ``folder`` in its place, where a shorter run's may stand."""
+        with self._writing():
+            shutil.rmtree(self.policy, ignore_errors=True)
+            folder.rename(self.policy)
+
+    def written(self) -> dict[str, int]:
+        """Return the bytes of the files of rows, once on the disk, to which ``rewind`` cuts."""
+        sizes = {}
+        with self._writing():
+            for file in (self._metrics, self._episodes):
+                if file.exists():
+                    sync(file)
+                sizes[file.name] = file.stat().st_size if file.exists() else 0
+        return sizes
+
+    def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
+        """Make the folder as at ``checkpoint``: later rows and newer checkpoints are gone."""
+        with self._writing():
+            for file in (self._metrics, self._episodes, self.journal):
+                if file.exists():
+                    # Of the journal its reader passes over what came after the checkpoint.
+                    _cut(file, written.get(file.name, file.stat().st_size))
+            for newer in self.checkpoints():
+                if step_of(newer) > step_of(checkpoint):
+                    shutil.rmtree(newer)
+            for unfinished in self._checkpoints.glob(".*"):
+                shutil.rmtree(unfinished)
+
+    def begin_checkpoint(self, step: int) -> Path:
+        """Return an empty folder to write the checkpoint of ``step`` into."""
+        return self._empty(self._checkpoints / f".step_{step:06d}")
+
+    def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
+        """Add the controller's state to ``folder``, seal it, put it in place; keeps the last 2."""
+        place = folder.with_name(folder.name.lstrip("."))
+        with self._writing():
+            (folder / CONTROLLER).write_text(json.dumps(controller))
+            seal(folder)
+            shutil.rmtree(place, ignore_errors=True)
+            folder.rename(place)
+            sync(self._checkpoints)
+            for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+                shutil.rmtree(old)
+        return place
+
+    def checkpoints(self) -> list[Path]:
+        """Return all checkpoints, oldest first. Each was whole when it was put here."""
+        return sorted(self._checkpoints.glob("step_*"), key=step_of)
+
+    def newest_checkpoint(self) -> Path:
+        """Return the newest checkpoint, after reading it all. Raises CheckpointError if it is broken."""
+        newest = self.checkpoints()[-1]
+        try:
+            verify(newest)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the checkpoint {str(newest)!r} is broken: {error}; remove it to continue from the one before, if there is one"
+            ) from error
+        return newest
+
+    @staticmethod
+    def controller_state(checkpoint: Path) -> dict[str, Any]:
+        """Return what the controller wrote into ``checkpoint``."""
+        return json.loads((checkpoint / CONTROLLER).read_text())
+
+    def _empty(self, folder: Path) -> Path:
+        with self._writing():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        return folder
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return storing(f"the run folder {str(self.path)!r}")
+
+
+def read_config(path: Path) -> Config:
+    """Return the configuration of the run in ``path``. Raises ConfigError."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.json")
+    return Config.from_json((path / "config.json").read_text())
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON-lines file; a last line that a crash has cut off is left out."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step after which ``checkpoint`` was made.
+
+    >>> step_of(Path("checkpoints/step_000020"))
+    20
+    """
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def seal(folder: Path) -> None:
+    """Write ``folder``'s manifest: size and checksum of each file. Returns when all is on the disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+    for path in files:
+        sync(path)
+    write_whole(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
+
+
+def verify(folder: Path) -> None:
+    """Raise CheckpointError if a file is missing, cut or changed since ``seal``. Reads all."""
+    try:
+        entries = json.loads((folder / MANIFEST).read_text())
+        changed = [name for name, checksum in entries.items() if _checksum(folder / name) != checksum]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"it cannot be read ({error})") from error
+    if changed:
+        raise CheckpointError(f"{changed[0]} is not what was written: its checksum differs")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``: readers, also after a crash, see the old file or the new."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(text)
+    sync(unfinished)
+    unfinished.replace(path)
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def storing(what: str) -> Iterator[None]:
+    """Raise StorageError, about ``what``, for any OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what} cannot be written any more ({error.strerror or error})") from error
+
+
+def sync(path: Path) -> None:
+    """Return when the file or folder ``path`` is on the disk, whichever process has written it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cut(file: Path, size: int) -> None:
+    """Cut ``file`` back to ``size`` bytes, and to whole lines if a crash has left less."""
+    with file.open("r+b") as opened:
+        kept = opened.read(size)
+        opened.truncate(kept.rfind(b"\n") + 1)

@@ -1,1 +1,0 @@
-"""The machines of a run: what ``--hosts`` asks for, how to reach it, which role lives where."""
