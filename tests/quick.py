@@ -23,7 +23,7 @@ FILES = {
     "weights": "fence ring socket_ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
-    "task": "call_limit curriculum environment parser reward_hacks rewards specs",
+    "task": "call_limit environment own_task parser reward_hacks rewards specs",
     "course": "laboratory stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",

@@ -121,7 +121,6 @@ def test_a_failed_rollout_is_no_episode_without_reward(tmp_path):
     ("flags", "named"),
     [
         (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
-        (["--task", "simple", "--curriculum"], "--curriculum"),
         (["--full-weights-every", "9", "--trainer-processes", "2"], "--full-weights-every"),
         (["--order", "freshest", "--max-lag", "0"], "--order"),
         (["--on-update", "restart", "--max-lag", "0"], "--on-update"),

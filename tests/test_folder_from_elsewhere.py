@@ -189,8 +189,8 @@ def test_a_configuration_that_is_none_is_refused(run, capsys, text, tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"step": -1}, {"step": "2"}, {"seconds": float("nan")}, {"written": {"../config.json": 0}}, {"stages": [[0]]},
-     {"replay": []}, {"episodes": 10**40}, {"tier": True}, {"more": 1}],
+    [{"step": -1}, {"step": "2"}, {"seconds": float("nan")}, {"written": {"../config.json": 0}},
+     {"replay": []}, {"episodes": 10**40}, {"more": 1}],
 )  # fmt: skip
 def test_a_state_that_no_controller_wrote_is_refused_whatever_its_checksum_says(run, capsys, change):
     newest = run / "checkpoints" / "step_000002"

@@ -42,8 +42,8 @@ OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
-TASKS_WITH_TIERS = ("compositional", "mix")
-"""Tasks for --curriculum; every other task has one tier."""
+TASKS_WITH_DIFFICULTY = ("compositional", "mix")
+"""Tasks for --difficulty; every other task has one."""
 LOSSES_WITHOUT_GROUPS = ("reinforce",)
 """Their advantage does not compare a prompt's samples with each other: one will do."""
 _BOUNDED = (
@@ -213,10 +213,6 @@ class Config:
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
-    curriculum: bool = False
-    """Begin with the easiest tier, and move on when held-out accuracy passes the threshold."""
-    curriculum_threshold: float = 0.9
-    """Greedy held-out accuracy at which the next tier begins, up to 1."""
     policy: str = "embedded"
     """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = 1
@@ -327,7 +323,7 @@ class Config:
         for name, most in _AT_MOST.items():
             check_range(name, values[name], most=most)
         set_knobs = [knob for knob in LOSS_KNOBS if values[knob] is not None]
-        for name in ("learning_rate", "curriculum_threshold", "max_grad_norm", *set_knobs):
+        for name in ("learning_rate", "max_grad_norm", *set_knobs):
             if not values[name] > 0:
                 raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
         check_range("lease", values["lease"], 4)
@@ -361,15 +357,11 @@ class Config:
                     raise ConfigError(f"{_flag(name)} {tells}, and --task is {_kind(self.task)}; leave it out")
         elif self.task_data is not None:
             raise ConfigError(f"--task-data is for a task of your own, and --task is {self.task}; leave it out")
-        tasks = " or ".join(TASKS_WITH_TIERS)
-        if self.curriculum and self.task not in TASKS_WITH_TIERS:
-            raise ConfigError(f"--curriculum needs tiers, and task {self.task!r} has only one; use {tasks}")
-        if self.difficulty != "easy" and self.task not in TASKS_WITH_TIERS:
+        if self.difficulty != "easy" and self.task not in TASKS_WITH_DIFFICULTY:
             raise ConfigError(
-                f"--difficulty is {self.difficulty}, and task {self.task!r} has only one; leave it out, or use {tasks}"
+                f"--difficulty is {self.difficulty}, and task {self.task!r} has only one; leave it out, or use "
+                f"{' or '.join(TASKS_WITH_DIFFICULTY)}"
             )
-        if self.curriculum and self.difficulty != "easy":
-            raise ConfigError(f"--curriculum starts at the easiest tier; leave out --difficulty {self.difficulty}")
         if self.max_lag == 0 and self.order != Config.order:
             raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
         if self.max_lag == 0 and self.on_update != Config.on_update:
@@ -458,7 +450,6 @@ class Config:
 
 _GROUPS = {"learner": LearnerConfig, "services": ServicesConfig, "cluster": HostsConfig}
 _ZORPLEX_ONLY = {
-    "curriculum": "climbs the tiers of Zorplex tasks",
     "difficulty": "is about Zorplex tasks",
     "hints": "is about the prompts of Zorplex tasks",
 }
@@ -483,7 +474,6 @@ _AT_MOST = {
     "start_seconds": 30 * 86400.0,
     "pod_gpus": MOST_PROCESSES,
     "trainer_host": MOST_PROCESSES,
-    "curriculum_threshold": 1.0,
     "tool_latency": 3600.0,
     "task_timeout": 86400.0,
     "tool_timeout": 86400.0,

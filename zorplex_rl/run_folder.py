@@ -2,7 +2,7 @@
 
     config.json        every setting
     environment.json   with a task of the user: the text of its file and its data, and their checksum
-    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "tier" | "resume" | "warning", …}
+    metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
     journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing

@@ -68,17 +68,13 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
+def test_a_run_that_goes_on_from_its_older_checkpoint_has_the_rows_and_weights_of_the_uninterrupted_one(tmp_path):
     from zorplex_rl.training.controller import StopRequest
     from zorplex_rl.training.loop import run_training
 
-    # Any success is enough to climb, and the checkpoints lie between two evaluations.
-    config = SMALL.changed(
-        task="compositional", curriculum=True, curriculum_threshold=0.01, eval_every=3, eval_tasks=32,
-        checkpoint_every=1,
-    )  # fmt: skip
+    # The checkpoints lie between two evaluations.
+    config = SMALL.changed(eval_every=3, checkpoint_every=1)
     straight = train_here(config, tmp_path / "straight")
-    assert [row["step"] for row in rows(straight.path, "tier")] == [0, 3]
 
     controllers = []
 

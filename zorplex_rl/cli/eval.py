@@ -65,7 +65,6 @@ def evaluate(command: Eval) -> int:
     from zorplex_rl.policy.model_folder import positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
     from zorplex_rl.task.checks import calling_here
-    from zorplex_rl.task.curriculum import tier_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices
@@ -89,12 +88,11 @@ def evaluate(command: Eval) -> int:
         environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
         device = assign_devices(command.device, ["policy"])["policy"]
         policy = load_policy(command.policy, device, command.dtype)
-        names = tier_of(command.task, command.difficulty)
         count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
-        check_limits_of(environment, names, command, count, positions)
+        check_limits_of(environment, source.kinds, command, count, positions)
         sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
         console = plain_console()
-        environments = {name: source.make((name,)) for name in names}
+        environments = {name: source.make((name,)) for name in source.kinds}
         reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
     title = f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each"
     console.print(accuracy_table(title, reports))

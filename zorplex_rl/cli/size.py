@@ -179,11 +179,8 @@ def _prompt_tokens(
     config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
 ) -> tuple[int, int]:
     """Return the tokens of the longest prompt, and how many all share, or else characters / 4."""
-    from zorplex_rl.task.curriculum import ladder_of, tier_of
-
     count = count_tokens or (lambda text: len(text) // 4)
-    tier = ladder_of(config.task)[-1] if config.curriculum else tier_of(config.task, config.difficulty)
-    environment = (source or EnvironmentSource.of(config)).make(tier)
+    environment = (source or EnvironmentSource.of(config)).make()
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
     systems = {task.system: count(task.system) for task in tasks}
     longest = max(systems[task.system] + count(task.question) for task in tasks) + TEMPLATE_TOKENS

@@ -25,7 +25,6 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
         # Likewise.
         os.environ[TLS] = config.cluster.tls
     from zorplex_rl.policy.model_folder import EMBEDDED, check_policy, fast_tokenizer, positions_of, token_count
-    from zorplex_rl.task.curriculum import tiers_of
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.source import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
@@ -47,8 +46,7 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     if tokenizer:
         count_tokens = partial(token_count, tokenizer)
         tasks = environment.make() if environment.is_own else Zorplex(config.seed, config.hints)
-        names = [name for tier in tiers_of(config) for name in tier]
-        check_limits_of(tasks, names, config, count_tokens, positions_of(source))
+        check_limits_of(tasks, environment.kinds, config, count_tokens, positions_of(source))
     expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
     if config.policy != EMBEDDED:  # That one comes with the package, and torch takes a second to load.
         from zorplex_rl.policy.load import check_weights

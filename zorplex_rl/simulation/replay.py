@@ -74,8 +74,7 @@ class Recording:
             found = {g: b.episodes[i * size :][:size] for b in sitting.batches.values() for i, g in enumerate(b.groups)}
             parts.append(Part(sitting.steps, sitting.histories, batches, found if is_exact else {}))
         evaluations = sorted({row["step"] for row in self.events("eval")} & {*range(self.journal.steps + 1)})
-        climbs = [(row["step"], first) for row in self.events("tier") if type(first := row.get("first_group")) is int]
-        return Schedule(parts, evaluations, climbs if is_exact else None, is_exact)
+        return Schedule(parts, evaluations, is_exact)
 
 
 def read_recording(path: Path, device: str = "cpu", trusts_task: bool = False) -> Recording:

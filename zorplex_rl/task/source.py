@@ -32,8 +32,7 @@ from typing import Any, Self, get_args
 from zorplex_rl.config import Config, TaskName
 from zorplex_rl.errors import TaskError
 from zorplex_rl.task.call_limit import MARK_BYTES, call_limit, mark_of
-from zorplex_rl.task.curriculum import Tier
-from zorplex_rl.task.environment import Environment, Zorplex
+from zorplex_rl.task.environment import Environment, Zorplex, kinds_of
 from zorplex_rl.task.episode import OUTCOMES, Finish, Score, Task
 from zorplex_rl.task.parser import Answer, ToolCall
 from zorplex_rl.task.specs import Split
@@ -59,6 +58,7 @@ class EnvironmentSource:
 
     task: str
     seed: int = 0
+    difficulty: str = "easy"
     hints: bool = False
     code: str | None = None
     data: str = ""
@@ -67,7 +67,7 @@ class EnvironmentSource:
     def of(cls, config: Config) -> Self:
         """Read what ``config`` names. Raises TaskError if it is not there, or is no text."""
         if not config.is_own_task:
-            return cls(config.task, config.seed, config.hints)
+            return cls(config.task, config.seed, config.difficulty, config.hints)
         file, _ = split_name(config.task)
         code = _read("--task", file) if file is not None else None
         if file is None:
@@ -86,9 +86,14 @@ class EnvironmentSource:
         package = "" if self.code is not None else _version_of(_entry_point(self.task))
         return hashlib.sha256(json.dumps([self.task, self.code, self.data, package]).encode()).hexdigest()
 
-    def make(self, tier: Tier = ()) -> Environment:
-        """Make ``tier``'s environment; a user's task has none. Raises TaskError for any fault."""
-        return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints).at(tier)
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the tasks are drawn from in turn; a user's task is one kind."""
+        return (self.task,) if self.is_own else kinds_of(self.task, self.difficulty)
+
+    def make(self, kinds: tuple[str, ...] = ()) -> Environment:
+        """Make the environment, or the part of it that draws ``kinds``. Raises TaskError."""
+        return OwnEnvironment(self) if self.is_own else Zorplex(self.seed, self.hints, kinds or self.kinds)
 
     def limit_calls(self, seconds: float, name: str, tool_seconds: float = 0.0) -> None:
         """Limit calls of the user's code, if any, from now on; leave marks as actor ``name``."""

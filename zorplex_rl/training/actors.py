@@ -23,7 +23,6 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
@@ -31,10 +30,9 @@ from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.call_limit import ask, in_thread
-from zorplex_rl.task.curriculum import Tier
 from zorplex_rl.task.episode import Episode, Finish, Prefix, Score, Task
-from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
@@ -106,63 +104,40 @@ class ModelActor(TimedActor):
 
 
 class DatasetActor(Actor):
-    """Numbers tasks. A group's task depends on its number, and on the tier at its first use."""
+    """Numbers tasks: a group's task depends on its number alone."""
 
-    def __init__(self, config: Config, tier: Tier, source: EnvironmentSource | None = None) -> None:
+    def __init__(self, config: Config, source: EnvironmentSource | None = None) -> None:
         source = source or EnvironmentSource.of(config)
         source.limit_calls(config.task_timeout, "dataset")
-        self._environment_of = cache(source.make)
+        self._environment = source.make()
         # A task of the package is the same one by construction.
-        self._drawn_again = cache(source.make) if source.is_own else None
-        self._stages: list[tuple[int, Tier]] = [(0, tier)]
+        self._drawn_again = source.make() if source.is_own else None
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
-        tiers = [next(tier for first, tier in reversed(self._stages) if number >= first) for number in numbers]
-
-        def draw() -> list[Task]:
-            return [self._environment_of(t).task(number, "train") for t, number in zip(tiers, numbers, strict=True)]
-
-        tasks = await ask(draw)
-        await self._draw_again(tiers[0], numbers[0], "train", tasks[0])
+        tasks = await ask(lambda: [self._environment.task(number, "train") for number in numbers])
+        await self._draw_again(numbers[0], "train", tasks[0])
         return tasks
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
-        """Return the first ``count`` held-out tasks of the newest tier."""
-        tier = self._stages[-1][1]
-        environment = self._environment_of(tier)
-        tasks = await ask(lambda: [environment.task(index, "held_out") for index in range(count)])
-        await self._draw_again(tier, 0, "held_out", tasks[0])
+        """Return the first ``count`` held-out tasks."""
+        tasks = await ask(lambda: [self._environment.task(index, "held_out") for index in range(count)])
+        await self._draw_again(0, "held_out", tasks[0])
         return tasks
 
-    async def _draw_again(self, tier: Tier, index: int, split: Split, first: Task) -> None:
+    async def _draw_again(self, index: int, split: Split, first: Task) -> None:
         """Raise TaskError if ``first`` comes out differently: another environment drew before."""
         if self._drawn_again is None:
             return
-        second = await ask(self._drawn_again(tier).task, index, split)
+        second = await ask(self._drawn_again.task, index, split)
         if repr(first.key) != repr(second.key):
             differ = next((a, b) for a, b in zip(first.key, second.key, strict=True) if repr(a) != repr(b))
             raise TaskError(
                 f"task({index}, {split!r}) was drawn twice and is not the same: {differ[0]!r:.60}, then {differ[1]!r:.60}; "
                 f"draw it from its index alone (zorplex-rl env check says more)"
             )
-
-    @concurrent_endpoint
-    async def advance(self, tier: Tier, first_number: int) -> None:
-        """Draw tasks from ``tier`` from group ``first_number`` on."""
-        self._stages.append((first_number, tier))
-
-    @concurrent_endpoint
-    async def state(self) -> list[tuple[int, Tier]]:
-        """Return what ``load_state`` needs: each tier with the group number where it begins."""
-        return list(self._stages)
-
-    @concurrent_endpoint
-    async def load_state(self, stages: list[tuple[int, Tier]]) -> None:
-        """Continue from what ``state`` returned."""
-        self._stages = [(first, tuple(tier)) for first, tier in stages]
 
 
 class ToolActor(TimedActor):

@@ -48,7 +48,6 @@ from zorplex_rl.services.requests import Failure, ReplicaFailed
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.call_limit import MARKS
-from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.timeline import Span
@@ -95,10 +94,9 @@ class Controller:
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log, self.hosts = config, log, hosts
         self.source = log.folder.environment(config)
-        self._ladder = tiers_of(config)
         self.services = services_of(config, self.source, hosts, log.say)
         self.trainer = TrainerHandle(trainer_of(config, devices_of(config), hosts))
-        self.dataset = self._service_of_one("dataset", actors.DatasetActor, self._ladder[0], self.source)
+        self.dataset = self._service_of_one("dataset", actors.DatasetActor, self.source)
         self.replay = self._service_of_one("replay", actors.ReplayBufferActor)
         self.advantage = self._service_of_one("advantage", actors.AdvantageActor)
         self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
@@ -106,7 +104,7 @@ class Controller:
         generators = range(config.services.generators)
         self.generators = [GeneratorHandle(self.services["generator"], index) for index in generators]
         self.published = -1
-        self.step = self.episodes = self.tier = 0
+        self.step = self.episodes = 0
         self.stop_requested = False
         """Set it to have the run stop after the next step, with a checkpoint."""
         self.under_way = False
@@ -165,10 +163,7 @@ class Controller:
             await asyncio.gather(asked, given_up, return_exceptions=True)
 
     async def begin(self, checkpoint: Path | None = None) -> None:
-        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``.
-
-        A resumed run makes only the evaluations due at the checkpoint: more could climb too early.
-        """
+        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``."""
         if checkpoint:
             await self._restore(checkpoint)
         self.log.sitting(self.step, self.config.steps)
@@ -293,7 +288,7 @@ class Controller:
                 return await self._evaluate(self.generators[0], final)
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Measure ``generator`` on held-out tasks, and maybe climb the curriculum. Returns the row.
+        """Measure ``generator`` on held-out tasks. Returns the row.
         The row's ``seconds`` are those when the evaluation began: of these weights."""
         began, seconds = time.monotonic(), self.log.seconds
         tasks = await self.dataset.held_out.route(self.config.eval_tasks)
@@ -304,24 +299,10 @@ class Controller:
         async with self._state_lock:
             self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
             row = self.log.evaluation(
-                version, greedy, sampled, seconds=seconds, tier=list(self._ladder[self.tier]), final=final,
-                evaluation_seconds=time.monotonic() - began,
-            )  # fmt: skip
-            if not final:
-                await self._climb(row["greedy_accuracy"], version)
+                version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=time.monotonic() - began
+            )
         await asyncio.to_thread(self.log.draw)
         return row
-
-    async def _climb(self, held_out_accuracy: float, version: int) -> None:
-        """Begin the curriculum's next tier, if any, once ``held_out_accuracy`` is high enough."""
-        if self.tier + 1 >= len(self._ladder) or held_out_accuracy < self.config.curriculum_threshold:
-            return
-        self.tier += 1
-        tier = self._ladder[self.tier]
-        first = (await self.replay.state.route())["next_group"]
-        await self.dataset.advance.route(tier, first)
-        self.log.write("tier", version, tier=list(tier), first_group=first)
-        self.log.say(f"held-out accuracy {held_out_accuracy:.2f}: next tier, {', '.join(tier)}")
 
     async def _score(self, episodes: list[Episode]) -> None:
         """Have the reward service score ``episodes``, in place. It is sent their texts alone."""
@@ -358,9 +339,8 @@ class Controller:
 
     async def _state(self) -> dict[str, Any]:
         """Return what controller and small actors know. A resumed run starts at the log's end."""
-        replay, stages = await asyncio.gather(self.replay.state.route(), self.dataset.state.route())
-        own = {"step": self.step, "episodes": self.episodes, "tier": self.tier}
-        return own | {"next_evaluation": self._next_evaluation, "replay": replay, "stages": stages} | self.log.state()
+        own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
+        return own | {"replay": await self.replay.state.route()} | self.log.state()
 
     async def _restore(self, checkpoint: Path) -> None:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
@@ -369,8 +349,7 @@ class Controller:
         if (version := await self.trainer.publish()) != state["step"]:
             raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {state['step']}")
         await self.replay.load_state.route(state["replay"])
-        await self.dataset.load_state.route(state["stages"])
-        self.step, self.episodes, self.tier = state["step"], state["episodes"], state["tier"]
+        self.step, self.episodes = state["step"], state["episodes"]
         self._next_evaluation = state["next_evaluation"]
         log.resume(state)
         log.folder.rewind(checkpoint, state["written"])
