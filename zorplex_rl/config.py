@@ -198,17 +198,13 @@ class Config:
 
     task: TaskName | str = "compositional"
     """Kind of task; mix is all in turn. Or a task of your own: FILE.py:CLASS (FILE.py alone if
-    it has one such class), what an installed package names in its entry points
-    (zorplex_rl.environments), or reasoning-gym:NAME. Its code runs with your rights, here and on
-    every host. README, "Your own task"."""
+    it has one such class). Its code runs with your rights, here and on every host:
+    docs/OWN_TASK.md."""
     task_data: str | None = None
-    """A text file for a task of your own; its text goes to every process and the run's folder."""
-    task_timeout: float = 60.0
-    """Longest time in seconds of one call of a task of your own: drawing, a tool, scoring. A longer
-    one ends the run. What --tool-latency simulates does not count."""
+    """A text file for a task of your own; its text goes to every process."""
     tool_timeout: float = 30.0
     """Seconds after which a tool of a task of your own counts as answered: the policy then reads
-    ERROR: timed out after 30 s, and the episode goes on. Without effect from --task-timeout on."""
+    ERROR: timed out after 30 s, and the episode goes on."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
@@ -323,12 +319,10 @@ class Config:
         for name, most in _AT_MOST.items():
             check_range(name, values[name], most=most)
         set_knobs = [knob for knob in LOSS_KNOBS if values[knob] is not None]
-        for name in ("learning_rate", "max_grad_norm", *set_knobs):
+        for name in ("learning_rate", "max_grad_norm", "tool_timeout", *set_knobs):
             if not values[name] > 0:
                 raise ConfigError(f"{_flag(name)} is {values[name]}; it must be above 0")
         check_range("lease", values["lease"], 4)
-        for name in ("task_timeout", "tool_timeout"):
-            check_range(name, values[name], SHORTEST_TASK_TIMEOUT)
         check_temperature(self.temperature)
         check_seed(self.seed)
         for knob, losses in LOSS_KNOBS.items():
@@ -387,6 +381,12 @@ class Config:
     def is_own_task(self) -> bool:
         """Whether the task is the user's."""
         return self.task not in get_args(TaskName)
+
+    @property
+    def task_flags(self) -> str:
+        """How a task of the user is named on the command line; nothing for Zorplex."""
+        data = f" --task-data {shlex.quote(self.task_data)}" if self.task_data else ""
+        return f"--task {shlex.quote(self.task)}{data}" if self.is_own_task else ""
 
     @property
     def sampled_in(self) -> str:
@@ -475,7 +475,6 @@ _AT_MOST = {
     "pod_gpus": MOST_PROCESSES,
     "trainer_host": MOST_PROCESSES,
     "tool_latency": 3600.0,
-    "task_timeout": 86400.0,
     "tool_timeout": 86400.0,
     "tool_latency_variation": 1000.0,
     **dict.fromkeys(
@@ -488,8 +487,6 @@ _AT_MOST = {
     ),
 }
 
-SHORTEST_TASK_TIMEOUT = 0.5
-"""Seconds. A busy machine may keep a call that does nothing waiting for almost as long."""
 LOWEST_TEMPERATURE = 0.01
 """Measured on the embedded policy: at temperature 1 it is in doubt (probability below 0.99) at 285
 of 1,000 tokens, at 0.1 at 48, at 0.01 at 5. From there on sampling is greedy decoding: all samples

@@ -1,7 +1,7 @@
 """The folder of a run, on disk.
 
     config.json        every setting
-    environment.json   with a task of the user: the text of its file and its data, and their checksum
+    task.py            with a task of the user: the text of its file, to read; it never runs from here
     metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
     journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError, ConfigError, TaskError
+from zorplex_rl.errors import CheckpointError, ConfigError
 from zorplex_rl.learning.controller_state import read_state
 from zorplex_rl.manifest import expect_plain, seal, storing, sync, verify, write_whole
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.known_code import is_known, remember
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.timeline import Timeline
 
 MetricsRow = dict[str, Any]
@@ -44,7 +43,7 @@ NUMBERS = ("seconds", "accuracy", "greedy_accuracy", "sampled_accuracy")
 """What a row may lack, and is a number where it is there."""
 SCORED = ("outcome", "reward", "parts")
 CONTROLLER = "controller.json"
-ENVIRONMENT = "environment.json"
+TASK = "task.py"
 
 
 class RunFolder:
@@ -58,15 +57,13 @@ class RunFolder:
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self.journal, self._checkpoints = path / "journal.jsonl", path / "checkpoints"
         self._lock: Any = None
-        self.trusts_task = False
-        """Whether a task's code that is kept here may run although the user has not named it."""
 
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
         """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
         if path.exists():
             raise _taken(path)
-        source = EnvironmentSource.of(config)
+        code = EnvironmentSource.of(config).code
         parent = next((p for p in path.absolute().parents if p.exists()), Path("/"))
         try:
             free = shutil.disk_usage(parent).free
@@ -83,8 +80,8 @@ class RunFolder:
                 raise _taken(path) from error
             try:
                 (path / "config.json").write_text(config.to_json())
-                if source.is_own:
-                    (path / ENVIRONMENT).write_text(source.to_json())
+                if code is not None:
+                    (path / TASK).write_text(code)
             except OSError:
                 for folder in (path, *made):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -93,10 +90,7 @@ class RunFolder:
             raise ConfigError(
                 f"the run folder {str(path)!r} cannot be written ({error.strerror}); choose another --out"
             ) from error
-        remember(source)
-        made_here = cls(path)
-        made_here.trusts_task = True
-        return made_here
+        return cls(path)
 
     @classmethod
     def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
@@ -143,8 +137,9 @@ class RunFolder:
     @property
     def resume_command(self) -> str:
         """What to type to continue the run."""
-        cluster = read_config(self.path, "the run").cluster
-        return f"zorplex-rl train --resume {shlex.quote(str(self.path))}{f' {cluster.flags}' if cluster.is_elsewhere else ''}"
+        config = read_config(self.path, "the run")
+        words = ["zorplex-rl train --resume", shlex.quote(str(self.path)), config.task_flags]
+        return " ".join(filter(None, [*words, config.cluster.flags if config.cluster.is_elsewhere else ""]))
 
     @property
     def is_bare(self) -> bool:
@@ -164,49 +159,6 @@ class RunFolder:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def environment(self, config: Config) -> EnvironmentSource:
-        """Return where the run's environment comes from: for a user's task, the copy in here.
-
-        The user's file may be gone: another machine need not have it. Raises TaskError if file or
-        copy has changed since, or is code that the user has not named here
-        (``task/known_code.py``).
-        """
-        if not config.is_own_task:
-            return EnvironmentSource.of(config)
-        file = self.path / ENVIRONMENT
-        anew = f"restore it, or start anew with another --out; to go on with what is there now, delete {str(file)!r}"
-        if not file.is_file():
-            source = self._expect_known(EnvironmentSource.of(config))
-            with self._writing():
-                write_whole(file, source.to_json())
-            return source
-        try:
-            copy = EnvironmentSource.from_json(file.read_text())
-            if copy.task != config.task:
-                raise TaskError(f"is of another task, {copy.task!r:.60}")
-        except (OSError, ValueError) as error:
-            raise TaskError(f"the copy of the task {config.task!r} in {str(file)!r} {error}; {anew}") from error
-        self._expect_known(copy)
-        try:
-            now = EnvironmentSource.of(config)
-        except TaskError:
-            return copy
-        if now != copy:
-            raise TaskError(f"the file or the data of --task {config.task!r} have changed since this run began; {anew}")
-        return copy
-
-    def _expect_known(self, source: EnvironmentSource) -> EnvironmentSource:
-        """Return ``source``. Raises TaskError if its code came along, and nobody trusts it."""
-        if not (self.trusts_task or is_known(source)):
-            kept = self.path / ENVIRONMENT
-            where = f"in {str(kept)!r}" if kept.is_file() else "that its config.json names"
-            raise TaskError(
-                f"the run in {str(self.path)!r} has a task of its own, and continuing it runs the code {where} with your "
-                f"rights; you have not begun a run with this code here, so read it, and add --trust-task if you trust it"
-            )
-        remember(source)
-        return source
-
     @property
     def is_under_way(self) -> bool:
         """Whether a process is writing here at this moment."""
@@ -222,8 +174,12 @@ class RunFolder:
             return False
 
     def save_config(self, config: Config) -> None:
+        """Write the settings with which the run goes on, and the text of its task."""
+        code = EnvironmentSource.of(config).code
         with self._writing():
             write_whole(self.path / "config.json", config.to_json())
+            if code is not None:
+                write_whole(self.path / TASK, code)
 
     def append_metrics(self, row: MetricsRow) -> None:
         with self._writing(), self._metrics.open("a") as file:
@@ -385,6 +341,13 @@ def read_config(path: Path, called: str) -> Config:
     except (OSError, ValueError, RecursionError) as error:
         reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}, {error}"
         raise ConfigError(f"{called} {str(path)!r} has a config.json that cannot be read: {reason}") from error
+
+
+def expect_task_named(run: Path, config: Config, task: str | None) -> None:
+    """Raise ConfigError if ``run`` has a task of the user and ``task`` does not name its file again:
+    no code runs out of a run's folder."""
+    if config.is_own_task and not task:
+        raise ConfigError(f"the run in {str(run)!r} has a task of its own; name the file again: {config.task_flags}")
 
 
 def step_of(checkpoint: Path) -> int:

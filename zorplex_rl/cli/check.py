@@ -18,12 +18,11 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from zorplex_rl.cli.course_files import FILES
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.task.apart import Finding
 
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
@@ -39,6 +38,14 @@ RECORDED = FILES / "workshop" / "notebook_seconds.json"
 @dataclass(frozen=True)
 class Check(Command):
     """Say in half a minute whether this machine is ready for the course, and how fast it is."""
+
+
+class Finding(NamedTuple):
+    """Hold one line of the report."""
+
+    state: Literal["ok", "note", "no"]
+    about: str
+    said: str
 
 
 def check(command: Check) -> int:

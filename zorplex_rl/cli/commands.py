@@ -101,7 +101,10 @@ def _run(given: list[str]) -> int:
             case Train() if parsed.resume:
                 # What the command line leaves out is as in the run.
                 earlier = RunFolder.reopen(parsed.resume)[1]
-                parsed = _parse(given, Train(config=replace(earlier, cluster=cluster_of(earlier.cluster))))
+                default = replace(earlier, cluster=cluster_of(earlier.cluster))
+                if earlier.is_own_task:
+                    default = default.changed(task="", task_data=None)
+                parsed = _parse(given, Train(config=default))
                 if not parsed.config.cluster.hosts:
                     raise ConfigError(
                         f"the run in {str(parsed.resume)!r} was on other machines; say where it goes on: there, with "

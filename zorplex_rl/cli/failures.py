@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from zorplex_rl.config import Config
 from zorplex_rl.services.service_errors import ServiceError
-from zorplex_rl.task.call_limit import last_call
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 """Exit codes. Bad input has another one, 2: nothing was started."""
@@ -114,17 +113,11 @@ def sentence_of(error: BaseException, config: Config | None = None) -> str:
         return f"{in_plain_words(report)}{lower}"
     if death:
         lower = f"; if it was that, {_what_to_lower(config, role)}" if death[1] == "9" else ""
-        return f"{who} is gone: {in_plain_words(death[0])}{_where(role)}{lower}"
+        return f"{who} is gone: {in_plain_words(death[0])}{lower}"
     if role and cause is error:
         # Monarch's report of a loss names the cause last.
-        return f"{who} is gone: {in_plain_words(report.strip().splitlines()[-1].strip())}{_where(role)}"
+        return f"{who} is gone: {in_plain_words(report.strip().splitlines()[-1].strip())}"
     return f"{f'{who} failed: ' if role else ''}{said}; this is a defect in zorplex-rl, please report it"
-
-
-def _where(role: str | None) -> str:
-    """Return which call of the user's code ran in the process of the only ``role``, or nothing."""
-    call = last_call(role) if role else None
-    return f"; its code was at {call.place}" if call else ""
 
 
 def _what_to_lower(config: Config | None, role: str | None) -> str:

@@ -16,8 +16,7 @@ from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.presets import PRESETS, PresetName
 from zorplex_rl.sizing.run_time import RunTime
 from zorplex_rl.sizing.workload import Workload
-from zorplex_rl.task.checks import calling_here
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -44,8 +43,7 @@ def size(command: Size) -> int:
     config = command.config
     config.check()
     shape, stored, source = _shape(config.policy)
-    with calling_here(EnvironmentSource.of(config), config.task_timeout):
-        prompt, shared = _prompts(config, source)
+    prompt, shared = _prompts(config, source)
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = plain_console()

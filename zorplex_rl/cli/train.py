@@ -33,9 +33,8 @@ from zorplex_rl.errors import (
     WeightPullError,
 )
 from zorplex_rl.manifest import storing
-from zorplex_rl.run_folder import ENVIRONMENT, RunFolder, step_of
+from zorplex_rl.run_folder import RunFolder, expect_task_named, step_of
 from zorplex_rl.sizing.presets import PresetName
-from zorplex_rl.task.call_limit import call_limit
 
 if TYPE_CHECKING:
     from zorplex_rl.cli.live import LiveView
@@ -56,9 +55,6 @@ class Train(Command):
     or shorter: from here on the learning rate falls as in a run of that many steps."""
     from_checkpoint: int | None = None
     """With --resume: from the checkpoint of this step. What the run did after it is dropped."""
-    trust_task: bool = False
-    """With --resume: run the code of the task in the run's folder, although you have begun no run
-    with it on this machine. It runs with your rights, so read environment.json there first."""
     plan: bool = False
     """Only say which process would live on which host of --hosts. Starts and writes nothing."""
 
@@ -81,8 +77,6 @@ def train(command: Train) -> int:
         return _continue(command, command.resume)
     if command.from_checkpoint is not None:
         raise ConfigError("--from-checkpoint needs a run to continue; name its folder with --resume")
-    if command.trust_task:
-        raise ConfigError("--trust-task needs a run to continue; name its folder with --resume")
     return _begin(command)
 
 
@@ -93,8 +87,7 @@ def _begin(command: Train) -> int:
 
     config = command.config
     # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
-    with call_limit.interrupting(config.task_timeout):
-        source = check_needs(config)
+    source = check_needs(config)
     bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
     with contextlib.ExitStack() as stack:
         with stops_held():
@@ -120,9 +113,12 @@ def _remove_bare(folder: RunFolder) -> None:
 def _continue(command: Train, path: Path) -> int:
     """Train on in the folder ``path``, unless the run there is finished."""
     folder, earlier = RunFolder.reopen(path)
-    folder.trusts_task, config = command.trust_task, command.config
-    # How many processes and machines a run goes on with, and how long it waits, may be others.
-    free = {name: getattr(config, name) for name in ("steps", "task_timeout", "tool_timeout")} | asdict(config.cluster)
+    config = command.config
+    expect_task_named(path, earlier, config.task)
+    # How many processes and machines a run goes on with, and how long it waits, may be others; also
+    # where the file of a task is.
+    names = ("steps", "tool_timeout") + (("task", "task_data") if config.is_own_task and earlier.is_own_task else ())
+    free = {name: getattr(config, name) for name in names} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
         raise ConfigError(
@@ -141,10 +137,7 @@ def _continue(command: Train, path: Path) -> int:
                 f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
             )
         folder.controller_state(checkpoint, config)
-        with call_limit.interrupting(config.task_timeout):
-            check_needs(config, folder)
-        if config.is_own_task:
-            print(f"the task is the copy in {folder.path / ENVIRONMENT}; its code runs in this run's processes")
+        check_needs(config)
         return run(config, folder, checkpoint, command.debug)
 
 

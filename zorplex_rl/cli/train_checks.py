@@ -8,13 +8,11 @@ from zorplex_rl.cli.eval import check_limits_of
 from zorplex_rl.cli.size import expect_fit
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.task.checks import try_apart
 
 
-def check_needs(config: Config, folder: RunFolder | None = None) -> str:
-    """Check what a run of ``config`` needs, in ``folder`` if resumed. Returns its policy's folder.
-    Raises ConfigError for the first thing that is wrong."""
+def check_needs(config: Config) -> str:
+    """Check what a run of ``config`` needs. Returns its policy's folder. Raises ConfigError for the
+    first thing that is wrong."""
     if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
         # At these levels, read at its first import, Monarch records no spans for a trace. A program
         # that has imported ``runtime.py`` and started this one has left them: errors alone.
@@ -25,8 +23,7 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
         # Likewise.
         os.environ[TLS] = config.cluster.tls
     from zorplex_rl.policy.model_folder import EMBEDDED, check_policy, fast_tokenizer, positions_of, token_count
-    from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
     from zorplex_rl.training.hosts.checks import check_cluster
     from zorplex_rl.training.hosts.spec import check_hosts
@@ -34,10 +31,8 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     config.check()
     check_hosts(config)
     check_cluster(config)
-    environment = folder.environment(config) if folder else EnvironmentSource.of(config)
-    if environment.is_own:
-        try_apart(environment, config.task_timeout)
-    environment.make()
+    environment = EnvironmentSource.of(config)
+    tasks = environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
     source = check_policy(config.policy)
@@ -45,7 +40,6 @@ def check_needs(config: Config, folder: RunFolder | None = None) -> str:
     count_tokens = None
     if tokenizer:
         count_tokens = partial(token_count, tokenizer)
-        tasks = environment.make() if environment.is_own else Zorplex(config.seed, config.hints)
         check_limits_of(tasks, environment.kinds, config, count_tokens, positions_of(source))
     expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
     if config.policy != EMBEDDED:  # That one comes with the package, and torch takes a second to load.

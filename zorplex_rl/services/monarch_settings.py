@@ -20,7 +20,6 @@ os.environ.setdefault("MONARCH_FILE_LOG", "error")
 # the process dies of a segmentation fault. All readers take an empty value for none.
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "")
 os.environ.setdefault("NCCL_SOCKET_IFNAME", "")
-os.environ.setdefault("ZORPLEX_CALL_MARKS", "")
 os.environ.setdefault("ZORPLEX_SECRET", "")
 # Read only once, too.
 if TLS in os.environ:

@@ -26,7 +26,6 @@ from zorplex_rl.services.replica_process import ReplicaProcess
 from zorplex_rl.services.runtime import Actor, ReplicaDied, is_made, start_runtime, this_host
 from zorplex_rl.services.service_errors import ReplicaFailed
 from zorplex_rl.services.tasks import Result, done_before
-from zorplex_rl.task.call_limit import last_call
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
@@ -100,8 +99,6 @@ class Replica:
         """Enter ``state`` and tell all listeners. A failed or stopped replica stays so."""
         if self.ended.is_set() or state is self.state:
             return
-        if state is State.FAILED and (call := last_call(self.name)):
-            reason += f"; its code was at {call.place}"
         self.state, self.reason = state, reason
         self.was_doing = self.traffic.doing or self.was_doing
         if state in (State.FAILED, State.STOPPED):

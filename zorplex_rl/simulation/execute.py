@@ -38,9 +38,9 @@ from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling, encode_prompt
 from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.episode import Episode, Prefix, Task, Turn
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall, find_call
 from zorplex_rl.task.rewards import accuracy
-from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 
 

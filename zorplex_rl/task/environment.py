@@ -1,19 +1,8 @@
 """What a run learns: an environment draws tasks, runs their tools, and scores the policy.
 
-    class Doubling(Environment):                                       a whole environment; ``examples/`` has two more
-        tools = ("DOUBLE",)
-
-        def task(self, index, split):
-            number = 2 * random.Random(f"{self.seed}:{split}:{index}").randrange(10**6) + (split == "train")
-            return Task("doubling", f"Double {number}?", 2 * number, 1, "DOUBLE[n] doubles. End with [ANSWER] and the integer.")
-
-        def execute(self, task, call):
-            is_number = call.argument.isdecimal() and len(call.argument) < 20
-            return str(2 * int(call.argument)) if is_number else "ERROR: no number"
-
-``zorplex-rl env check FILE`` says what is wrong with one, and ``zorplex-rl train --task FILE``
-trains on it. Every process of a run makes its own from the file's source, and asks it in its own
-order. So an environment keeps nothing about a task; what a tool has to know goes into the task.
+Every process of a run makes its own environment and asks it in its own order. So an environment
+keeps nothing about a task: what a tool has to know is in the task. For a task of your own write
+such a class in a file (``own_task.py``, docs/OWN_TASK.md).
 
 >>> Zorplex(seed=0, kinds=("simple:easy", "recursive:easy")).task(index=1).kind
 'recursive'
@@ -26,8 +15,7 @@ from zorplex_rl.task.specs import TASK_SPECS, Split, TaskSpec, get_spec, run_too
 
 
 class Environment:
-    """Tasks with tools and a score. It must have ``task``, and ``execute`` if it names ``tools``.
-    ``data`` is the text of the file that ``--task-data`` names."""
+    """Tasks with tools and a score. It must have ``task``, and ``execute`` if it names ``tools``."""
 
     tools: tuple[str, ...] = ()
     """The names that make a call, as in ``NAME[argument]``. Without any, an episode is one turn."""
@@ -35,6 +23,7 @@ class Environment:
     """What stands before the integer that is the answer."""
 
     def __init__(self, seed: int = 0, data: str = "") -> None:
+        """``data`` is the text of the file that ``--task-data`` names."""
         self.seed, self.data = seed, data
 
     def task(self, index: int, split: Split) -> Task:

@@ -24,15 +24,12 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question with its one right answer.
+    """One question with its one right answer; a perfect solver makes ``min_tool_calls``.
 
-    ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver
-    makes, ``words`` the words in the question. Only the tools know ``table``, ``keys`` and
-    ``redirects``: the value of each word, its key, and the word that it points to.
-
-    An environment of your own needs the first five. What its tools have to know goes into
-    ``table``. Tasks with the same ``words`` count as one trial when a confidence interval is
-    computed; without ``words`` those with the same question do.
+    Only the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and
+    the word that it points to. A task of your own needs the first five, and ``table`` for its
+    tools. Tasks with the same ``words``, or else the same question, count as one trial in a
+    confidence interval.
     """
 
     kind: str
@@ -40,6 +37,7 @@ class Task:
     answer: Answer
     min_tool_calls: int
     system: str
+    """The system prompt."""
     words: tuple[str, ...] = ()
     difficulty: str = "easy"
     split: str = "train"
@@ -47,23 +45,14 @@ class Task:
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What makes a task what it is, the split first: equal if the ``repr`` of the keys is."""
-        return (
-            self.split, self.kind, self.system, self.question, self.answer, self.min_tool_calls, tuple(self.words), self.table, self.keys,
-            self.redirects,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One stretch of sampled text, up to and including a tool call or the end of the episode.
 
-    ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call``
-    and ``result`` are None in a turn that called no tool; ``result`` is also None where the turn
-    limit ended the episode before the tool ran. ``version`` is the policy version that sampled the
-    turn's last token.
+    ``start`` and ``end`` index ``Episode.token_ids``. Without a tool's call ``call`` and ``result``
+    are None; ``result`` is, too, where the turn limit came before the tool ran. ``version`` is the
+    policy's at the last token.
     """
 
     text: str
@@ -91,7 +80,7 @@ class Score:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the reward by name."""
+        """The parts of the reward, by name."""
         return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
 
 
@@ -136,12 +125,12 @@ class Episode:
 
     @property
     def sampled_text(self) -> list[str]:
-        """The text that the policy wrote in each turn, without the tools' results."""
+        """What the policy wrote in each turn."""
         return [turn.text for turn in self.turns]
 
     @property
     def attempt(self) -> tuple[Task, list[str], int, Finish]:
-        """What a score is made from: task, sampled text by turn, number of tool calls, finish."""
+        """What a score is made from."""
         return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property

@@ -1,7 +1,5 @@
 """The four kinds of Zorplex tasks: words have hidden values, and only a tool reveals them.
 
-A policy cannot know the values: every *task* draws a secret table. It has to use tools.
-
     kind            tools           a perfect solver writes (injected results after ``->``)
     simple          LOOKUP          LOOKUP[blip] -> 17                          [ANSWER] 17
     compositional   LOOKUP          LOOKUP[blip] -> 17, LOOKUP[zork] -> 25      17+25=42, [ANSWER] 42
@@ -9,22 +7,17 @@ A policy cannot know the values: every *task* draws a secret table. It has to us
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
 A task is a pure function of (seed, kind, difficulty, split, index), so a lost one can be drawn
-again. It carries its table, keys and redirects: a tool needs only task and call.
+again. It has its own secret table, keys and redirects, and carries them: a tool needs only task and
+call. Held-out tasks have the other half of the words, so training cannot draw them.
 
-    split      words                              tables
-    train      TRAINING_WORDS                     over these words
-    held_out   HELD_OUT_WORDS, the other half     over these words: training cannot draw them
-
-With one table for a whole run, one constant answer was right in up to 62 % of the held-out
-``recursive`` tasks. Now a constant answer is right in 1 of 40 tasks of the kinds that ask for one
-word (each block of 40 indices asks for every value once), and in fewer of the sums.
+Each block of 40 indices asks for every value once. So a constant answer is right in 1 of 40 tasks
+of the kinds that ask for one word, and in fewer of the sums.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
@@ -43,7 +36,8 @@ MAX_REDIRECTS = 3
 
 Split = Literal["train", "held_out"]
 WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
-_ENDING = "End with [ANSWER] and the integer."
+Links = dict[str, str]
+"""The key of each word, or the word that it points to."""
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
@@ -52,13 +46,13 @@ def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS
     return dict(zip(words, values, strict=True))
 
 
-def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> Links:
     """Draw ``multi_step``'s keys: ``K`` and two digits for each of ``words``, all different."""
     numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
     return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
 
-def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> Links:
     """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to.
 
     The words are split into chains of at most ``MAX_REDIRECTS + 1``, and each points to the next.
@@ -70,41 +64,39 @@ def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) ->
 
 
 class TaskSpec:
-    """One kind of task: ``task(index, split)`` is pure; ``generate_task()`` counts."""
+    """One kind of task. A subclass says how it differs from the look-up of one word."""
 
     kind: str
     tools: tuple[str, ...] = ("LOOKUP",)
     instructions: str
     phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
+    example = "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}"
+    """The worked example of a hint; {0} is a made-up value."""
 
     def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}")
         self.seed, self.difficulty, self.hints = seed, difficulty, hints
-        self._index = -1
-
-    def generate_task(self, split: Split = "train") -> Task:
-        """Return the next task of ``split``."""
-        self._index += 1
-        return self.task(self._index, split)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        """Return task ``index`` of ``split``, always the same. Raises ValueError for no split."""
-        if split not in get_args(Split):
-            raise ValueError(f"split is {split!r}; expected one of {', '.join(get_args(Split))}")
+        """Return task ``index`` of ``split``, always the same."""
         name = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
         rng, known = random.Random(f"{name}:{index}"), WORDS_OF[split]
         words = rng.sample(known, self._word_count())
         keys, redirects = self._connect(f"{name}:{index}", known)
         table = make_zorplex_table(f"{name}:{index}", known)
         table = _with_value(table, chain_of(words[0], redirects)[-1], _scheduled_value(name, index))
-        expression, answer = self._ask(words, table, redirects, rng)
+        expression, answer = self._ask(words, [table[chain_of(word, redirects)[-1]] for word in words], rng)
+        system = f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer."
+        if self.hints:
+            blip, zork = (table.get(chain_of(word, redirects)[-1], 0) for word in ("blip", "zork"))
+            system += f"\nExample: {self._example(blip, zork)}"
         return Task(
             kind=self.kind,
             question=rng.choice(self.phrasings).format(expression),
             answer=answer,
             min_tool_calls=len(self._calls(words, keys, redirects)),
-            system=self.get_system_prompt(self.hints, table, redirects),
+            system=system,
             words=tuple(words),
             difficulty=self.difficulty,
             split=split,
@@ -112,16 +104,6 @@ class TaskSpec:
             keys=keys,
             redirects=redirects,
         )
-
-    def get_system_prompt(
-        self,
-        with_hint: bool = False,
-        table: Mapping[str, int] = MappingProxyType({}),
-        redirects: Mapping[str, str] = MappingProxyType({}),
-    ) -> str:
-        """Return the system prompt; its hint's example is wrong for ``table``, ``redirects``."""
-        prompt = f"Words have hidden values. {self.instructions} {_ENDING}"
-        return f"{prompt}\nExample: {self._example(table, redirects)}" if with_hint else prompt
 
     def execute(self, task: Task, call: ToolCall) -> str:
         """Run ``call`` for ``task``. Returns text; ``ERROR …`` for a wrong tool or argument."""
@@ -147,34 +129,28 @@ class TaskSpec:
     def _word_count(self) -> int:
         return 1
 
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[Links, Links]:
         """Return the keys and the redirects of the task ``name``, empty where the kind has none."""
         return {}, {}
 
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+    def _calls(self, words: Sequence[str], keys: Links, redirects: Links) -> list[str]:
         return [f"LOOKUP[{word}]" for word in words]
 
-    def _ask(
-        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
-    ) -> tuple[str, int]:
+    def _ask(self, words: list[str], values: list[int], rng: random.Random) -> tuple[str, int]:
         """Return the expression that is asked for, and the answer."""
-        return words[0], table[chain_of(words[0], redirects)[-1]]
+        return words[0], values[0]
 
     def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
         return task.table.get(call.argument)
 
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        """Return a made-up worked example: no call or answer in it is right for the task."""
-        raise NotImplementedError
+    def _example(self, blip: int, zork: int) -> str:
+        """Return the worked example; none of it is right for a task with these values of two words."""
+        return self.example.format(_made_up(blip))
 
 
 class Simple(TaskSpec):
     kind = "simple"
     instructions = "LOOKUP[word] tells one."
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        value = _made_up(table.get("blip"))
-        return f"What is blip?\nLOOKUP[blip] -> {value}\n[ANSWER] {value}"
 
 
 class Compositional(TaskSpec):
@@ -184,18 +160,15 @@ class Compositional(TaskSpec):
     def _word_count(self) -> int:
         return DIFFICULTIES[self.difficulty]
 
-    def _ask(
-        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
-    ) -> tuple[str, int]:
-        expression, answer = words[0], table[words[0]]
-        for word in words[1:]:
+    def _ask(self, words: list[str], values: list[int], rng: random.Random) -> tuple[str, int]:
+        expression, answer = words[0], values[0]
+        for word, value in zip(words[1:], values[1:], strict=True):
             sign = rng.choice("+-")
             expression += f" {sign} {word}"
-            answer += table[word] if sign == "+" else -table[word]
+            answer += value if sign == "+" else -value
         return expression, answer
 
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        blip, zork = table.get("blip", 0), table.get("zork", 0)
+    def _example(self, blip: int, zork: int) -> str:
         a = _made_up(blip)
         b = _made_up(zork, blip + zork - a, a)
         return f"What is blip + zork?\nLOOKUP[blip] -> {a}\nLOOKUP[zork] -> {b}\n{a}+{b}={a + b}\n[ANSWER] {a + b}"
@@ -205,11 +178,13 @@ class MultiStep(TaskSpec):
     kind = "multi_step"
     tools = ("GETKEY", "FETCH")
     instructions = "GETKEY[word] tells a key, FETCH[key] the value."
+    # Keys begin at K10.
+    example = "What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {0}\n[ANSWER] {0}"
 
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[Links, Links]:
         return make_keys(name, words), {}
 
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+    def _calls(self, words: Sequence[str], keys: Links, redirects: Links) -> list[str]:
         return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
 
     def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
@@ -217,30 +192,22 @@ class MultiStep(TaskSpec):
             return task.keys.get(call.argument)
         return next((task.table[word] for word, key in task.keys.items() if key == call.argument), None)
 
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        value = _made_up(table.get("blip"))
-        # Keys begin at K10.
-        return f"What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {value}\n[ANSWER] {value}"
-
 
 class Recursive(TaskSpec):
     kind = "recursive"
     instructions = "LOOKUP[word] tells one, or SEE: a word to look up instead."
+    # No table has the second word, so nothing leads to it, and no training prompt names it.
+    example = "What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {0}\n[ANSWER] {0}"
 
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _connect(self, name: str, words: Sequence[str]) -> tuple[Links, Links]:
         return {}, make_redirects(name, words)
 
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+    def _calls(self, words: Sequence[str], keys: Links, redirects: Links) -> list[str]:
         return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
 
     def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
         following = task.redirects.get(call.argument)
         return f"SEE: {following}" if following else super()._look_up(task, call)
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        # No table has the second word, so nothing leads to it, and no training prompt names it.
-        value = _made_up(table.get(chain_of("blip", redirects)[-1]))
-        return f"What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {value}\n[ANSWER] {value}"
 
 
 TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)}
@@ -270,7 +237,7 @@ def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
     return words
 
 
-def _made_up(*true: int | None) -> int:
+def _made_up(*true: int) -> int:
     """Return a worked example's value: the first of four that is not among ``true``."""
     return next(value for value in (26, 38, 17, 45) if value not in true)
 

@@ -21,20 +21,19 @@ imports that need it stand where they are used, and each actor's process begins 
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import TaskError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.simulation.setting import lognormal
-from zorplex_rl.task.call_limit import ask, in_thread
+from zorplex_rl.task.environment import kinds_of
 from zorplex_rl.task.episode import Episode, Finish, Prefix, Score, Task
+from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.task.specs import Split
 from zorplex_rl.timeline import Span, SpanRecorder
 from zorplex_rl.training.devices import prepare
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 Group = list[Episode]
 Result = TypeVar("Result")
-ZORPLEX = EnvironmentSource(Config.task)
+ZORPLEX = EnvironmentSource(kinds_of("mix"))
 """Scores every kind of Zorplex task."""
 
 
@@ -89,7 +88,7 @@ class ModelActor(TimedActor):
     async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return ``function(*args)``, run in a thread once no other compute runs."""
         async with self._one_at_a_time:
-            return await in_thread(function, *args)
+            return await asyncio.to_thread(function, *args)
 
     @property
     def dtype(self) -> str:
@@ -107,37 +106,20 @@ class DatasetActor(Actor):
     """Numbers tasks: a group's task depends on its number alone."""
 
     def __init__(self, config: Config, source: EnvironmentSource | None = None) -> None:
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, "dataset")
-        self._environment = source.make()
-        # A task of the package is the same one by construction.
-        self._drawn_again = source.make() if source.is_own else None
+        self._environment = (source or EnvironmentSource.of(config)).make()
 
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
-        tasks = await ask(lambda: [self._environment.task(number, "train") for number in numbers])
-        await self._draw_again(numbers[0], "train", tasks[0])
-        return tasks
+        return await self._draw(numbers, "train")
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
         """Return the first ``count`` held-out tasks."""
-        tasks = await ask(lambda: [self._environment.task(index, "held_out") for index in range(count)])
-        await self._draw_again(0, "held_out", tasks[0])
-        return tasks
+        return await self._draw(range(count), "held_out")
 
-    async def _draw_again(self, index: int, split: Split, first: Task) -> None:
-        """Raise TaskError if ``first`` comes out differently: another environment drew before."""
-        if self._drawn_again is None:
-            return
-        second = await ask(self._drawn_again.task, index, split)
-        if repr(first.key) != repr(second.key):
-            differ = next((a, b) for a, b in zip(first.key, second.key, strict=True) if repr(a) != repr(b))
-            raise TaskError(
-                f"task({index}, {split!r}) was drawn twice and is not the same: {differ[0]!r:.60}, then {differ[1]!r:.60}; "
-                f"draw it from its index alone (zorplex-rl env check says more)"
-            )
+    async def _draw(self, indices: Iterable[int], split: Split) -> list[Task]:
+        return await asyncio.to_thread(lambda: [self._environment.task(index, split) for index in indices])
 
 
 class ToolActor(TimedActor):
@@ -145,9 +127,7 @@ class ToolActor(TimedActor):
 
     def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name, config.tool_timeout)
-        self._environment = source.make()
+        self._environment = (source or EnvironmentSource.of(config)).make()
         self._mean, self._variation = config.tool_latency, config.tool_latency_variation
         self._rng = random.Random(f"latency:{config.seed}:{name}")
 
@@ -157,24 +137,24 @@ class ToolActor(TimedActor):
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, self._variation))
-        return await ask(self._environment.execute, task, call)
+        if isinstance(self._environment, OwnTask):
+            # It may take as long as --tool-timeout.
+            return await asyncio.to_thread(self._environment.execute, task, call)
+        return self._environment.execute(task, call)
 
 
 class RewardActor(TimedActor):
     """Scores what policies wrote, as the environment of ``source`` does."""
 
-    def __init__(
-        self, name: str, source: EnvironmentSource = ZORPLEX, task_timeout: float = Config.task_timeout
-    ) -> None:
+    def __init__(self, name: str, source: EnvironmentSource = ZORPLEX) -> None:
         super().__init__(name)
-        source.limit_calls(task_timeout, name)
         self._environment = source.make()
 
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return await ask(lambda: [self._environment.score(*attempt) for attempt in attempts])
+            return await asyncio.to_thread(lambda: [self._environment.score(*attempt) for attempt in attempts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ The reward service gets texts; advantages come from rewards; only a reference ge
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
@@ -40,16 +39,14 @@ from zorplex_rl.learning.alarm import Alarm
 from zorplex_rl.learning.learning_signal import LearningSignal
 from zorplex_rl.run_folder import MetricsRow
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import Replica, ReplicaStart, replicas_of
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.requests import Failure, ReplicaFailed
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.call_limit import MARKS
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.timeline import Span
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import assign_devices, roles_with_models
@@ -93,7 +90,7 @@ class Controller:
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log, self.hosts = config, log, hosts
-        self.source = log.folder.environment(config)
+        self.source = EnvironmentSource.of(config)
         self.services = services_of(config, self.source, hosts, log.say)
         self.trainer = TrainerHandle(trainer_of(config, devices_of(config), hosts))
         self.dataset = self._service_of_one("dataset", actors.DatasetActor, self.source)
@@ -126,9 +123,6 @@ class Controller:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         async with open_hosts(config) as hosts:
             controller = cls(config, log, hosts)
-            if controller.source.is_own:
-                # Inherited by every process of the run on this machine.
-                os.environ[MARKS] = str(own_folder("calls-"))
             try:
                 if config.telemetry:
                     # First, and stopped last: it sees only processes that are started after it.
@@ -392,7 +386,7 @@ def services_of(
 
     counts = config.services
     generate = {"replicas": counts.generators, "spares": counts.spares}
-    start_reward = replicas_of(actors.RewardActor, source, config.task_timeout, named=True)
+    start_reward = replicas_of(actors.RewardActor, source, named=True)
     score = {"replicas": counts.reward_replicas, "idempotent": ("score",)}
     services = {
         "generator": service("generator", start_generator, "generate", "evaluate", runs="execute()", **generate),

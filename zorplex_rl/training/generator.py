@@ -24,10 +24,9 @@ from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.call_limit import in_thread
 from zorplex_rl.task.episode import Episode, Prefix, Task
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ class GeneratorActor(ModelActor):
     ) -> None:
         super().__init__(name, config, device)
         self._tools = tools
-        source = source or EnvironmentSource.of(config)
-        source.limit_calls(config.task_timeout, name, config.tool_timeout)
-        self._environment = source.make()
+        self._environment = (source or EnvironmentSource.of(config)).make()
         self._clients: dict[str, ServiceClient] = {}
         self._version = NO_WEIGHTS
         self._unsent: dict[int, Prefix] = {}
@@ -80,7 +77,6 @@ class GeneratorActor(ModelActor):
             lambda: self._engine(self.config.temperature, self._call_tool),
             self._one_at_a_time,
             lambda: self.recorder.span("generate", version=self._version),
-            in_thread,
             self._keep if self.config.salvage else None,
         )
 
