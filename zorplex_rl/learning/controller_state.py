@@ -2,8 +2,7 @@
 
     controller.json ──read_state──► the state, as the controller writes it in every type, or ConfigError
 
-``manifest.py`` checks that the folder holds only files, ``task/known_code.py`` the task's code, and
-``checkpoint.py`` the tensors.
+``manifest.py`` checks that the folder holds only files, and ``checkpoint.py`` the tensors.
 """
 
 import json
